@@ -1,0 +1,228 @@
+"""The command line: each command calls one function."""
+
+import asyncio
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, NoReturn
+
+import typer
+import uvicorn
+from rich.console import Console
+from rich.table import Table
+
+from app.container import admin_key_path, open_tenancy
+from app.core import schema
+from app.core.errors import AppError
+from app.core.ids import KeyId, TenantId, format_id, parse_id
+from app.core.servers import Server
+from app.core.telemetry import configure_logging
+from app.core.times import format_time
+from app.main import create_app, openapi_document
+from app.settings import Settings
+from app.tenancy.keys import generate_key, parse_key
+from app.tenancy.schemas import Scope
+
+cli = typer.Typer(
+    help="Turnkeep: keeps conversations, builds context.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+keys = typer.Typer(help="API keys.", no_args_is_help=True)
+cli.add_typer(keys, name="keys")
+
+
+def main() -> None:
+    """Run the command line; what is refused on purpose is one sentence and exit code 1."""
+    try:
+        cli()
+    except AppError as error:
+        _fail(error.detail)
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.echo(f"turnkeep: {sentence}", err=True)
+    raise SystemExit(1)
+
+
+@cli.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default: TURNKEEP_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; default: TURNKEEP_PORT.")] = None,
+) -> None:
+    """Start the service: on the embedded Postgres unless TURNKEEP_DATABASE_URL names one."""
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = Settings().model_copy(update=given)
+    configure_logging(settings)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws_max_size=settings.max_request_bytes,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=settings.graceful_shutdown_s,
+        )
+    )
+    asyncio.run(_serve(server, settings))
+
+
+async def _serve(server: uvicorn.Server, settings: Settings) -> None:
+    serving = asyncio.create_task(server.serve())
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.02)
+    if server.started:
+        _say_where(server, settings)
+    await serving
+    if not server.started:
+        raise SystemExit(1)
+
+
+def _say_where(server: uvicorn.Server, settings: Settings) -> None:
+    port = server.servers[0].sockets[0].getsockname()[1]
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    key_path = admin_key_path(settings)
+    if settings.bootstrap_key is not None:
+        key = "the one in TURNKEEP_BOOTSTRAP_KEY"
+    elif key_path.exists():
+        key = f"{key_path.read_text().strip()}   (kept in {key_path})"
+    else:
+        key = "made earlier; `turnkeep keys create` makes another"
+    typer.echo(f"\n  Turnkeep   {url}\n  docs       {url}/docs\n  admin key  {key}\n", err=True)
+
+
+@cli.command()
+def migrate(
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the migrations as SQL.")] = False,  # noqa: FBT002
+) -> None:
+    """Bring the database to this release's schema."""
+    if sql:
+        schema.print_migration_sql()
+        return
+    settings = Settings()
+    configure_logging(settings)
+
+    async def run() -> None:
+        server = Server(settings)
+        try:
+            await server.start()
+            await server.migrate()
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+    typer.echo(f"The schema is at {schema.head_revision()}.", err=True)
+
+
+@cli.command()
+def openapi() -> None:
+    """Print the OpenAPI document."""
+    document = openapi_document(create_app(Settings()))
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+@keys.command("generate")
+def generate() -> None:
+    """Print a fresh key, for TURNKEEP_BOOTSTRAP_KEY. Nothing is stored."""
+    typer.echo(str(generate_key()))
+
+
+@keys.command("create")
+def create(
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "key",
+    scope: Annotated[list[Scope] | None, typer.Option(help="A scope; may be repeated. Default: read, write.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
+    new_tenant: Annotated[str | None, typer.Option(help="Make a tenant of this name, with a key for it.")] = None,
+    expires_days: Annotated[int | None, typer.Option(min=1, help="Days until the key expires.")] = None,
+) -> None:
+    """Make a key and print it, once."""
+    settings = _quiet_settings()
+    expires_at = None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days)
+
+    async def run() -> str:
+        async with open_tenancy(settings, migrate=False) as (_server, _database, _ops, tenancy):
+            if new_tenant is not None:
+                return str((await tenancy.create_tenant(new_tenant))[1])
+            scopes = scope or [Scope.READ, Scope.WRITE]
+            tenant_id = _tenant(settings, tenant)
+            return str(await tenancy.create_key(tenant_id, name=name, scopes=scopes, expires_at=expires_at))
+
+    typer.echo(asyncio.run(run()))
+
+
+@keys.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.")] = None,
+) -> None:
+    """List keys, newest first, without their secrets."""
+    settings = _quiet_settings()
+    tenant_id = None if tenant is None else _tenant(settings, tenant)
+
+    async def run() -> Table:
+        table = Table("tenant", "key", "name", "scopes", "created", "last used", "state")
+        async with open_tenancy(settings, migrate=False) as (_server, _database, _ops, tenancy):
+            for key in await tenancy.list_keys(tenant_id):
+                expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
+                state = "revoked" if key.revoked_at else "expired" if expired else "valid"
+                table.add_row(
+                    format_id(key.tenant_id),
+                    format_id(key.key_id),
+                    key.name,
+                    " ".join(key.scopes),
+                    format_time(key.created_at),
+                    format_time(key.last_used_at) if key.last_used_at else "never",
+                    state,
+                )
+        return table
+
+    Console().print(asyncio.run(run()))
+
+
+@keys.command("revoke")
+def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID as `keys list` shows them.")]) -> None:
+    """Revoke a key for good."""
+    settings = _quiet_settings()
+    parsed = parse_key(key)
+    if parsed is not None:
+        tenant_id, key_id = parsed.tenant_id, parsed.key_id
+    else:
+        try:
+            tenant_text, key_text = key.split("/")
+            tenant_id, key_id = TenantId(parse_id(tenant_text)), KeyId(parse_id(key_text))
+        except ValueError:
+            _fail("give the key itself, or TENANT_ID/KEY_ID as `turnkeep keys list` shows them.")
+
+    async def run() -> None:
+        async with open_tenancy(settings, migrate=False) as (_server, _database, _ops, tenancy):
+            await tenancy.revoke_key(tenant_id, key_id=key_id)
+
+    asyncio.run(run())
+    typer.echo("Revoked.", err=True)
+
+
+def _quiet_settings() -> Settings:
+    settings = Settings()
+    configure_logging(settings.model_copy(update={"log_level": "warning"}))
+    return settings
+
+
+def _tenant(settings: Settings, text: str | None) -> TenantId:
+    if text is None:
+        path = admin_key_path(settings)
+        key = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
+        if key is None and path.exists():
+            key = path.read_text().strip()
+        parsed = parse_key(key or "")
+        if parsed is None:
+            _fail("name the tenant with --tenant, or make one with --new-tenant.")
+        return parsed.tenant_id
+    try:
+        return TenantId(parse_id(text))
+    except ValueError:
+        _fail("--tenant is not an id.")
+
+
+if __name__ == "__main__":
+    main()

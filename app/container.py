@@ -1,0 +1,190 @@
+"""The object graph of one process: built once, closed in order. The only place that picks concrete providers."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.context.parts import Policy
+from app.context.service import ContextBuilder
+from app.conversations.drafts import DraftLimits
+from app.conversations.service import ConversationOptions, Conversations
+from app.core.db import Database
+from app.core.errors import Unavailable
+from app.core.paging import Cursors
+from app.core.servers import Server
+from app.core.telemetry import get_logger
+from app.governance.service import Governance
+from app.index.service import IndexOptions, SearchIndex, ensure_space
+from app.providers.local import LocalEmbedder
+from app.providers.schemas import Embedder
+from app.providers.tokens import TiktokenCounter
+from app.recall.service import Recaller
+from app.settings import Settings
+from app.tenancy.keys import KeyText, generate_key, parse_key
+from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
+
+_HOUR_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Every service of the process."""
+
+    settings: Settings
+    database: Database
+    server: Server
+    tenancy: Tenancy
+    conversations: Conversations
+    recaller: Recaller
+    contexts: ContextBuilder
+    governance: Governance
+    embedder: Embedder | None
+
+    async def require_ready(self) -> None:
+        """Raise Unavailable unless requests can be served: the database answers, the model is loaded."""
+        await self.database.ping()
+        if self.embedder is not None and not self.embedder.ready():
+            raise Unavailable("not_ready", "The embedding model is still loading.", retry_after_s=1)
+
+
+@asynccontextmanager
+async def open_tenancy(settings: Settings, *, migrate: bool) -> AsyncIterator[tuple[Server, Database, Database, Tenancy]]:
+    """The server, the pools of the application and of ops, and tenancy: what commands about keys need."""
+    async with AsyncExitStack() as stack:
+        server = Server(settings)
+        stack.push_async_callback(server.stop)
+        await server.start()
+        if migrate:
+            await server.migrate()
+        await server.require_migrated()
+        database = server.pool(server.app, name="turnkeep")
+        ops = server.pool(server.ops, name="turnkeep-ops")
+        for pool in (database, ops):
+            stack.push_async_callback(pool.close)
+            await pool.open()
+            await pool.require_role_without_bypass()
+        secret = settings.secret_key.get_secret_value().encode() if settings.secret_key else await installation_secret(ops)
+        options = TenancyOptions(settings.key_cache_s, settings.key_cache_entries, settings.idempotency_ttl_h)
+        yield server, database, ops, Tenancy(database, ops, secret=secret, options=options)
+
+
+@asynccontextmanager
+async def open_container(settings: Settings) -> AsyncIterator[Container]:
+    """Start everything, and stop it in the reverse order."""
+    async with AsyncExitStack() as stack:
+        server, database, ops, tenancy = await stack.enter_async_context(
+            open_tenancy(settings, migrate=settings.migrate_on_start)
+        )
+        await install_first_key(settings, tenancy)
+        flush = asyncio.create_task(tenancy.flush_forever())
+        stack.push_async_callback(_end_flush, flush, tenancy)
+        embedder = await _open_embedder(settings, database, stack)
+        yield _build(settings, server, database, tenancy, embedder, await ensure_space(ops, embedder))
+
+
+async def _end_flush(flush: "asyncio.Task[None]", tenancy: Tenancy) -> None:
+    flush.cancel()
+    await asyncio.gather(flush, return_exceptions=True)
+    await tenancy.flush_last_used()
+
+
+async def _open_embedder(settings: Settings, database: Database, stack: AsyncExitStack) -> Embedder | None:
+    if settings.embedder == "none":
+        return None
+    embedder = LocalEmbedder(threads=settings.embedder_threads, guard=database.refuse_in_transaction)
+    stack.push_async_callback(embedder.close)
+    await embedder.start()
+    return embedder
+
+
+def _build(
+    settings: Settings, server: Server, database: Database, tenancy: Tenancy, embedder: Embedder | None, space_id: int
+) -> Container:
+    counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
+    counters["o200k_base"].load()
+    index = SearchIndex(
+        embedder,
+        space_id=space_id,
+        options=IndexOptions(
+            max_vectors_per_entry=settings.max_vectors_per_entry,
+            max_vectors_per_append=settings.max_vectors_per_append,
+            index_text_bytes=settings.index_text_bytes,
+            recall_pool=settings.recall_pool,
+        ),
+    )
+    conversations = Conversations(
+        database,
+        tenancy=tenancy,
+        index=index,
+        counter=counters["o200k_base"],
+        cursors=Cursors(tenancy.secret_for("cursors")),
+        options=ConversationOptions(
+            limits=DraftLimits(
+                max_turns=settings.max_turns_per_append,
+                max_text_bytes=settings.max_text_bytes,
+                max_metadata_bytes=settings.max_metadata_bytes,
+                clock_skew_s=settings.clock_skew_s,
+            ),
+            session_gap_s=settings.session_gap_s,
+            compaction_trigger_turns=settings.compaction_trigger_turns,
+            compaction_trigger_tokens=settings.compaction_trigger_tokens,
+            default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
+        ),
+    )
+    recaller = Recaller(database, conversations=conversations, index=index)
+    contexts = ContextBuilder(
+        conversations=conversations,
+        recaller=recaller,
+        counters=counters,
+        policy=Policy.of(settings),
+        default_recent_turns=settings.max_context_messages,
+    )
+    governance = Governance(database, conversations=conversations, index=index)
+    return Container(settings, database, server, tenancy, conversations, recaller, contexts, governance, embedder)
+
+
+def admin_key_path(settings: Settings) -> Path:
+    """The file that holds the admin key made at the first start."""
+    return settings.data_dir / "admin-key"
+
+
+async def install_first_key(settings: Settings, tenancy: Tenancy) -> None:
+    """Make the first key valid: BOOTSTRAP_KEY, or the one in the data directory, made where there is none yet.
+
+    The file is written before the key is stored, so a crash in between leaves a file that the next start makes valid.
+    """
+    if settings.bootstrap_key is not None:
+        key = parse_key(settings.bootstrap_key.get_secret_value())
+        if key is None:
+            raise Unavailable("bootstrap_key_invalid", "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints.")
+        if await tenancy.install_key(key, name="bootstrap"):
+            get_logger().info("key.installed", key_id=str(key.key_id))
+        return
+    path = admin_key_path(settings)
+    if not path.exists() and await tenancy.has_tenants():
+        return
+    key = await asyncio.to_thread(_read_or_make_key, path)
+    if await tenancy.install_key(key, name="default"):
+        get_logger().info("key.installed", key_id=str(key.key_id))
+
+
+def _read_or_make_key(path: Path) -> KeyText:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        # linked into place whole, so that two processes starting at once read the same key
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        draft.touch(mode=0o600)
+        draft.write_text(f"{generate_key()}\n")
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    key = parse_key(path.read_text().strip())
+    if key is None:
+        raise Unavailable("admin_key_file_invalid", f"{path} does not hold an API key: put the key back, or delete the file and use `turnkeep keys create`.")
+    return key

@@ -1,0 +1,97 @@
+"""Builds contexts: loads what may go in, and lets `assembly` decide.
+
+The newest turns come first, because the query may be the newest user turn; recall runs after, with no transaction
+open while its vector is made. A failing recall leaves the context without recalled turns and says so.
+"""
+
+from collections.abc import Mapping
+
+from app.context.assembly import assemble
+from app.context.parts import ContextParts, Policy, RecalledPart
+from app.context.schemas import Context, ContextRequest
+from app.conversations.schemas import content_text
+from app.conversations.service import Conversations, Recent
+from app.core.errors import AppError, Unavailable
+from app.core.ids import ConversationId
+from app.formats.schemas import Role
+from app.providers.schemas import TokenCounter
+from app.recall.service import Recaller
+from app.tenancy.schemas import Caller
+
+# recall reads no more of a query than its model does; a whole pasted document would only be analysed for nothing
+_MAX_QUERY_CHARACTERS = 10_000
+
+
+class ContextBuilder:
+    """The door to build context."""
+
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        recaller: Recaller,
+        counters: Mapping[str, TokenCounter],
+        policy: Policy,
+        default_recent_turns: int,
+    ) -> None:
+        self._conversations = conversations
+        self._recaller = recaller
+        self._counters = counters
+        self._policy = policy
+        self._default_recent_turns = default_recent_turns
+
+    async def build(self, caller: Caller, conversation_id: ConversationId, *, request: ContextRequest) -> Context:
+        """The context for one model call, never over its budget.
+
+        Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works.
+        """
+        recent = await self._conversations.recent(
+            caller,
+            conversation_id,
+            limit=request.recent_turns or self._default_recent_turns,
+            actors=request.filter_participants,
+        )
+        recalled, degraded = await self._recalled(caller, conversation_id, request, recent)
+        parts = ContextParts(
+            system=request.system,
+            recent=recent.turns,
+            more_before=recent.more_before,
+            recalled=recalled,
+            degraded=degraded,
+        )
+        assembled = assemble(parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
+        return assembled.answer(as_of_seq=recent.seq, explain=request.explain)
+
+    async def _recalled(
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
+    ) -> tuple[list[RecalledPart], list[str]]:
+        wanted = request.semantic_recall
+        query = (request.query or _newest_question(recent))[:_MAX_QUERY_CHARACTERS]
+        # without older turns there is nothing to recall that is not there verbatim
+        if wanted is None or not query.strip():
+            return [], []
+        try:
+            recalled, degraded = await self._recaller.recall_turns(
+                caller,
+                conversation_id,
+                query=query,
+                # the best may be recent ones, which stand in the context already
+                k=wanted.k + len(recent.turns),
+                threshold=wanted.threshold or None,
+                participants=recent.participants,
+                actors=request.filter_participants,
+            )
+        except Unavailable as error:
+            return [], [error.code]
+        except AppError:
+            return [], ["recall_failed"]
+        shown = {turn.id for turn in recent.turns}
+        older = [RecalledPart(item.turn, item.score) for item in recalled if item.turn.id not in shown]
+        return older[: wanted.k], degraded
+
+
+def _newest_question(recent: Recent) -> str:
+    for turn in reversed(recent.turns):
+        if turn.role is Role.USER:
+            return content_text(turn.content)
+    return ""

@@ -1,0 +1,148 @@
+"""Gives drafts their place in a conversation: ids, seq, session, hashes, index entries. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from app.conversations.chain import chain_hash, content_hash, new_salt
+from app.conversations.drafts import Draft
+from app.conversations.store import ConversationRow, TurnRow
+from app.core.ids import ConversationId, new_uuid
+from app.formats.schemas import JsonObject, Kind, Role
+from app.index.schemas import Entry, EntryKind, Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A draft with what was worked out for it outside the transaction."""
+
+    draft: Draft
+    tokens: int
+    prepared: Prepared | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows to insert, and the head after them."""
+
+    rows: Sequence[TurnRow]
+    entries: Sequence[Entry]
+    last_seq: int
+    rev: int
+    turn_count: int
+    token_count: int
+    chain: bytes
+    session: int
+    last_occurred_at: datetime
+
+
+def is_searchable(draft: Draft) -> bool:
+    """Whether a turn is to be found by recall: it has text, and is not an instruction to the model or a marker."""
+    return bool(draft.text.strip()) and draft.kind not in {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
+
+
+def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s: int) -> Placed:
+    """Append `incoming` (at least one) after a locked `head`, all at its moment `now` and in one revision."""
+    now, seq, chain = head.now, head.last_seq, head.chain_hash
+    session, last, tokens = head.session, head.last_occurred_at, head.token_count
+    rev = head.rev + 1
+    gap = timedelta(seconds=session_gap_s)
+    rows: list[TurnRow] = []
+    entries: list[Entry] = []
+    for item in incoming:
+        draft, seq = item.draft, seq + 1
+        turn_id, salt = draft.id or new_uuid(), new_salt()
+        occurred_at = draft.occurred_at or now
+        if last is None or abs(occurred_at - last) > gap:
+            session += 1
+        last = occurred_at
+        hashed = content_hash(salt, draft.form(now))
+        chain = chain_hash(
+            chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=now, content=hashed
+        )
+        tokens += item.tokens
+        row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, salt=salt, hashed=hashed, chain=chain)
+        rows.append(row)
+        if item.prepared is not None:
+            entries.append(_entry(head, row, draft, item.prepared, session))
+    return Placed(
+        rows=rows,
+        entries=entries,
+        last_seq=seq,
+        rev=rev,
+        turn_count=head.turn_count + len(rows),
+        token_count=tokens,
+        chain=chain,
+        session=session,
+        last_occurred_at=last or now,
+    )
+
+
+def _row(
+    head: ConversationRow, item: Incoming, *, turn_id: UUID, seq: int, rev: int, salt: bytes, hashed: bytes,
+    chain: bytes,
+) -> TurnRow:  # fmt: skip
+    draft = item.draft
+    if item.prepared is None:
+        state = "none"
+    else:
+        state = "pending" if item.prepared.vectors_due else "indexed"
+    return TurnRow(
+        id=turn_id,
+        conversation_id=head.id,
+        seq=seq,
+        position=seq,
+        rev=rev,
+        kind=draft.kind.value,
+        actor=draft.actor,
+        role=draft.role.value,
+        content=draft.content,
+        tool_calls=draft.tool_calls,
+        tool_call_id=draft.tool_call_id,
+        tool_results=draft.tool_results,
+        usage=draft.usage,
+        content_tokens=item.tokens,
+        model=draft.model,
+        adapter=draft.adapter,
+        status="committed",
+        superseded_by=None,
+        supersedes=None,
+        origin_turn_id=None,
+        metadata=draft.metadata,
+        occurred_at=draft.occurred_at or head.now,
+        created_at=head.now,
+        committed_at=head.now,
+        salt=salt,
+        content_hash=hashed,
+        chain_hash=chain,
+        index_state=state,
+    )
+
+
+def _entry(head: ConversationRow, row: TurnRow, draft: Draft, prepared: Prepared, session: int) -> Entry:
+    return Entry(
+        entry_id=row.id,
+        kind=EntryKind.TURN,
+        conversation_id=ConversationId(head.id),
+        project=head.project,
+        owner=head.owner,
+        agent_id=None,
+        actor=row.actor,
+        role=row.role,
+        position=row.position,
+        session=session,
+        occurred_at=row.occurred_at,
+        metadata=draft.metadata or "{}",
+        prepared=prepared,
+    )
+
+
+def new_participants(head: ConversationRow, drafts: Sequence[Draft], *, at_most: int) -> list[JsonObject] | None:
+    """The participants with those who speak here for the first time (tools apart); None when nobody is new."""
+    known = {str(item.get("actor")) for item in head.participants}
+    spoke = dict.fromkeys(draft.actor for draft in drafts if draft.role is not Role.TOOL)
+    fresh = [actor for actor in spoke if actor not in known][: max(0, at_most - len(known))]
+    if not fresh:
+        return None
+    return [*head.participants, *({"actor": actor, "name": None, "aliases": []} for actor in fresh)]

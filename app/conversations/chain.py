@@ -1,0 +1,44 @@
+"""The hash chain over a conversation's turns. Pure.
+
+`content_hash` = SHA-256(salt ‖ RFC 8785 form of the caller-given fields as stored). The salt is 32 random bytes of
+that turn: once it is erased with the content, the text cannot be guessed from the hash.
+`chain_hash` = SHA-256(previous chain_hash ‖ UTF-8 of the lines id, seq, role, kind, created_at, hex content_hash).
+The first turn's previous hash is 32 zero bytes. Anybody can walk the chain with a SHA-256 and a JSON library.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+import rfc8785
+from pydantic import JsonValue
+
+from app.core.ids import format_id
+from app.core.times import format_time
+
+GENESIS = bytes(32)
+_SALT_BYTES = 32
+
+
+def new_salt() -> bytes:
+    """32 random bytes."""
+    return secrets.token_bytes(_SALT_BYTES)
+
+
+def canonical_form(fields: Mapping[str, JsonValue]) -> bytes:
+    """RFC 8785 form of the fields that are not None."""
+    return rfc8785.dumps({name: value for name, value in fields.items() if value is not None})  # pyright: ignore[reportArgumentType]
+
+
+def content_hash(salt: bytes, form: bytes) -> bytes:
+    """The hash of one turn's content (32 bytes)."""
+    return hashlib.sha256(salt + form).digest()
+
+
+def chain_hash(previous: bytes, *, turn_id: UUID, seq: int, role: str, kind: str, created_at: datetime,
+               content: bytes) -> bytes:  # fmt: skip
+    """The chain's value after this turn (32 bytes)."""
+    lines = (format_id(turn_id), str(seq), role, kind, format_time(created_at), content.hex())
+    return hashlib.sha256(previous + "\n".join(lines).encode()).digest()

@@ -1,0 +1,256 @@
+"""From what a caller sent to what can be stored. Pure: checks every rule that needs no database.
+
+A draft has its defaults filled in, its JSON written, its search text cut out. Errors name the field by a pointer and
+never repeat its content.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from pydantic import JsonValue
+
+from app.conversations.chain import canonical_form
+from app.conversations.schemas import TurnInput, content_text
+from app.core.errors import FieldError, Invalid, TooLarge
+from app.core.times import format_time, truncate_ms
+from app.formats.schemas import JsonObject, Kind, Role
+
+_MAX_NAME = 256
+_KIND_OF_ROLE = {
+    Role.USER: Kind.USER_MESSAGE,
+    Role.ASSISTANT: Kind.AGENT_MESSAGE,
+    Role.SYSTEM: Kind.SYSTEM_INSTRUCTION,
+    Role.TOOL: Kind.TOOL_RESULT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """Settings that bound a turn."""
+
+    max_turns: int
+    max_text_bytes: int
+    max_metadata_bytes: int
+    clock_skew_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One turn, ready to be given its place. JSON columns are text; `fields` are what the content hash covers."""
+
+    id: UUID | None
+    role: Role
+    kind: Kind
+    actor: str
+    content: str | None
+    tool_calls: str | None
+    tool_call_id: str | None
+    tool_results: str | None
+    usage: str | None
+    model: str | None
+    adapter: str | None
+    metadata: str | None
+    occurred_at: datetime | None
+    fields: Mapping[str, JsonValue]
+    text: str
+    call_ids: tuple[str, ...]
+    answered_ids: tuple[str, ...]
+    turn: TurnInput
+
+    def form(self, created_at: datetime) -> bytes:
+        """What is hashed: `occurred_at` counts only when the caller gave one that is not simply the time of writing."""
+        if self.occurred_at is None or self.occurred_at == created_at:
+            return canonical_form(self.fields)
+        return canonical_form({**self.fields, "occurred_at": format_time(self.occurred_at)})
+
+
+def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:
+    """All drafts of one append. Raises Invalid or TooLarge, naming the first wrong field of every wrong turn."""
+    if len(turns) > limits.max_turns:
+        raise Invalid(
+            "invalid_request",
+            f"An append takes at most {limits.max_turns} turns.",
+            fields=[FieldError("/turns", f"at most {limits.max_turns} turns; send the rest in another append")],
+        )
+    errors = list(_repeated_ids(turns))
+    drafts: list[Draft] = []
+    for index, turn in enumerate(turns):
+        error = _first_error(turn, f"/turns/{index}", limits, now)
+        if error is not None:
+            errors.append(error)
+        elif not errors:
+            drafts.append(_draft(turn))
+    if errors:
+        raise Invalid("invalid_request", "A turn breaks a rule; nothing was stored.", fields=errors)
+    return drafts
+
+
+def _repeated_ids(turns: Sequence[TurnInput]) -> Iterator[FieldError]:
+    seen: set[UUID] = set()
+    for index, turn in enumerate(turns):
+        if turn.id is not None:
+            if turn.id in seen:
+                yield FieldError(f"/turns/{index}/id", "this id stands twice in one append")
+            seen.add(turn.id)
+
+
+def _first_error(turn: TurnInput, at: str, limits: DraftLimits, now: datetime) -> FieldError | None:
+    for error in _errors(turn, at, limits):
+        return error
+    skew = timedelta(seconds=limits.clock_skew_s)
+    if turn.occurred_at is not None and turn.occurred_at > now + skew:
+        return FieldError(f"{at}/occurred_at", f"more than {limits.clock_skew_s} seconds in the future")
+    return None
+
+
+def _errors(turn: TurnInput, at: str, limits: DraftLimits) -> Iterator[FieldError]:
+    if turn.tool_calls and turn.role is not Role.ASSISTANT:
+        yield FieldError(f"{at}/tool_calls", "only an assistant turn calls tools")
+    answers = turn.tool_call_id is not None or bool(turn.tool_results)
+    if answers and turn.role is not Role.TOOL:
+        yield FieldError(f"{at}/role", "only a turn in role tool carries tool results")
+    if turn.role is Role.TOOL and not answers:
+        yield FieldError(f"{at}/tool_call_id", "a tool turn names the call it answers, here or in tool_results")
+    if turn.tool_call_id is not None and turn.tool_results:
+        yield FieldError(f"{at}/tool_results", "give tool_call_id with content, or tool_results, not both")
+    if turn.content is None and not turn.tool_calls and not turn.tool_results:
+        yield FieldError(f"{at}/content", "a turn has content, tool_calls or tool_results")
+    yield from _content_errors(turn.content, f"{at}/content", limits)
+    yield from _call_errors(turn.tool_calls, f"{at}/tool_calls", limits)
+    yield from _result_errors(turn.tool_results, f"{at}/tool_results", limits)
+    if len(_json(turn.metadata).encode()) > limits.max_metadata_bytes:
+        yield FieldError(f"{at}/metadata", f"over {limits.max_metadata_bytes} bytes as JSON")
+    if turn.usage is not None and len(_json(turn.usage).encode()) > limits.max_metadata_bytes:
+        yield FieldError(f"{at}/usage", f"over {limits.max_metadata_bytes} bytes as JSON")
+
+
+def _content_errors(content: object, at: str, limits: DraftLimits) -> Iterator[FieldError]:
+    if isinstance(content, str):
+        yield from _text_errors(content, at, limits)
+    elif isinstance(content, list):
+        for index, part in enumerate(content):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            if not isinstance(part, dict):
+                yield FieldError(f"{at}/{index}", "a part is an object with a type")
+                continue
+            kind: object = part.get("type")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            text: object = part.get("text")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            if not isinstance(kind, str) or not 0 < len(kind) <= _MAX_NAME:
+                yield FieldError(f"{at}/{index}/type", "a part names its type, such as text")
+            elif kind == "text" and not isinstance(text, str):
+                yield FieldError(f"{at}/{index}/text", "a text part has a text")
+            elif isinstance(text, str):
+                yield from _text_errors(text, f"{at}/{index}/text", limits)
+    elif content is not None:
+        yield FieldError(at, "text or a list of typed parts")
+
+
+def _text_errors(text: str, at: str, limits: DraftLimits) -> Iterator[FieldError]:
+    # a code point takes at most four bytes, so most texts need no encoding to be known as small enough
+    if len(text) * 4 > limits.max_text_bytes and len(text.encode()) > limits.max_text_bytes:
+        raise TooLarge(
+            "text_too_large",
+            f"A text may have {limits.max_text_bytes} bytes; split it into several parts or turns.",
+            fields=[FieldError(at, f"over {limits.max_text_bytes} bytes in UTF-8")],
+        )
+    yield from ()
+
+
+def _call_errors(calls: Sequence[JsonObject], at: str, limits: DraftLimits) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for index, call in enumerate(calls):
+        here = f"{at}/{index}"
+        body, inner = call, here
+        function = call.get("function")
+        if isinstance(function, dict):
+            body, inner = function, f"{here}/function"
+        call_id, name, arguments = call.get("id"), body.get("name"), body.get("arguments", "")
+        if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_NAME:
+            yield FieldError(f"{here}/id", f"a call has an id of 1 to {_MAX_NAME} characters")
+        elif call_id in seen:
+            yield FieldError(f"{here}/id", "this call id stands twice in one turn")
+        else:
+            seen.add(call_id)
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+            yield FieldError(f"{inner}/name", f"a call names a tool in 1 to {_MAX_NAME} characters")
+        if not isinstance(arguments, str | dict):
+            yield FieldError(f"{inner}/arguments", "arguments are JSON text or an object")
+        elif isinstance(arguments, str):
+            yield from _text_errors(arguments, f"{inner}/arguments", limits)
+
+
+def _result_errors(results: Sequence[JsonObject], at: str, limits: DraftLimits) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for index, result in enumerate(results):
+        here = f"{at}/{index}"
+        call_id = result.get("tool_call_id")
+        if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_NAME:
+            yield FieldError(f"{here}/tool_call_id", "a result names the call it answers")
+        elif call_id in seen:
+            yield FieldError(f"{here}/tool_call_id", "this call is answered twice in one turn")
+        else:
+            seen.add(call_id)
+        if "content" not in result:
+            yield FieldError(f"{here}/content", "a result has content: text or typed parts")
+        yield from _content_errors(result.get("content"), f"{here}/content", limits)
+        if not isinstance(result.get("is_error", False), bool):
+            yield FieldError(f"{here}/is_error", "true or false")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _draft(turn: TurnInput) -> Draft:
+    kind = turn.kind
+    if kind is None:
+        kind = Kind.TOOL_CALL_REQUEST if turn.tool_calls else _KIND_OF_ROLE[turn.role]
+    actor = turn.actor or turn.role.value
+    fields: dict[str, JsonValue] = {
+        "role": turn.role.value,
+        "kind": kind.value,
+        "actor": actor,
+        "content": turn.content,  # pyright: ignore[reportAssignmentType]
+        "tool_calls": turn.tool_calls or None,  # pyright: ignore[reportAssignmentType]
+        "tool_call_id": turn.tool_call_id,
+        "tool_results": turn.tool_results or None,  # pyright: ignore[reportAssignmentType]
+        "usage": turn.usage,
+        "model": turn.model,
+        "adapter": turn.adapter,
+        "metadata": turn.metadata or None,
+    }
+    answered = [str(result["tool_call_id"]) for result in turn.tool_results]
+    return Draft(
+        id=turn.id,
+        role=turn.role,
+        kind=kind,
+        actor=actor,
+        content=None if turn.content is None else _json(turn.content),
+        tool_calls=_json(turn.tool_calls) if turn.tool_calls else None,
+        tool_call_id=turn.tool_call_id,
+        tool_results=_json(turn.tool_results) if turn.tool_results else None,
+        usage=None if turn.usage is None else _json(turn.usage),
+        model=turn.model,
+        adapter=turn.adapter,
+        metadata=_json(turn.metadata) if turn.metadata else None,
+        occurred_at=None if turn.occurred_at is None else truncate_ms(turn.occurred_at),
+        fields=fields,
+        text=plain_text(turn),
+        call_ids=tuple(str(call["id"]) for call in turn.tool_calls),
+        answered_ids=tuple(answered) if turn.tool_call_id is None else (turn.tool_call_id,),
+        turn=turn,
+    )
+
+
+def plain_text(turn: TurnInput) -> str:
+    """What of a turn is counted and searched: its text, its tool calls' names and arguments, its results' text."""
+    pieces = [content_text(turn.content)]
+    for call in turn.tool_calls:
+        function = call.get("function")
+        body = function if isinstance(function, dict) else call
+        arguments = body.get("arguments", "")
+        pieces.append(f"{body.get('name')} {arguments if isinstance(arguments, str) else _json(arguments)}")
+    pieces.extend(content_text(result.get("content")) for result in turn.tool_results)
+    return "\n".join(piece for piece in pieces if piece)

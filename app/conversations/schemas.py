@@ -1,0 +1,290 @@
+"""The vocabulary of conversations and turns: what callers send and what they get."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
+from uuid import UUID
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+
+from app.core.ids import parse_id
+from app.core.times import TimeIn, TimeOut
+from app.formats.schemas import JsonObject, Kind, Role
+
+
+def _read_id(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return parse_id(value)
+        except ValueError:
+            pass
+    elif isinstance(value, UUID):
+        return value
+    raise ValueError("an id is a ULID (26 characters) or a UUID")
+
+
+IdIn: TypeAlias = Annotated[
+    UUID,
+    BeforeValidator(_read_id),
+    WithJsonSchema({"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36}),
+]
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
+NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
+
+MAX_PARTICIPANTS = 200
+
+
+class Retention(StrEnum):
+    """What happens to turns that a summary stands for. Either spelling of audit_only is read."""
+
+    FULL = "full"
+    AUDIT_ONLY = "audit_only"
+    EPHEMERAL = "ephemeral"
+
+
+def _read_retention(value: object) -> object:
+    return value.replace("-", "_") if isinstance(value, str) else value
+
+
+RetentionIn: TypeAlias = Annotated[Retention, BeforeValidator(_read_retention)]
+
+
+class Strict(BaseModel):
+    """Base of everything a caller sends: an unknown member is an error, not a silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Participant(Strict):
+    """Somebody in the conversation: the actor's string, and the names it goes by."""
+
+    actor: Name
+    name: Name | None = None
+    aliases: list[Name] = Field(default=[], max_length=20)
+
+
+def _read_participant(value: object) -> object:
+    return {"actor": value} if isinstance(value, str) else value
+
+
+ParticipantIn: TypeAlias = Annotated[Participant, BeforeValidator(_read_participant)]
+
+
+class CompactionIn(Strict):
+    """When and how older turns are summarised; what is left out follows the settings."""
+
+    strategy: Literal["rolling", "hierarchical", "never"] | None = None
+    trigger_turns: Annotated[StrictInt, Field(ge=2, le=100_000)] | None = None
+    trigger_tokens: Annotated[StrictInt, Field(ge=100, le=10_000_000)] | None = None
+    summarizer_model: Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _camel_case(cls, value: object) -> object:
+        return _rename(value, {"triggerTurns": "trigger_turns", "triggerTokens": "trigger_tokens",
+                               "summarizerModel": "summarizer_model"})  # fmt: skip
+
+
+class FactsIn(Strict):
+    """Whether facts are extracted from this conversation, and whether personal data is taken out first."""
+
+    enabled: StrictBool = False
+    redact: StrictBool = True
+
+
+def _rename(value: object, names: dict[str, str]) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {names.get(str(key), key): item for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+class ConversationCreate(Strict):
+    """Create a conversation, or get the one that has this `id` or `external_id` already."""
+
+    id: IdIn | None = None
+    external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
+    project: Name = "default"
+    owner: Name | None = None
+    title: Title | None = None
+    participants: list[ParticipantIn] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    metadata: JsonObject = {}
+    ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
+    retention: RetentionIn = Retention.FULL
+    compaction: CompactionIn = CompactionIn()
+    facts: FactsIn = FactsIn()
+
+
+class ConversationUpdate(Strict):
+    """What of a conversation may change. A member left out stays; null clears title and ttl_s."""
+
+    title: Title | None = None
+    participants: list[ParticipantIn] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    metadata: JsonObject = {}
+    ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
+    retention: RetentionIn = Retention.FULL
+    compaction: CompactionIn = CompactionIn()
+    facts: FactsIn = FactsIn()
+
+
+class ParticipantOut(BaseModel):
+    """Somebody in the conversation."""
+
+    actor: str
+    name: str | None
+    aliases: list[str]
+
+
+class Compaction(BaseModel):
+    """When and how older turns are summarised."""
+
+    strategy: Literal["rolling", "hierarchical", "never"]
+    trigger_turns: int
+    trigger_tokens: int
+    summarizer_model: str | None
+
+
+class Facts(BaseModel):
+    """Whether facts are extracted, and redacted first."""
+
+    enabled: bool
+    redact: bool
+
+
+class Conversation(BaseModel):
+    """A conversation with its counters. `token_count` counts live turns in o200k_base."""
+
+    id: str
+    project: str
+    external_id: str | None
+    owner: str | None
+    title: str | None
+    participants: list[ParticipantOut]
+    metadata: JsonObject
+    created_at: TimeOut
+    updated_at: TimeOut
+    active_at: TimeOut
+    ttl_s: int | None
+    expires_at: TimeOut | None
+    last_seq: int
+    rev: int
+    turn_count: int
+    token_count: int
+    summarized_through: str | None
+    retention: Retention
+    compaction: Compaction
+    facts: Facts
+    head_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFilter:
+    """What a list of conversations is narrowed to; None does not narrow."""
+
+    project: str | None = None
+    external_id: str | None = None
+    owner: str | None = None
+    participant: str | None = None
+
+
+class TurnInput(Strict):
+    """One turn to append.
+
+    A `tool` turn gives either `tool_call_id` with `content`, or `tool_results`. `tool_calls` are
+    `{id, name, arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`; they, and typed parts,
+    are kept exactly as given.
+    """
+
+    id: IdIn | None = None
+    role: Role
+    actor: Name | None = None
+    kind: Kind | None = None
+    content: str | list[JsonObject] | None = None
+    tool_calls: list[JsonObject] = Field(default=[], max_length=128)
+    tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    tool_results: list[JsonObject] = Field(default=[], max_length=128)
+    usage: JsonObject | None = None
+    model: Name | None = None
+    adapter: Name | None = None
+    metadata: JsonObject = {}
+    occurred_at: TimeIn | None = None
+
+
+class Append(Strict):
+    """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
+
+    turns: list[TurnInput] = Field(min_length=1)
+    expected_seq: NonNegative | None = None
+
+
+class Turn(BaseModel):
+    """One turn as it is kept."""
+
+    id: str
+    conversation_id: str
+    seq: int | None
+    position: int | None
+    rev: int
+    kind: Kind
+    actor: str
+    role: Role
+    content: str | list[JsonObject] | None
+    tool_calls: list[JsonObject]
+    tool_call_id: str | None
+    tool_results: list[JsonObject]
+    usage: JsonObject | None
+    content_tokens: int
+    model: str | None
+    adapter: str | None
+    status: Literal["pending", "committed", "aborted"]
+    superseded_by: str | None
+    supersedes: str | None
+    origin_turn_id: str | None
+    metadata: JsonObject
+    occurred_at: TimeOut
+    created_at: TimeOut
+    committed_at: TimeOut | None
+    content_hash: str | None
+    chain_hash: str | None
+    index_state: Literal["indexed", "pending", "none"]
+
+
+class AppendResult(BaseModel):
+    """What an append did. `seq` and `head_hash` are the conversation's after its last turn; give `seq` back as
+    `expected_seq` to append only if nobody else did meanwhile."""
+
+    conversation_id: str
+    turns: list[Turn]
+    seq: int
+    rev: int
+    head_hash: str
+
+
+def content_text(content: object) -> str:
+    """The text of a content: itself, or its parts' texts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts: list[str] = []
+        for part in content:  # pyright: ignore[reportUnknownVariableType]
+            text: object = part.get("text") if isinstance(part, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            if isinstance(text, str):
+                texts.append(text)
+        return "\n".join(texts)
+    return ""
+
+
+def turn_text(turn: Turn) -> str:
+    """The text that a turn says: its content's and its tool results'."""
+    pieces = [content_text(turn.content), *(content_text(result.get("content")) for result in turn.tool_results)]
+    return "\n".join(piece for piece in pieces if piece)

@@ -1,0 +1,424 @@
+"""Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+from pydantic import JsonValue
+
+from app.conversations.schemas import ConversationFilter
+from app.core.db import Transaction
+from app.core.ids import ConversationId, TenantId, TurnId
+from app.formats.schemas import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRow:
+    """A conversation with its head. JSON columns are read."""
+
+    id: UUID
+    project: str
+    external_id: str | None
+    owner: str | None
+    title: str | None
+    participants: list[JsonObject]
+    metadata: JsonObject
+    retention: str
+    compaction: JsonObject
+    facts: JsonObject
+    ttl_s: int | None
+    created_at: datetime
+    updated_at: datetime
+    active_at: datetime
+    last_seq: int
+    rev: int
+    turn_count: int
+    token_count: int
+    chain_hash: bytes
+    session: int
+    last_occurred_at: datetime | None
+    summarized_through: UUID | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """A turn as it lies in the table; JSON columns are text. Field order is the order of `_TURN_COLUMNS`."""
+
+    id: UUID
+    conversation_id: UUID
+    seq: int | None
+    position: int | None
+    rev: int
+    kind: str
+    actor: str
+    role: str
+    content: str | None
+    tool_calls: str | None
+    tool_call_id: str | None
+    tool_results: str | None
+    usage: str | None
+    content_tokens: int
+    model: str | None
+    adapter: str | None
+    status: str
+    superseded_by: UUID | None
+    supersedes: UUID | None
+    origin_turn_id: UUID | None
+    metadata: str | None
+    occurred_at: datetime
+    created_at: datetime
+    committed_at: datetime | None
+    salt: bytes | None
+    content_hash: bytes | None
+    chain_hash: bytes | None
+    index_state: str
+
+
+_TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
+_TURN_TYPES = {
+    "uuid": {"id", "conversation_id", "superseded_by", "supersedes", "origin_turn_id"},
+    "bigint": {"seq", "position", "rev"},
+    "integer": {"content_tokens"},
+    "json": {"content", "tool_calls", "tool_results", "usage", "metadata"},
+    "timestamptz": {"occurred_at", "created_at", "committed_at"},
+    "bytea": {"salt", "content_hash", "chain_hash"},
+}
+
+
+def _type_of(column: str) -> str:
+    return next((name for name, columns in _TURN_TYPES.items() if column in columns), "text")
+
+
+_TURN_COLUMNS = ", ".join(_TURN_FIELDS)
+_TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
+_INSERT_TURNS = (
+    f"insert into turns (tenant_id, {_TURN_COLUMNS}) select $1, * from unnest("  # noqa: S608
+    + ", ".join(f"${index}::{_type_of(name)}[]" for index, name in enumerate(_TURN_FIELDS, start=2))
+    + ")"
+)
+_CONVERSATION_COLUMNS = """
+    c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.metadata, c.retention, c.compaction, c.facts,
+    c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at, c.active_at, h.last_seq, h.rev,
+    h.turn_count, h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
+    date_trunc('milliseconds', clock_timestamp()) as now
+"""
+_FROM_CONVERSATIONS = """
+    from conversations c join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
+"""
+_LIVE = "t.status = 'committed' and t.superseded_by is null"
+
+
+def _conversation(row: asyncpg.Record) -> ConversationRow:
+    values = dict(row)
+    for name in ("participants", "metadata", "compaction", "facts"):
+        values[name] = json.loads(values[name])
+    return ConversationRow(**values)
+
+
+def _turn(row: asyncpg.Record) -> TurnRow:
+    return TurnRow(*row.values())
+
+
+async def insert_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, project: str, external_id: str | None,
+    owner: str | None, title: str | None, participants: Sequence[JsonValue], metadata: JsonObject, retention: str,
+    compaction: JsonObject, facts: JsonObject, ttl_s: int | None, genesis: bytes,
+) -> bool:  # fmt: skip
+    """Make a conversation and its head; false when its id or external id is taken."""
+    made = await tx.fetchrow(
+        """
+        insert into conversations (tenant_id, id, project, external_id, owner, title, participants, metadata, retention,
+                                   compaction, facts, ttl_s, expires_at, created_at, updated_at, active_at)
+        select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb, $11::jsonb, $12::bigint,
+               n.now + make_interval(secs => $12::bigint), n.now, n.now, n.now
+        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+        on conflict do nothing returning created_at
+        """,
+        tenant_id, conversation_id, project, external_id, owner, title, json.dumps(participants), json.dumps(metadata),
+        retention, json.dumps(compaction), json.dumps(facts), ttl_s,
+    )  # fmt: skip
+    if made is None:
+        return False
+    await tx.execute(
+        """
+        insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at) values ($1, $2, $3, $4)
+        """,
+        tenant_id,
+        conversation_id,
+        genesis,
+        made["created_at"],
+    )
+    return True
+
+
+async def find_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
+) -> ConversationRow | None:
+    """One conversation by its id."""
+    row = await tx.fetchrow(
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",  # noqa: S608
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else _conversation(row)
+
+
+async def find_by_external_id(
+    tx: Transaction, tenant_id: TenantId, project: str, external_id: str
+) -> ConversationRow | None:
+    """One conversation by the caller's own name for it."""
+    row = await tx.fetchrow(
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS}"  # noqa: S608
+        " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3",
+        tenant_id,
+        project,
+        external_id,
+    )
+    return None if row is None else _conversation(row)
+
+
+async def lock_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
+) -> ConversationRow | None:
+    """One conversation, its head locked until the transaction ends."""
+    row = await tx.fetchrow(
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2"  # noqa: S608
+        " for update of h",
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else _conversation(row)
+
+
+async def list_conversations(
+    tx: Transaction,
+    tenant_id: TenantId,
+    *,
+    where: ConversationFilter,
+    newest_first: bool,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[ConversationRow]:
+    """Conversations by latest activity; `after` is the sort key of the last row of the page before."""
+    args: list[object] = [tenant_id]
+    conditions = ["c.tenant_id = $1"]
+    for column, value in (("project", where.project), ("external_id", where.external_id), ("owner", where.owner)):
+        if value is not None:
+            args.append(value)
+            conditions.append(f"c.{column} = ${len(args)}")
+    if where.participant is not None:
+        args.append(json.dumps([{"actor": where.participant}]))
+        conditions.append(f"c.participants @> ${len(args)}::jsonb")
+    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
+    if after is not None:
+        args.extend(after)
+        conditions.append(f"(c.active_at, c.id) {beyond} (${len(args) - 1}, ${len(args)})")
+    args.append(limit)
+    rows = await tx.fetch(
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where {' and '.join(conditions)}"  # noqa: S608
+        f" order by c.active_at {direction}, c.id {direction} limit ${len(args)}",
+        *args,
+    )
+    return [_conversation(row) for row in rows]
+
+
+async def update_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, title: str | None,
+    participants: Sequence[JsonValue], metadata: JsonObject, retention: str, compaction: JsonObject,
+    facts: JsonObject, ttl_s: int | None,
+) -> None:  # fmt: skip
+    """Write everything of a conversation that may change."""
+    await tx.execute(
+        """
+        update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,
+            compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, updated_at = n.now,
+            expires_at = n.now + make_interval(secs => $9::bigint)
+        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+        where c.tenant_id = $1 and c.id = $2
+        """,
+        tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
+        json.dumps(compaction), json.dumps(facts), ttl_s,
+    )  # fmt: skip
+
+
+async def touch_conversation(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    active_at: datetime,
+    participants: Sequence[JsonValue],
+) -> None:
+    """Move a conversation to the top of the lists, and note who speaks in it."""
+    await tx.execute(
+        """
+        update conversations set active_at = $3, participants = $4::jsonb,
+            expires_at = $3 + make_interval(secs => ttl_s)
+        where tenant_id = $1 and id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        active_at,
+        json.dumps(participants),
+    )
+
+
+async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
+    """Delete a conversation with its turns and head; says how many rows of each."""
+    deleted: dict[str, int] = {}
+    for table, column in (("turns", "conversation_id"), ("conversation_heads", "conversation_id"),
+                          ("conversations", "id")):  # fmt: skip
+        deleted[table] = await tx.execute(
+            f"delete from {table} where tenant_id = $1 and {column} = $2",  # noqa: S608
+            tenant_id,
+            conversation_id,
+        )
+    return deleted
+
+
+async def update_head(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
+    token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, updated_at: datetime,
+) -> None:  # fmt: skip
+    """Write the counters of a locked head."""
+    await tx.execute(
+        """
+        update conversation_heads set last_seq = $3, rev = $4, turn_count = $5, token_count = $6, chain_hash = $7,
+            session = $8, last_occurred_at = $9, updated_at = $10
+        where tenant_id = $1 and conversation_id = $2
+        """,
+        tenant_id, conversation_id, last_seq, rev, turn_count, token_count, chain_hash, session, last_occurred_at,
+        updated_at,
+    )  # fmt: skip
+
+
+async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[TurnRow]) -> None:
+    """Insert turns, all in one statement."""
+    columns = [[getattr(row, name) for row in rows] for name in _TURN_FIELDS]
+    await tx.execute(_INSERT_TURNS, tenant_id, *columns)
+
+
+async def find_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, TurnRow]:
+    """Turns by id, in whatever conversation of the tenant."""
+    rows = await tx.fetch(
+        f"select {_TURN_COLUMNS} from turns where tenant_id = $1 and id = any($2::uuid[])",  # noqa: S608
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: _turn(row) for row in rows}
+
+
+async def open_call_ids(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, call_ids: Sequence[str]
+) -> set[str]:
+    """Which of these tool call ids were called by a live turn of the conversation."""
+    rows = await tx.fetch(
+        f"""
+        select distinct called.item ->> 'id' as call_id
+        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+          and called.item ->> 'id' = any($3::text[])
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        call_ids,
+    )
+    return {row["call_id"] for row in rows}
+
+
+async def list_turns(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    newest_first: bool,
+    after: int | None,
+    before: int | None,
+    actors: Sequence[str] | None,
+    limit: int,
+    with_tools: bool = False,
+) -> list[TurnRow]:
+    """Live turns in the order of their position, between two positions (both exclusive).
+
+    `actors` narrows to what they said; `with_tools` keeps tool turns besides, whoever ran the tool.
+    """
+    args: list[object] = [tenant_id, conversation_id]
+    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}"]
+    for bound, beyond in ((after, ">"), (before, "<")):
+        if bound is not None:
+            args.append(bound)
+            conditions.append(f"t.position {beyond} ${len(args)}")
+    if actors is not None:
+        args.append(actors)
+        tools = " or t.role = 'tool'" if with_tools else ""
+        conditions.append(f"(t.actor = any(${len(args)}::text[]){tools})")
+    args.append(limit)
+    direction = "desc" if newest_first else "asc"
+    rows = await tx.fetch(
+        f"select {_TURN_COLUMNS_T} from turns t where {' and '.join(conditions)}"  # noqa: S608
+        f" order by t.position {direction} limit ${len(args)}",
+        *args,
+    )
+    return [_turn(row) for row in rows]
+
+
+async def list_neighbours(
+    tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], reach: int
+) -> list[TurnRow]:
+    """Live turns up to `reach` positions before and after each of these (conversation, position)."""
+    rows = await tx.fetch(
+        f"""
+        select distinct on (t.conversation_id, t.position) {_TURN_COLUMNS_T}
+        from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position)
+        join turns t on t.tenant_id = $1 and t.conversation_id = p.conversation_id and {_LIVE}
+            and t.position between p.position - $4 and p.position + $4
+        order by t.conversation_id, t.position
+        """,  # noqa: S608
+        tenant_id,
+        [place[0] for place in places],
+        [place[1] for place in places],
+        reach,
+    )
+    return [_turn(row) for row in rows]
+
+
+async def list_participants(
+    tx: Transaction,
+    tenant_id: TenantId,
+    *,
+    conversation_ids: Sequence[UUID] | None,
+    project: str | None,
+    owner: str | None,
+    limit: int,
+) -> list[tuple[UUID, list[JsonObject]]]:
+    """Who takes part in these conversations, or in the most recently active ones of a scope."""
+    args: list[object] = [tenant_id]
+    conditions = ["tenant_id = $1"]
+    for condition, value in (
+        ("id = any(${}::uuid[])", conversation_ids),
+        ("project = ${}", project),
+        ("owner = ${}", owner),
+    ):
+        if value is not None:
+            args.append(value)
+            conditions.append(condition.format(len(args)))
+    args.append(limit)
+    rows = await tx.fetch(
+        f"select id, participants from conversations where {' and '.join(conditions)}"  # noqa: S608
+        f" order by active_at desc, id desc limit ${len(args)}",
+        *args,
+    )
+    return [(row["id"], json.loads(row["participants"])) for row in rows]
+
+
+async def find_turn(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, turn_id: TurnId
+) -> TurnRow | None:
+    """One turn of one conversation."""
+    rows = await find_turns(tx, tenant_id, [turn_id])
+    row = rows.get(turn_id)
+    return row if row is not None and row.conversation_id == conversation_id else None

@@ -1,0 +1,128 @@
+"""From rows to what callers see. Pure."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal, TypeVar, cast
+from uuid import UUID
+
+from app.conversations.schemas import (
+    Compaction,
+    Conversation,
+    Facts,
+    ParticipantOut,
+    Retention,
+    Turn,
+)
+from app.conversations.store import ConversationRow, TurnRow
+from app.core.ids import format_id
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role, ToolCall, ToolResult
+
+Value = TypeVar("Value")
+
+
+def _id(value: UUID | None) -> str | None:
+    return None if value is None else format_id(value)
+
+
+def _json(text: str | None, default: Value) -> Value:
+    return default if text is None else cast("Value", json.loads(text))
+
+
+def conversation_view(row: ConversationRow) -> Conversation:
+    """A conversation as callers see it."""
+    expires_at = None if row.ttl_s is None else row.updated_at + timedelta(seconds=row.ttl_s)
+    return Conversation(
+        id=format_id(row.id),
+        project=row.project,
+        external_id=row.external_id,
+        owner=row.owner,
+        title=row.title,
+        participants=[ParticipantOut.model_validate(item) for item in row.participants],
+        metadata=row.metadata,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        active_at=row.active_at,
+        ttl_s=row.ttl_s,
+        expires_at=expires_at,
+        last_seq=row.last_seq,
+        rev=row.rev,
+        turn_count=row.turn_count,
+        token_count=row.token_count,
+        summarized_through=_id(row.summarized_through),
+        retention=Retention(row.retention),
+        compaction=Compaction.model_validate(row.compaction),
+        facts=Facts.model_validate(row.facts),
+        head_hash=row.chain_hash.hex(),
+    )
+
+
+def turn_view(row: TurnRow) -> Turn:
+    """A turn as callers see it."""
+    return Turn(
+        id=format_id(row.id),
+        conversation_id=format_id(row.conversation_id),
+        seq=row.seq,
+        position=row.position,
+        rev=row.rev,
+        kind=Kind(row.kind),
+        actor=row.actor,
+        role=Role(row.role),
+        content=cast("str | list[JsonObject] | None", _json(row.content, None)),
+        tool_calls=_json(row.tool_calls, list[JsonObject]()),
+        tool_call_id=row.tool_call_id,
+        tool_results=_json(row.tool_results, list[JsonObject]()),
+        usage=_json(row.usage, cast("JsonObject | None", None)),
+        content_tokens=row.content_tokens,
+        model=row.model,
+        adapter=row.adapter,
+        status=cast("Literal['pending', 'committed', 'aborted']", row.status),
+        superseded_by=_id(row.superseded_by),
+        supersedes=_id(row.supersedes),
+        origin_turn_id=_id(row.origin_turn_id),
+        metadata=_json(row.metadata, JsonObject()),
+        occurred_at=row.occurred_at,
+        created_at=row.created_at,
+        committed_at=row.committed_at,
+        content_hash=None if row.content_hash is None else row.content_hash.hex(),
+        chain_hash=None if row.chain_hash is None else row.chain_hash.hex(),
+        index_state=cast("Literal['indexed', 'pending', 'none']", row.index_state),
+    )
+
+
+def canonical_turn(row: TurnRow) -> CanonicalTurn:
+    """A live turn as context assembly and formats see it."""
+    calls = _json(row.tool_calls, list[JsonObject]())
+    results = _json(row.tool_results, list[JsonObject]())
+    return CanonicalTurn(
+        id=format_id(row.id),
+        position=row.position or 0,
+        role=Role(row.role),
+        kind=Kind(row.kind),
+        actor=row.actor,
+        content=cast("str | Sequence[JsonObject] | None", _json(row.content, None)),
+        tool_calls=[_tool_call(call) for call in calls],
+        tool_call_id=row.tool_call_id,
+        tool_results=[
+            ToolResult(
+                tool_call_id=str(result["tool_call_id"]),
+                content=cast("str | Sequence[JsonObject]", result.get("content") or ""),
+                is_error=bool(result.get("is_error", False)),
+            )
+            for result in results
+        ],
+        occurred_at=row.occurred_at,
+        content_tokens=row.content_tokens,
+        metadata=_json(row.metadata, JsonObject()),
+    )
+
+
+def _tool_call(call: JsonObject) -> ToolCall:
+    function = call.get("function")
+    body = function if isinstance(function, dict) else call
+    arguments = body.get("arguments", "")
+    return ToolCall(
+        id=str(call["id"]),
+        name=str(body.get("name")),
+        arguments=arguments if isinstance(arguments, dict) else str(arguments),
+    )

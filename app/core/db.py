@@ -1,0 +1,223 @@
+"""Postgres, as the capabilities see it: one transaction at a time, always inside one tenant.
+
+Hides the pool, the roles, the wire format of vectors and the driver's errors. What always holds: a tenant
+transaction sets its tenant in the same message as BEGIN, so row-level security is on before the first statement;
+a lost server, a full pool or a time-out become `Unavailable`, a deadlock becomes `Busy`; and the code that calls
+the outside world can ask whether a transaction is open (`refuse_in_transaction`).
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import asyncpg
+import numpy as np
+import numpy.typing as npt
+
+from app.core.errors import AppError, Busy, Unavailable
+from app.core.ids import TenantId
+
+APP_ROLE = "turnkeep_app"
+OPS_ROLE = "turnkeep_ops"
+SEARCH_ROLE = "turnkeep_search"
+
+FloatVector: TypeAlias = npt.NDArray[np.float32]
+
+_LOST = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InternalClientError,
+)
+_CONTENDED = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.SerializationError,
+    # the same id or name made twice at the same moment: sent again, the second finds what the first made
+    asyncpg.UniqueViolationError,
+)
+
+
+class Transaction:
+    """An open transaction. `tenant_id` is what row-level security sees; None for the ops role."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", tenant_id: TenantId | None) -> None:
+        self._connection = connection
+        self.tenant_id = tenant_id
+
+    async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
+        """All rows of one statement."""
+        return await self._connection.fetch(sql, *args)
+
+    async def fetchrow(self, sql: str, *args: object) -> "asyncpg.Record | None":
+        """The first row of one statement, or None."""
+        return await self._connection.fetchrow(sql, *args)
+
+    async def execute(self, sql: str, *args: object) -> int:
+        """Run one statement; returns how many rows it touched."""
+        status = await self._connection.execute(sql, *args)
+        last = status.rsplit(" ", 1)[-1]
+        return int(last) if last.isdigit() else 0
+
+
+def encode_vector(value: FloatVector) -> bytes:
+    """pgvector's binary form: dimensions, a spare word, big-endian floats (its text form is 8 times slower)."""
+    array = np.asarray(value, dtype=">f4")
+    return struct.pack(">HH", array.shape[0], 0) + array.tobytes()
+
+
+def decode_vector(data: bytes) -> FloatVector:
+    """The reverse of `encode_vector`."""
+    return np.frombuffer(data, dtype=">f4", offset=4).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """How one pool connects. `role` is taken on by every connection when the URL's own role is a wider one."""
+
+    url: str
+    size: int
+    timeout_s: float
+    role: str | None = None
+    name: str = "turnkeep"
+
+
+async def _keep_session(_connection: object) -> None:
+    """Reset of a connection given back: nothing to do, every setting of ours is local to its transaction."""
+
+
+async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    schema = cast(
+        "str | None",
+        await connection.fetchval(
+            "select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace"
+            " where e.extname = 'vector'"
+        ),
+    )
+    if schema is not None:
+        await connection.set_type_codec(
+            "vector", schema=schema, encoder=encode_vector, decoder=decode_vector, format="binary"
+        )
+
+
+class Database:
+    """A pool of one role's connections."""
+
+    def __init__(self, options: PoolOptions) -> None:
+        self._options = options
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
+
+    async def open(self) -> None:
+        """Connect. Raises Unavailable when the server does not answer."""
+        options = self._options
+        timeout_ms = str(int(options.timeout_s * 1000))
+        server_settings = {
+            "application_name": options.name,
+            "statement_timeout": timeout_ms,
+            "idle_in_transaction_session_timeout": timeout_ms,
+        }
+        if options.role is not None:
+            server_settings["role"] = options.role
+        try:
+            self._pool = await asyncpg.create_pool(
+                options.url,
+                min_size=1,
+                max_size=options.size,
+                command_timeout=options.timeout_s + 1,
+                timeout=options.timeout_s,
+                server_settings=server_settings,
+                init=_prepare_connection,
+                reset=_keep_session,
+            )
+        except (*_LOST, TimeoutError) as error:
+            raise _unavailable() from error
+
+    async def close(self) -> None:
+        """Wait for what is under way, then disconnect."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                await asyncio.wait_for(pool.close(), timeout=self._options.timeout_s)
+            except TimeoutError:
+                pool.terminate()
+
+    def refuse_in_transaction(self) -> None:
+        """Raise when a transaction of this task is open: the outside world is never called while one is."""
+        if self._inside.get():
+            raise RuntimeError("a provider was called inside a database transaction")
+
+    async def ping(self) -> None:
+        """Raise Unavailable unless the server answers."""
+        async with self.across_tenants() as tx:
+            await tx.fetchrow("select 1")
+
+    async def require_role_without_bypass(self) -> None:
+        """Raise Unavailable when this role is not bound by row-level security: isolation would be a promise only."""
+        async with self.across_tenants() as tx:
+            row = await tx.fetchrow(
+                "select rolsuper or rolbypassrls as unbound from pg_roles where rolname = current_user"
+            )
+        if row is None or row["unbound"]:
+            raise Unavailable(
+                "postgres_unusable", "The database role can bypass row-level security; connect as one that cannot."
+            )
+
+    @asynccontextmanager
+    async def transaction(self, tenant_id: TenantId, *, read_only: bool = False) -> AsyncIterator[Transaction]:
+        """Everything inside happens in one transaction of one tenant, and is durable when the block has ended."""
+        mode = " read only" if read_only else ""
+        # a UUID's own text is safe to place in SQL; a function call instead of SET LOCAL would not reach Citus workers
+        async with self._run(f"begin{mode}; set local app.tenant = '{tenant_id}'", tenant_id) as transaction:
+            yield transaction
+
+    @asynccontextmanager
+    async def across_tenants(self) -> AsyncIterator[Transaction]:
+        """A transaction that belongs to no tenant; only the ops role sees rows in it."""
+        async with self._run("begin", None) as transaction:
+            yield transaction
+
+    @asynccontextmanager
+    async def _run(self, begin: str, tenant_id: TenantId | None) -> AsyncIterator[Transaction]:
+        if self._inside.get():
+            raise RuntimeError("a transaction is open already: the outermost service owns it")
+        if self._pool is None:
+            raise _unavailable()
+        try:
+            async with self._pool.acquire(timeout=self._options.timeout_s) as connection:
+                token = self._inside.set(True)
+                try:
+                    await connection.execute(begin)
+                    try:
+                        yield Transaction(cast("asyncpg.Connection[asyncpg.Record]", connection), tenant_id)
+                    except BaseException:
+                        if not connection.is_closed():
+                            await connection.execute("rollback")
+                        raise
+                    await connection.execute("commit")
+                finally:
+                    self._inside.reset(token)
+        except AppError:
+            raise
+        except (*_LOST, TimeoutError, asyncpg.QueryCanceledError) as error:
+            raise _unavailable() from error
+        except _CONTENDED as error:
+            raise Busy("resource_busy", "Something else is changing this right now; send it again.") from error
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable(
+        "database_unavailable",
+        "The database does not answer. The request may be sent again: with turn ids or an Idempotency-Key nothing is"
+        " stored twice.",
+        retry_after_s=1,
+    )

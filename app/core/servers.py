@@ -1,0 +1,128 @@
+"""Which Postgres this process uses: the embedded one, kept running, or the user's own.
+
+Gives three URLs: the application's, the ops role's, the owner's. In a server of the user's own with only DATABASE_URL
+set, one login serves all three: each connection takes on the narrower role, so the application never runs as owner.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import asyncpg
+
+from app.core import schema
+from app.core.db import APP_ROLE, OPS_ROLE, Database, PoolOptions
+from app.core.embedded_postgres import EmbeddedPostgres
+from app.core.errors import AppError, Unavailable
+from app.core.telemetry import get_logger
+from app.settings import Settings
+
+_WATCH_S = 1.0
+_OPS_CONNECTIONS = 2
+_SUPERUSER = "postgres"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A URL, and the role that its connections take on (None: the URL's own)."""
+
+    url: str
+    role: str | None
+
+
+class Server:
+    """The Postgres of this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._embedded: EmbeddedPostgres | None = None
+        self._watch: asyncio.Task[None] | None = None
+        if settings.database_url is None:
+            root = settings.data_dir.absolute() / "postgres"
+            self._embedded = EmbeddedPostgres(root, shared_buffers_mb=settings.embedded_shared_buffers_mb)
+
+    async def start(self) -> None:
+        """Start the embedded server if it is the one, and keep it running; prepare roles and extensions."""
+        if self._embedded is not None:
+            await asyncio.to_thread(self._embedded.start)
+            await _answering(schema.prepare_embedded(self._embedded.url(_SUPERUSER, "postgres")))
+            await _answering(schema.prepare_extensions(self._embedded.url(_SUPERUSER, schema.DATABASE)))
+            self._watch = asyncio.create_task(self._keep_running(self._embedded))
+
+    async def stop(self) -> None:
+        """Leave the embedded server; the last process that leaves stops it."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._embedded is not None:
+            await asyncio.to_thread(self._embedded.close)
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date, as the owner."""
+        if self._embedded is None:
+            await _answering(schema.prepare_roles(self.owner.url))
+            await _answering(schema.prepare_extensions(self.owner.url))
+        await _answering(schema.migrate(self.owner.url))
+
+    async def require_migrated(self) -> None:
+        """Raise Unavailable unless the schema is that of this release."""
+        current = await _answering(schema.current_revision(self.owner.url))
+        if current != schema.head_revision():
+            raise Unavailable("schema_outdated", "The database schema is not this release's: run `turnkeep migrate`.")
+
+    @property
+    def app(self) -> Login:
+        """How the application connects."""
+        return self._login(self._settings.database_url, APP_ROLE)
+
+    @property
+    def ops(self) -> Login:
+        """How work across tenants connects."""
+        return self._login(self._settings.ops_database_url, OPS_ROLE)
+
+    @property
+    def owner(self) -> Login:
+        """How migrations connect."""
+        if self._embedded is not None:
+            return Login(self._embedded.url(schema.OWNER_ROLE, schema.DATABASE), None)
+        return Login(self._settings.owner_database_url or self._settings.database_url or "", None)
+
+    def _login(self, own_url: str | None, role: str) -> Login:
+        if self._embedded is not None:
+            return Login(self._embedded.url(role, schema.DATABASE), None)
+        return Login(own_url or self._settings.database_url or "", role)
+
+    def pool(self, login: Login, *, name: str) -> Database:
+        """A pool of connections, not yet open."""
+        size = self._settings.database_pool_size if name == "turnkeep" else _OPS_CONNECTIONS
+        return Database(
+            PoolOptions(login.url, size, timeout_s=self._settings.database_timeout_s, role=login.role, name=name)
+        )
+
+    async def _keep_running(self, embedded: EmbeddedPostgres) -> None:
+        """Start the embedded server again when it was killed; its own recovery keeps what was acknowledged."""
+        log = get_logger()
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if await asyncio.to_thread(embedded.running):
+                continue
+            log.warning("postgres.restarting")
+            try:
+                await asyncio.to_thread(embedded.start)
+            except AppError as error:
+                log.error("postgres.restart_failed", code=error.code)
+
+
+async def _answering(work: Awaitable[T]) -> T:
+    """Wait for `work`; a server that does not answer, or refuses the login, is Unavailable."""
+    try:
+        return await work
+    except (OSError, asyncpg.PostgresConnectionError, asyncpg.InvalidAuthorizationSpecificationError,
+            asyncpg.InvalidCatalogNameError, asyncpg.CannotConnectNowError) as error:  # fmt: skip
+        raise Unavailable(
+            "database_unavailable",
+            "The database does not answer or refuses the login: look at TURNKEEP_DATABASE_URL and the server.",
+        ) from error

@@ -1,0 +1,262 @@
+"""Logging: what may leave the process as a log line, decided in one place.
+
+Every line is an event named `noun.verb` with fields from `LOG_FIELDS`; whatever else is passed is dropped, so content
+and secrets cannot leak by a careless call. Exceptions become their type and the places they came through, never their
+message. Lines of libraries pass the same gate: their text is kept only where it cannot carry a caller's words.
+"""
+
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol, TextIO, cast
+from uuid import UUID
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from app.core.ids import format_id
+from app.settings import Settings
+
+LOG_FIELDS: Final = frozenset(
+    {
+        "event", "level", "timestamp",
+        "request_id", "tenant_id", "key_id", "conversation_id", "turn_id", "entry_id", "job_id",
+        "method", "route", "status", "duration_ms", "code", "kind", "scope",
+        "count", "attempt", "limit", "bytes", "tokens", "vectors", "seq", "retry_after_s",
+        "error_type", "stack", "sqlstate",
+        "version", "revision", "host", "port",
+        "library", "library_message",
+    }
+)  # fmt: skip
+"""Every field a log line may have. Ids, numbers and names of ours; never a caller's text."""
+
+_EVENT_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+_UNNAMED_EVENT: Final = "event.unnamed"
+_MAX_TEXT: Final = 300
+_MAX_ITEMS: Final = 40
+_MAX_FRAMES: Final = 30
+_MAX_CAUSES: Final = 4
+_PLAIN_SPOKEN: Final = ("uvicorn", "alembic")
+"""Loggers whose text is about the process itself; of others only the constant template is kept."""
+_ASYNCIO_SAYINGS: Final = (
+    "Task exception was never retrieved",
+    "Future exception was never retrieved",
+    "Task was destroyed but it is pending!",
+    "Unhandled exception in event loop",
+    "Exception in callback",
+    "Exception in default exception handler",
+    "socket.send() raised exception.",
+)
+_TRACEBACK_FRAME: Final = re.compile(r'^\s*File "([^"\n]+)", line (\d+)', re.MULTILINE)
+_TRACEBACK_TYPE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE)
+_QUERY: Final = re.compile(r"\?\S*")
+_WARNING: Final = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+): (?P<category>\w+): ")
+
+
+class TelemetrySettings(Protocol):
+    """The part of the settings that logging reads."""
+
+    @property
+    def log_level(self) -> str:
+        """`debug`, `info`, `warning` or `error`."""
+        ...
+
+    @property
+    def log_format(self) -> str:
+        """`json` or `console`."""
+        ...
+
+
+def configure_logging(settings: Settings | TelemetrySettings, stream: TextIO | None = None) -> None:
+    """Send all logging of the process to `stream` (default: stderr, since commands print to stdout).
+
+    Called by `main` and `cli`, never at import; calling it again replaces what was set. Run uvicorn with
+    `log_config=None, access_log=False`, or it installs handlers of its own.
+    """
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    console = settings.log_format == "console"
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=False) if console else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+            describe_exception,
+            keep_allowed_fields,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
+        cache_logger_on_first_use=False,  # a cached logger would keep writing to the stream of an earlier call
+    )
+    _route_standard_logging(level)
+
+
+def get_logger() -> FilteringBoundLogger:
+    """Return a logger of the service: `get_logger().info("turns.appended", count=3)`."""
+    return cast("FilteringBoundLogger", structlog.get_logger())
+
+
+def error_type(error: BaseException) -> str:
+    """Name an exception's class, with its module unless it is built in."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def error_stack(error: BaseException) -> list[str]:
+    """List where an exception came through, `file:line`, the outermost first, then the same of what caused it."""
+    places: list[str] = []
+    for depth, link in enumerate(_causes(error)):
+        if depth:
+            places.append(f"caused by {error_type(link)}")
+        frames = [_place(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(link.__traceback__)]
+        places.extend(frames[-_MAX_FRAMES:])
+    return places[:_MAX_ITEMS]
+
+
+def describe_exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Replace `exc_info` by `error_type` and `stack`; the message of an exception may quote content."""
+    given: object = event.pop("exc_info", None)
+    if isinstance(given, tuple):
+        given = cast("tuple[object, ...]", given)[1]
+    elif given and not isinstance(given, BaseException):
+        given = sys.exc_info()[1]
+    if isinstance(given, BaseException):
+        event["error_type"] = error_type(given)
+        event["stack"] = error_stack(given)
+    return event
+
+
+def keep_allowed_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Drop every field that `LOG_FIELDS` does not name, and every event name that is free text."""
+    kept: EventDict = {name: _plain(value) for name, value in event.items() if name in LOG_FIELDS}
+    if not _EVENT_NAME.fullmatch(str(kept.get("event", ""))):
+        kept["event"] = _UNNAMED_EVENT
+    return kept
+
+
+def _plain(value: object) -> object:
+    """Return a value as it may be logged: short text, a number, a short list of those; of all else, the type."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case UUID():
+            return format_id(value)
+        case str():
+            return str(value)[:_MAX_TEXT]
+        case list() | tuple():
+            items = cast("Sequence[object]", value)
+            return [str(item)[:_MAX_TEXT] for item in items[:_MAX_ITEMS] if isinstance(item, str | int)]
+        case _:
+            return type(value).__name__
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _place(file: str, line: int | str) -> str:
+    """Name a source line without the folders that only tell where things are installed."""
+    parts = file.replace("\\", "/").split("/")
+    for root in ("site-packages", "app"):
+        if root in parts:
+            start = len(parts) - 1 - parts[::-1].index(root)
+            return "/".join(parts[start + (root == "site-packages") :]) + f":{line}"
+    return "/".join(parts[-2:]) + f":{line}"
+
+
+def _route_standard_logging(level: int) -> None:
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(_LibraryHandler())
+    # libraries below warning are chatty, and it is there that they quote what they work on
+    root.setLevel(max(level, logging.WARNING))
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi", "alembic", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.disabled = False
+        logger.setLevel(level if name != "asyncio" else logging.NOTSET)
+    access = logging.getLogger("uvicorn.access")  # it writes raw paths with their queries; request.finished does not
+    access.handlers.clear()
+    access.propagate = False
+    access.disabled = True
+    logging.captureWarnings(capture=True)  # pydantic's quote the values they warn about
+
+
+class _LibraryHandler(logging.Handler):
+    """Passes records of the standard library's logging on as `library.logged`, reduced to what is safe."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record; never raises."""
+        fields: Mapping[str, object] = {}
+        try:
+            fields = _library_fields(record)
+        except Exception as error:  # noqa: BLE001 - logging must not break what it reports on
+            fields = {"error_type": error_type(error)}
+        level = max(step for step in (10, 20, 30, 40, 50) if step <= max(record.levelno, 10))
+        get_logger().log(level, "library.logged", library=record.name, **fields)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is the standard library's
+        """Say nothing: the default prints the record's arguments to stderr."""
+
+
+def _library_fields(record: logging.LogRecord) -> dict[str, object]:
+    if record.name == "py.warnings":
+        return _warning_fields(record)
+    fields: dict[str, object] = {}
+    if record.exc_info and record.exc_info[1] is not None:
+        fields["exc_info"] = record.exc_info[1]
+    message: object = record.msg
+    if isinstance(message, BaseException):
+        fields.setdefault("exc_info", message)
+        message = message.strerror if isinstance(message, OSError) else None
+    if isinstance(message, str) and message.startswith("Traceback (most recent call last)"):
+        # starlette hands a failed start to uvicorn as formatted text, with the exception's message at its end
+        fields["stack"] = [_place(file, line) for file, line in _TRACEBACK_FRAME.findall(message)]
+        types = cast("list[str]", _TRACEBACK_TYPE.findall(message))
+        fields["error_type"] = types[0] if types else "Exception"  # later lines may be of its message
+        message = "startup or shutdown failed"
+    if isinstance(message, str) and (text := _library_text(record, message)):
+        fields["library_message"] = text
+    return fields
+
+
+def _library_text(record: logging.LogRecord, message: str) -> str | None:
+    """Return the part of a library's line that no caller can have written, or None."""
+    if record.name.split(".")[0] in _PLAIN_SPOKEN:
+        text = message % _safe_arguments(message, record.args) if record.args else message
+        return _first_line(_QUERY.sub("", text))
+    if record.name == "asyncio":  # its text is formatted already, with the repr of whatever failed
+        return next((saying for saying in _ASYNCIO_SAYINGS if message.startswith(saying)), None)
+    # with arguments, the template is a constant of the library; without, it may be formatted already
+    return _first_line(message) if record.args else None
+
+
+def _safe_arguments(message: str, arguments: object) -> tuple[object, ...]:
+    """Give a record's arguments for its template, without objects, addresses of clients and raw paths."""
+    values = cast("tuple[object, ...]", arguments) if isinstance(arguments, tuple) else ()
+    if "WebSocket %s" in message:  # client address and raw path with its query
+        return ("-", "-", *values[2:])
+    return tuple(value if isinstance(value, str | int | float) else type(value).__name__ for value in values)
+
+
+def _warning_fields(record: logging.LogRecord) -> dict[str, object]:
+    text = str(cast("tuple[object, ...]", record.args)[0]) if record.args else str(record.msg)
+    if found := _WARNING.match(text):
+        return {"error_type": found["category"], "stack": [_place(found["file"], found["line"])]}
+    return {}
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0][:_MAX_TEXT]

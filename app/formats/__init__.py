@@ -1,0 +1,1 @@
+"""Pure adapters between providers' message shapes and the canonical turn."""

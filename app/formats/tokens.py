@@ -1,0 +1,176 @@
+"""Counting a final render, message framing included.
+
+Framing is OpenAI's chat framing (the cookbook's `num_tokens_from_messages`): 3 tokens per message, the role and every
+string counted on its own as the provider does, 1 more for a name, and 3 that prime the answer. Tool calls count as
+their JSON text and 3. Ids, positions and times of the canonical shape are for the program, not the model, and are not
+counted. Always holds: a render's count is the sum of its messages' counts, its system text's and the priming.
+
+Media count as constants, chosen from the providers' own pages: a picture 765 (OpenAI, high detail, 1024 x 1024: 85 + 4
+tiles x 170), 85 in low detail; sound 600 (a minute at 10 a second); a file
+2 000 (about a page of PDF with its picture).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pydantic import JsonValue
+
+from app.formats.parts import compact
+from app.formats.schemas import Format, JsonObject, Rendered
+
+PRIMING_TOKENS: Final = 3
+MESSAGE_TOKENS: Final = 3
+NAME_TOKENS: Final = 1
+CALL_TOKENS: Final = 3
+IMAGE_TOKENS: Final = 765
+IMAGE_LOW_TOKENS: Final = 85
+AUDIO_TOKENS: Final = 600
+FILE_TOKENS: Final = 2000
+
+_PER_MILLE: Final = 1000
+_TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
+_IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image"})
+_AUDIO_TYPES: Final = frozenset({"input_audio", "audio"})
+_FILE_TYPES: Final = frozenset({"file", "input_file", "document"})
+
+
+class TextCounter(Protocol):
+    """Counts bare text. `name` is the tokenizer's, `exact` whether the count is the provider's own."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def exact(self) -> bool: ...  # noqa: D102
+    def count(self, text: str) -> int: ...  # noqa: D102
+
+
+class RememberingCounter:
+    """A counter that counts each text once; made for one assembly and thrown away with it."""
+
+    def __init__(self, counter: TextCounter) -> None:
+        self.name = counter.name
+        self.exact = counter.exact
+        self._counter = counter
+        self._known: dict[str, int] = {}
+
+    def count(self, text: str) -> int:
+        """As the counter beneath."""
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = self._counter.count(text)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """The safety factor of a format: what is counted times `per_mille` / 1000, rounded up."""
+
+    per_mille: int
+
+    def apply(self, tokens: int) -> int:
+        """Tokens with the margin on them."""
+        return -(-tokens * self.per_mille // _PER_MILLE)
+
+    def limit(self, budget: int) -> int:
+        """Give the most tokens whose count with the margin still is within the budget."""
+        return budget * _PER_MILLE // self.per_mille
+
+
+def margin_of(target: Format, margin: float) -> Margin:
+    """1 where the tokenizer is public; `margin` (setting `context_margin`) for Anthropic and Workers AI."""
+    public = target not in {Format.ANTHROPIC, Format.WORKERS_AI}
+    return Margin(_PER_MILLE if public else max(_PER_MILLE, round(margin * _PER_MILLE)))
+
+
+def is_exact(target: Format, counter: TextCounter) -> bool:
+    """Whether the count of such a render is the provider's own, media aside."""
+    return counter.exact and target not in {Format.ANTHROPIC, Format.WORKERS_AI}
+
+
+def count_render(rendered: Rendered, counter: TextCounter) -> int:
+    """Tokens of a whole render, without margin."""
+    messages = sum(message_tokens(message, counter) for message in rendered.messages)
+    return PRIMING_TOKENS + system_tokens(rendered.system, counter) + messages
+
+
+def system_tokens(system: str | None, counter: TextCounter) -> int:
+    """Tokens of a system text that stands beside the messages."""
+    return 0 if system is None else MESSAGE_TOKENS + counter.count("system") + counter.count(system)
+
+
+def message_tokens(message: JsonObject, counter: TextCounter) -> int:
+    """Tokens of one message or item of any format, its framing included, without margin."""
+    total = MESSAGE_TOKENS
+    for key, value in message.items():
+        match key:
+            case "role" | "call_id" | "tool_call_id":
+                total += counter.count(str(value))
+            case "name" | "actor" if "arguments" not in message:
+                total += NAME_TOKENS + counter.count(str(value))
+            case "content" | "output":
+                total += _content_tokens(value, counter)
+            case "tool_calls" if isinstance(value, list):
+                total += sum(CALL_TOKENS + counter.count(compact(call)) for call in value)
+            case "name" | "arguments":
+                total += counter.count(str(value))
+            case _:
+                pass
+    return total
+
+
+def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
+    match content:
+        case str():
+            return counter.count(content)
+        case list():
+            return sum(_part_tokens(part, counter) for part in content)
+        case _:
+            return 0
+
+
+def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
+    if not isinstance(part, dict):
+        return counter.count(compact(part))
+    kind, text = part.get("type"), part.get("text")
+    if kind in _TEXT_TYPES and isinstance(text, str):
+        return counter.count(text)
+    if kind == "tool_use":
+        return CALL_TOKENS + counter.count(compact({name: part.get(name) for name in ("id", "name", "input")}))
+    if kind == "tool_result":
+        answered = counter.count(str(part.get("tool_use_id")))
+        return CALL_TOKENS + answered + _content_tokens(part.get("content"), counter)
+    return _media_tokens(part, counter)
+
+
+def _media_tokens(part: JsonObject, counter: TextCounter) -> int:
+    kind = part.get("type")
+    if kind in _IMAGE_TYPES:
+        return IMAGE_LOW_TOKENS if _detail(part) == "low" else IMAGE_TOKENS
+    if kind in _AUDIO_TYPES:
+        return AUDIO_TOKENS
+    if kind in _FILE_TYPES:
+        return FILE_TOKENS
+    return counter.count(compact(part))
+
+
+def _detail(part: JsonObject) -> JsonValue:
+    nested = part.get("image_url")
+    return part.get("detail") or (nested.get("detail") if isinstance(nested, dict) else None)
+
+
+def has_media(messages: Sequence[JsonObject]) -> bool:
+    """Whether any message holds a part that is counted by a constant."""
+    return any(_is_media(part) for message in messages for part in _list(message.get("content")))
+
+
+def _is_media(part: JsonValue) -> bool:
+    if not isinstance(part, dict):
+        return False
+    if part.get("type") == "tool_result":
+        return any(_is_media(inner) for inner in _list(part.get("content")))
+    return part.get("type") in _IMAGE_TYPES | _AUDIO_TYPES | _FILE_TYPES
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,23 @@
+"""The one door through which anything is deleted: every capability gives up what it holds, in one transaction."""
+
+from app.conversations.service import Conversations
+from app.core.db import Database
+from app.core.ids import ConversationId
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller
+
+
+class Governance:
+    """Deletes with everything derived."""
+
+    def __init__(self, database: Database, *, conversations: Conversations, index: SearchIndex) -> None:
+        self._database = database
+        self._conversations = conversations
+        self._index = index
+
+    async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
+        """Delete a conversation with all that was derived from it; says how many rows went from each table."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+            counts = await self._index.erase(caller, tx, conversation_id=conversation_id)
+            return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)

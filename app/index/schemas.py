@@ -1,0 +1,113 @@
+"""What goes into the search index and what comes out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from app.core.db import FloatVector
+from app.core.ids import ConversationId
+
+
+class EntryKind(StrEnum):
+    """What an entry stands for."""
+
+    TURN = "turn"
+    SUMMARY = "summary"
+    FACT = "fact"
+    MEMORY = "memory"
+
+
+class Mode(StrEnum):
+    """How to search: by words, by meaning, or both."""
+
+    HYBRID = "hybrid"
+    TEXT = "text"
+    VECTOR = "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text to be found: who said it and when are searched by words beside it, its bare text also by meaning."""
+
+    text: str
+    actor: str
+    occurred_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A text as the index sees it: a tsvector literal and its length in lexemes."""
+
+    tsvector: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An analysed and embedded document. `vectors_due` says that its vectors are still to be made."""
+
+    analysis: Analysis
+    vectors: Sequence[FloatVector]
+    vectors_due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry with its own copies of every filter. `metadata` is JSON text."""
+
+    entry_id: UUID
+    kind: EntryKind
+    conversation_id: ConversationId | None
+    project: str
+    owner: str | None
+    agent_id: str | None
+    actor: str | None
+    role: str | None
+    position: int | None
+    session: int | None
+    occurred_at: datetime
+    metadata: str
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which entries a search may find. None does not narrow; an empty sequence finds nothing."""
+
+    kinds: Sequence[EntryKind]
+    conversation_ids: Sequence[UUID] | None = None
+    project: str | None = None
+    owner: str | None = None
+    agent_id: str | None = None
+    actors: Sequence[str] | None = None
+    roles: Sequence[str] | None = None
+    occurred_after: datetime | None = None
+    occurred_before: datetime | None = None
+    metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An entry that may be an answer. `cosine` is None where it has no vector, `bm25` 0 where no word matches."""
+
+    entry_id: UUID
+    kind: EntryKind
+    conversation_id: UUID | None
+    position: int | None
+    session: int | None
+    actor: str | None
+    role: str | None
+    occurred_at: datetime
+    cosine: float | None
+    bm25: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The candidates of one search. `vectors_pending`: some entry in scope could compete by words only."""
+
+    candidates: Sequence[Candidate]
+    vectors_pending: bool = False
+    lexemes: Sequence[str] = field(default_factory=tuple)

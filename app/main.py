@@ -1,0 +1,74 @@
+"""The ASGI application: routers and edges around the container, which opens with the lifespan."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from app.container import open_container
+from app.routers import context, conversations, ops, recall, turns
+from app.routers.middleware import install_middleware
+from app.routers.problems import add_problem_schemas, install_problem_handlers
+from app.settings import Settings
+
+_DESCRIPTION = """
+Turnkeep keeps conversations and builds the context a model should see.
+
+Send an API key as `Authorization: Bearer tk_…` or `X-API-Key`. Ids are ULIDs (UUIDs are read too), times RFC 3339 in
+UTC. Every error is `application/problem+json` (RFC 9457) with a stable `code`, listed in `docs/errors.md`.
+"""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application for these settings. Nothing is started before its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_container(settings) as container:
+            app.state.container = container
+            yield
+
+    app = FastAPI(
+        title="Turnkeep",
+        version=version("turnkeep"),
+        description=_DESCRIPTION,
+        license_info={"name": "MIT", "identifier": "MIT"},
+        lifespan=lifespan,
+        generate_unique_id_function=_operation_id,
+        separate_input_output_schemas=False,
+        redoc_url=None,
+    )
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    app.state.settings = settings
+    app.state.metrics = registry
+    for module in (conversations, turns, context, recall, ops):
+        app.include_router(module.router)
+    install_problem_handlers(app)
+    install_middleware(app, settings, registry)
+    app.openapi = lambda: openapi_document(app)
+    return app
+
+
+def openapi_document(app: FastAPI) -> dict[str, object]:
+    """The OpenAPI document, made once."""
+    if app.openapi_schema is None:
+        document: dict[str, object] = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            license_info=app.license_info,
+            routes=app.routes,
+            separate_input_output_schemas=False,
+        )
+        app.openapi_schema = add_problem_schemas(document)
+    return app.openapi_schema
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

@@ -1,0 +1,1 @@
+"""The outside model world behind Protocols: embedders and token counters."""

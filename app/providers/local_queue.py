@@ -1,0 +1,161 @@
+"""A small, fair queue in front of the bundled model's threads.
+
+Rows are embedded one by one, never in a batch. That is on purpose: the int8 model scales its activations over the
+whole batch, so a text's vector would depend on its neighbours (cosine down to 0.986), which are other tenants' texts;
+and one row per thread is the faster way besides (see `local`). Hence fairness is a matter of whose row is next:
+queries before documents, documents in turn, one row of each request. A query waits for one row, never for an append.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from app.core.errors import AppError, Unavailable
+from app.providers.schemas import Purpose, Vectors
+
+# So many queries may pass before a waiting document gets its row: a flood of searches must not stop appends.
+_QUERIES_IN_A_ROW = 8
+
+
+class _Request:
+    """One call: its texts, the vectors made so far, and the loop that waits for them."""
+
+    def __init__(self, texts: Sequence[str], dimensions: int) -> None:
+        self.texts = texts
+        self.vectors: Vectors = np.empty((len(texts), dimensions), dtype=np.float32)
+        self.taken = 0
+        self.made = 0
+        self.loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Vectors] = self.loop.create_future()
+
+    def settle(self, error: AppError | None) -> None:
+        """Answer the caller; called in a worker thread."""
+
+        def in_loop() -> None:
+            if self.answer.done():  # cancelled meanwhile
+                return
+            if error is None:
+                self.answer.set_result(self.vectors)
+            else:
+                self.answer.set_exception(error)
+
+        try:
+            self.loop.call_soon_threadsafe(in_loop)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits any more
+
+
+class FairQueue:
+    """Runs `embed_one` over the rows of all calls in `threads` threads of its own.
+
+    At most `most_rows` documents and as many queries wait; a call over that is refused with Unavailable
+    `embedder_overloaded` and nothing of it is queued. A cancelled call leaves the queue at once.
+    """
+
+    def __init__(self, embed_one: Callable[[str], Vectors], *, dimensions: int, threads: int, most_rows: int) -> None:
+        self._embed_one = embed_one
+        self._dimensions = dimensions
+        self._threads = threads
+        self._most_rows = most_rows
+        self._lock = threading.Lock()
+        self._waiting: dict[Purpose, deque[_Request]] = {"query": deque(), "document": deque()}
+        self._rows: dict[Purpose, int] = {"query": 0, "document": 0}
+        self._queries_in_a_row = 0
+        self._busy = 0
+        self._closed = False
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="embedder")
+
+    async def run(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
+        """Vectors of texts (at least one), in order."""
+        request = _Request(texts, self._dimensions)
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            if self._rows[purpose] + len(texts) > self._most_rows:
+                raise Unavailable(
+                    "embedder_overloaded", "Too much text is waiting to be embedded; try again.", retry_after_s=1
+                )
+            self._rows[purpose] += len(texts)
+            self._waiting[purpose].append(request)
+            # A thread works until nothing waits, then ends its task: idle costs nothing and never hinders an exit.
+            for _ in range(min(self._threads - self._busy, len(texts))):
+                self._busy += 1
+                self._executor.submit(self._work)
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            self._drop(request, purpose)
+            raise
+
+    async def close(self) -> None:
+        """Refuse what waits and what comes, and wait for the rows under way (tens of milliseconds)."""
+        with self._lock:
+            self._closed = True
+            left = [request for requests in self._waiting.values() for request in requests]
+            for purpose, requests in self._waiting.items():
+                requests.clear()
+                self._rows[purpose] = 0
+        for request in left:
+            request.settle(_closed())
+        await asyncio.to_thread(self._executor.shutdown)
+
+    def _work(self) -> None:
+        while (row := self._take()) is not None:
+            request, index = row
+            try:
+                vector = self._embed_one(request.texts[index])
+            except AppError as error:
+                self._fail(request, error)
+            except Exception as error:  # noqa: BLE001 - native code; whatever it raises must reach the caller
+                failure = Unavailable("embedder_failed", "The bundled model could not embed a text.")
+                failure.__cause__ = error
+                self._fail(request, failure)
+            else:
+                self._keep(request, index, vector)
+
+    def _take(self) -> tuple[_Request, int] | None:
+        """Take the next row, or None when there is none, which ends this thread's task."""
+        with self._lock:
+            purpose: Purpose = "query"
+            documents_are_due = self._waiting["document"] and self._queries_in_a_row >= _QUERIES_IN_A_ROW
+            if documents_are_due or not self._waiting["query"]:
+                purpose = "document"
+            self._queries_in_a_row = self._queries_in_a_row + 1 if purpose == "query" else 0
+            requests = self._waiting[purpose]
+            if not requests:
+                self._busy -= 1
+                return None
+            request = requests.popleft()
+            index = request.taken
+            request.taken += 1
+            self._rows[purpose] -= 1
+            if request.taken < len(request.texts):
+                requests.append(request)  # to the back: every request has its turn
+            return request, index
+
+    def _keep(self, request: _Request, index: int, vector: Vectors) -> None:
+        request.vectors[index] = vector
+        with self._lock:
+            request.made += 1
+            complete = request.made == len(request.texts)
+        if complete:
+            request.settle(None)
+
+    def _fail(self, request: _Request, error: AppError) -> None:
+        for purpose in self._waiting:
+            self._drop(request, purpose)
+        request.settle(error)
+
+    def _drop(self, request: _Request, purpose: Purpose) -> None:
+        with self._lock:
+            if request in self._waiting[purpose]:
+                self._waiting[purpose].remove(request)
+                self._rows[purpose] -= len(request.texts) - request.taken
+
+
+def _closed() -> Unavailable:
+    return Unavailable("embedder_closed", "The service is shutting down.")

@@ -1,0 +1,167 @@
+"""How candidates become an order. Pure.
+
+Method: scores by vector and by words are brought to 0–1 over the pool and added with weights 0.6 and 0.4 (reciprocal
+rank fusion did worse than words alone on LoCoMo); then + 0.1 for turns of the one actor the query names, + 0.3 of the
+mean of the session's three best, + 0.3 of the better neighbour's score in the same session. Few and round numbers on
+purpose; `bench/replay.py` measures what they give.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.conversations.schemas import Participant
+from app.formats.schemas import Role
+from app.index.analyser import words
+from app.index.schemas import Candidate
+
+VECTOR_WEIGHT = 0.6
+TEXT_WEIGHT = 0.4
+ACTOR_BONUS = 0.1
+SESSION_SHARE = 0.3
+SESSION_BEST = 3
+NEIGHBOUR_SHARE = 0.3
+
+_ROLE_NAMES = frozenset(role.value for role in Role)
+_FIRST_PERSON = frozenset({"i", "im", "ive", "id", "ill", "me", "my", "mine", "myself"})
+_SECOND_PERSON = frozenset({"you", "your"})
+_SAYING = re.compile(
+    r"\b(tell|told|said|say|suggest\w*|recommend\w*|mention\w*|advi[sc]e\w*|give|gave|provid\w*|list\w*|explain\w*)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a query says about who said it: one actor by name, or a role by its pronouns."""
+
+    actor: str | None = None
+    role: Role | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate with its score and what it is made of."""
+
+    candidate: Candidate
+    score: float
+    vector: float
+    text: float
+    fused: float
+    actor_bonus: float
+    session_bonus: float
+    neighbour_bonus: float
+
+
+def names_of(participant: Participant) -> set[str]:
+    """The single words that mean this participant in a query: the first word of each of its names."""
+    spellings = [participant.actor, participant.name, *participant.aliases]
+    first = {parts[0] for spelling in spellings if spelling and (parts := words(spelling))}
+    return {name for name in first if len(name) > 1 and name not in _ROLE_NAMES}
+
+
+def without_names(query: str, participants: Iterable[Participant]) -> str:
+    """The query without participants' names: they pull a vector towards turns that address that person."""
+    names = {name for participant in participants for name in names_of(participant)}
+    kept = [word for word in query.split() if _bare(word) not in names]
+    return " ".join(kept) or query
+
+
+def _bare(word: str) -> str:
+    found = words(re.sub(r"['’]s\b", "", word))
+    return found[0] if len(found) == 1 else ""
+
+
+def read_intent(query: str, participants: Sequence[Participant]) -> Intent:
+    """Who the query is about. A name counts when it means exactly one participant."""
+    asked = set(words(re.sub(r"['’]s\b", "", query)))
+    named = [participant.actor for participant in participants if names_of(participant) & asked]
+    if len(named) == 1:
+        return Intent(actor=named[0])
+    if named:
+        return Intent()
+    if asked & _SECOND_PERSON and _SAYING.search(query.lower()):
+        return Intent(role=Role.ASSISTANT)
+    if asked & _FIRST_PERSON:
+        return Intent(role=Role.USER)
+    return Intent()
+
+
+def _scaled(values: Sequence[float]) -> list[float]:
+    low, high = min(values), max(values)
+    if high <= low:
+        return [0.0] * len(values)
+    return [(value - low) / (high - low) for value in values]
+
+
+def rank(candidates: Sequence[Candidate], intent: Intent, *, by_vector: bool, by_text: bool) -> list[Ranked]:
+    """All candidates, best first; ties go to the newer, then by id, so that the same state gives the same order."""
+    if not candidates:
+        return []
+    lowest = min((c.cosine for c in candidates if c.cosine is not None), default=0.0)
+    vector = _scaled([lowest if c.cosine is None else c.cosine for c in candidates])
+    text = _scaled([c.bm25 for c in candidates])
+    vector_weight, text_weight = _weights(by_vector=by_vector, by_text=by_text)
+    fused = [vector_weight * v + text_weight * t for v, t in zip(vector, text, strict=True)]
+    actor = [_actor_bonus(candidate, intent) for candidate in candidates]
+    base = [f + a for f, a in zip(fused, actor, strict=True)]
+    session = _session_bonus(candidates, base)
+    base = [b + s for b, s in zip(base, session, strict=True)]
+    neighbour = _neighbour_bonus(candidates, base)
+    ranked = [
+        Ranked(candidate, base[i] + neighbour[i], vector[i], text[i], fused[i], actor[i], session[i], neighbour[i])
+        for i, candidate in enumerate(candidates)
+    ]
+    ranked.sort(key=lambda r: (-r.score, -r.candidate.occurred_at.timestamp(), r.candidate.entry_id))
+    return ranked
+
+
+def _weights(*, by_vector: bool, by_text: bool) -> tuple[float, float]:
+    match by_vector, by_text:
+        case True, True:
+            return VECTOR_WEIGHT, TEXT_WEIGHT
+        case True, False:
+            return 1.0, 0.0
+        case _:
+            return 0.0, 1.0
+
+
+def _actor_bonus(candidate: Candidate, intent: Intent) -> float:
+    meant = (intent.actor is not None and candidate.actor == intent.actor) or (
+        intent.role is not None and candidate.role == intent.role
+    )
+    return ACTOR_BONUS if meant else 0.0
+
+
+def _session_bonus(candidates: Sequence[Candidate], base: Sequence[float]) -> list[float]:
+    members: defaultdict[tuple[UUID, int], list[float]] = defaultdict(list)
+    for candidate, score in zip(candidates, base, strict=True):
+        if candidate.conversation_id is not None and candidate.session is not None:
+            members[candidate.conversation_id, candidate.session].append(score)
+    means: Mapping[tuple[UUID, int], float] = {
+        session: sum(sorted(scores, reverse=True)[:SESSION_BEST]) / min(len(scores), SESSION_BEST)
+        for session, scores in members.items()
+    }
+    return [
+        SESSION_SHARE * means[candidate.conversation_id, candidate.session]
+        if candidate.conversation_id is not None and candidate.session is not None
+        else 0.0
+        for candidate in candidates
+    ]
+
+
+def _neighbour_bonus(candidates: Sequence[Candidate], base: Sequence[float]) -> list[float]:
+    scores: dict[tuple[UUID | None, int | None, int], float] = {
+        (c.conversation_id, c.session, c.position): score
+        for c, score in zip(candidates, base, strict=True)
+        if c.position is not None
+    }
+    bonus: list[float] = []
+    for candidate in candidates:
+        best = 0.0
+        if candidate.position is not None:
+            for position in (candidate.position - 1, candidate.position + 1):
+                best = max(best, scores.get((candidate.conversation_id, candidate.session, position), 0.0))
+        bonus.append(NEIGHBOUR_SHARE * best)
+    return bonus

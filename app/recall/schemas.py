@@ -1,0 +1,93 @@
+"""What is asked of recall, and what it answers."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, field_validator
+
+from app.conversations.schemas import IdIn, Name, Strict, Turn
+from app.core.times import TimeIn
+from app.formats.schemas import JsonObject, Role
+from app.index.schemas import EntryKind, Mode
+
+QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+Threshold: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+class RecallFilters(Strict):
+    """What hits are narrowed to. All given ones must hold; times are exclusive."""
+
+    actors: list[Name] | None = Field(default=None, max_length=200)
+    roles: list[Role] | None = Field(default=None, max_length=4)
+    occurred_after: TimeIn | None = None
+    occurred_before: TimeIn | None = None
+    metadata: JsonObject | None = None
+
+
+class ConversationRecall(Strict):
+    """A search within one conversation."""
+
+    query: QueryText
+    k: Annotated[StrictInt, Field(ge=1, le=200)] = 10
+    kinds: list[EntryKind] = Field(default=[EntryKind.TURN, EntryKind.SUMMARY], min_length=1, max_length=4)
+    mode: Mode = Mode.HYBRID
+    threshold: Threshold | None = None
+    agent_id: Name | None = None
+    filters: RecallFilters = RecallFilters()
+    neighbours: Annotated[StrictInt, Field(ge=0, le=5)] = 0
+    explain: StrictBool = False
+
+    @field_validator("query")
+    @classmethod
+    def _not_blank(cls, query: str) -> str:
+        if not query.strip():
+            raise ValueError("a query has at least one character that is not a space")
+        return query
+
+
+class Recall(ConversationRecall):
+    """A search across conversations: those named, or a project's, an owner's, or all of the tenant's."""
+
+    conversation_ids: list[IdIn] | None = Field(default=None, min_length=1, max_length=1000)
+    project: Name | None = None
+    owner: Name | None = None
+
+
+class Explanation(BaseModel):
+    """Why a hit stands where it stands: `score` is the sum of `fused` and the three bonuses.
+
+    `cosine` and `bm25` are the raw scores; `vector` and `text` the same, brought to 0–1 over the candidates;
+    `fused` their weighted sum. `words` are the query's lexemes that were searched for.
+    """
+
+    cosine: float | None
+    bm25: float
+    vector: float
+    text: float
+    fused: float
+    actor_bonus: float
+    session_bonus: float
+    neighbour_bonus: float
+    words: list[str]
+    reason: str
+
+
+class Hit(BaseModel):
+    """One recalled thing. Of `turn` and its siblings to come, the one named by `kind` is set."""
+
+    kind: EntryKind
+    id: str
+    conversation_id: str | None
+    score: float
+    text: str
+    turn: Turn | None
+    neighbours: list[Turn] | None
+    explain: Explanation | None
+
+
+class RecallResult(BaseModel):
+    """Hits, best first. `space` is the embedding space searched; `degraded` says what could not take part."""
+
+    object: Literal["list"]
+    data: list[Hit]
+    space: str | None
+    degraded: list[str]

@@ -1,0 +1,260 @@
+"""Search over everything that can be recalled.
+
+A search is three short steps: who takes part (names), the query's vector (no transaction open), and one statement
+that gives candidates, whose order `ranking` decides. What ranks is read from its owner in the same transaction.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.conversations.schemas import Participant, Turn, turn_text
+from app.conversations.service import Conversations
+from app.core.db import Database, Transaction
+from app.core.errors import FieldError, Invalid, NotFound
+from app.core.ids import ConversationId, format_id
+from app.formats.schemas import CanonicalTurn
+from app.index.schemas import Candidate, EntryKind, Found, Mode, Scope
+from app.index.service import Query, SearchIndex
+from app.recall.ranking import Ranked, rank, read_intent, without_names
+from app.recall.schemas import ConversationRecall, Explanation, Hit, Recall, RecallResult
+from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Scope as KeyScope
+
+# names are looked for among the participants of this many of the most recently active conversations in scope
+_NAMED_CONVERSATIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledTurn:
+    """A recalled turn as context assembly takes it."""
+
+    turn: CanonicalTurn
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    ranked: Sequence[Ranked]
+    found: Found
+    degraded: Sequence[str]
+
+
+class Recaller:
+    """The door to recall."""
+
+    def __init__(self, database: Database, *, conversations: Conversations, index: SearchIndex) -> None:
+        self._database = database
+        self._conversations = conversations
+        self._index = index
+
+    async def recall(self, caller: Caller, *, request: Recall) -> RecallResult:
+        """Search across conversations. A conversation of another tenant in `conversation_ids` is NotFound."""
+        return await self._recall(
+            caller,
+            request,
+            conversation_ids=request.conversation_ids,
+            project=request.project,
+            owner=request.owner,
+        )
+
+    async def recall_in(
+        self, caller: Caller, conversation_id: ConversationId, *, request: ConversationRecall
+    ) -> RecallResult:
+        """Search within one conversation."""
+        return await self._recall(caller, request, conversation_ids=[conversation_id], project=None, owner=None)
+
+    async def _recall(
+        self,
+        caller: Caller,
+        request: ConversationRecall,
+        *,
+        conversation_ids: Sequence[UUID] | None,
+        project: str | None,
+        owner: str | None,
+    ) -> RecallResult:
+        if EntryKind.MEMORY in request.kinds and request.agent_id is None and KeyScope.ADMIN not in caller.scopes:
+            raise Invalid(
+                "agent_id_required",
+                "Memories belong to an agent; name it.",
+                fields=[FieldError("/agent_id", "needed to recall memories")],
+            )
+        scope = _scope(request, conversation_ids, project, owner)
+        people = await self._people(caller, scope)
+        query = await self._prepare(request.query, request.mode, people)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            ranking = await self._rank(caller, tx, request, scope, query, people)
+            ranked = ranking.ranked[: request.k]
+            turns = await self._hydrate(caller, tx, ranked)
+            around = await self._neighbours(caller, tx, ranked, request.neighbours)
+        hits = [_hit(item, turns, around, request, ranking.found.lexemes) for item in ranked]
+        return RecallResult(
+            object="list",
+            data=[hit for hit in hits if hit is not None],
+            space=self._index.space,
+            degraded=list(ranking.degraded),
+        )
+
+    async def recall_turns(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        query: str,
+        k: int,
+        threshold: float | None,
+        participants: Sequence[Participant],
+        actors: Sequence[str] | None,
+    ) -> tuple[list[RecalledTurn], list[str]]:
+        """The turns of one conversation that a context may want, best first, and what was degraded."""
+        request = ConversationRecall(query=query, k=k, threshold=threshold, kinds=[EntryKind.TURN])
+        scope = Scope(kinds=[EntryKind.TURN], conversation_ids=[conversation_id], actors=actors)
+        people = {UUID(int=0): list(participants)}
+        prepared = await self._prepare(query, Mode.HYBRID, people)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            ranking = await self._rank(caller, tx, request, scope, prepared, people)
+            ranked = ranking.ranked[:k]
+            turns = await self._hydrate(caller, tx, ranked)
+        recalled = [
+            RecalledTurn(turns[item.candidate.entry_id][1], item.score)
+            for item in ranked
+            if item.candidate.entry_id in turns
+        ]
+        return recalled, list(ranking.degraded)
+
+    async def _people(self, caller: Caller, scope: Scope) -> dict[UUID, list[Participant]]:
+        people = await self._conversations.participants(
+            caller,
+            conversation_ids=scope.conversation_ids,
+            project=scope.project,
+            owner=scope.owner,
+            limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
+        )
+        if scope.conversation_ids is not None and set(scope.conversation_ids) - set(people):
+            raise NotFound("not_found", "There is no such conversation.")
+        return people
+
+    async def _prepare(self, text: str, mode: Mode, people: dict[UUID, list[Participant]]) -> Query:
+        everybody = [participant for some in people.values() for participant in some]
+        return await self._index.prepare_query(
+            text,
+            bare_text=without_names(text, everybody),
+            by_words=mode is not Mode.VECTOR,
+            by_vector=mode is not Mode.TEXT,
+        )
+
+    async def _rank(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        request: ConversationRecall,
+        scope: Scope,
+        query: Query,
+        people: dict[UUID, list[Participant]],
+    ) -> _Ranking:
+        found = await self._index.search(caller, tx, scope=scope, query=query, at_least=request.k)
+        everybody = {p.actor: p for some in people.values() for p in some}
+        intent = read_intent(request.query, list(everybody.values()))
+        ranked = rank(
+            found.candidates, intent, by_vector=query.vector is not None, by_text=bool(query.lexemes)
+        )
+        if request.threshold is not None and query.vector is not None:
+            ranked = [item for item in ranked if (item.candidate.cosine or 0.0) >= request.threshold]
+        degraded = [query.degraded] if query.degraded else []
+        if found.vectors_pending:
+            degraded.append("vectors_pending")
+        return _Ranking(ranked, found, degraded)
+
+    async def _hydrate(
+        self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]
+    ) -> dict[UUID, tuple[Turn, CanonicalTurn]]:
+        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.TURN]
+        return await self._conversations.hydrate(caller, tx, turn_ids=wanted) if wanted else {}
+
+    async def _neighbours(
+        self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked], reach: int
+    ) -> dict[tuple[str, int], Turn]:
+        places = [place for item in ranked if (place := _place(item.candidate)) is not None]
+        if not reach or not places:
+            return {}
+        around = await self._conversations.neighbours(caller, tx, places=places, reach=reach)
+        return {(turn.conversation_id, turn.position or 0): turn for turn in around}
+
+
+def _scope(
+    request: ConversationRecall, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None
+) -> Scope:
+    filters = request.filters
+    return Scope(
+        kinds=request.kinds,
+        conversation_ids=conversation_ids,
+        project=project,
+        owner=owner,
+        agent_id=None,
+        actors=filters.actors,
+        roles=None if filters.roles is None else [role.value for role in filters.roles],
+        occurred_after=filters.occurred_after,
+        occurred_before=filters.occurred_before,
+        metadata=None if filters.metadata is None else json.dumps(filters.metadata),
+    )
+
+
+def _place(candidate: Candidate) -> tuple[UUID, int] | None:
+    if candidate.conversation_id is None or candidate.position is None:
+        return None
+    return candidate.conversation_id, candidate.position
+
+
+def _hit(
+    item: Ranked,
+    turns: dict[UUID, tuple[Turn, CanonicalTurn]],
+    around: dict[tuple[str, int], Turn],
+    request: ConversationRecall,
+    lexemes: Sequence[str],
+) -> Hit | None:
+    candidate = item.candidate
+    if candidate.entry_id not in turns:
+        return None
+    turn = turns[candidate.entry_id][0]
+    neighbours: list[Turn] | None = None
+    if request.neighbours and turn.position is not None:
+        reach = range(-request.neighbours, request.neighbours + 1)
+        places = [(turn.conversation_id, turn.position + step) for step in reach if step]
+        neighbours = [around[place] for place in places if place in around]
+    return Hit(
+        kind=candidate.kind,
+        id=format_id(candidate.entry_id),
+        conversation_id=turn.conversation_id,
+        score=round(item.score, 6),
+        text=turn_text(turn),
+        turn=turn,
+        neighbours=neighbours,
+        explain=_explain(item, lexemes) if request.explain else None,
+    )
+
+
+def _explain(item: Ranked, lexemes: Sequence[str]) -> Explanation:
+    reasons: list[str] = []
+    if item.candidate.cosine is not None:
+        reasons.append(f"meaning {item.candidate.cosine:.2f} (cosine)")
+    if item.candidate.bm25 > 0:
+        reasons.append(f"words {item.candidate.bm25:.1f} (BM25)")
+    if item.actor_bonus:
+        reasons.append("said by whom the query is about")
+    if item.session_bonus:
+        reasons.append("its session has other good hits")
+    if item.neighbour_bonus:
+        reasons.append("the turn beside it is a hit too")
+    return Explanation(
+        cosine=item.candidate.cosine,
+        bm25=item.candidate.bm25,
+        vector=item.vector,
+        text=item.text,
+        fused=item.fused,
+        actor_bonus=item.actor_bonus,
+        session_bonus=item.session_bonus,
+        neighbour_bonus=item.neighbour_bonus,
+        words=list(lexemes),
+        reason="; ".join(reasons),
+    )

@@ -1,0 +1,71 @@
+"""Conversations over REST."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.conversations.schemas import Conversation, ConversationCreate, ConversationFilter, ConversationUpdate
+from app.core.paging import Page
+from app.routers.body import StrictJsonRoute
+from app.routers.deps import ConversationPath, Cursor, Order, Reader, Repeat, Services, Writer
+from app.routers.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=StrictJsonRoute)
+
+Text = Annotated[str | None, Query(min_length=1, max_length=512)]
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses={200: {"model": Conversation, "description": "It existed already."}}
+    | problem_responses(400, 401, 403, 409, 413, 415, 422, 503),
+)
+async def create_conversation(
+    body: ConversationCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
+) -> Conversation:
+    """Create a conversation, or get the one that has this `id` or `external_id` already (200 instead of 201)."""
+    conversation, created, replayed = await services.conversations.create(caller, body=body, repeat=repeat)
+    response.status_code = 201 if created else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return conversation
+
+
+@router.get("", responses=problem_responses(401, 403, 422, 503))
+async def list_conversations(
+    caller: Reader,
+    services: Services,
+    project: Text = None,
+    external_id: Text = None,
+    owner: Text = None,
+    participant: Annotated[Text, Query(description="Conversations in which this actor takes part.")] = None,
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[Conversation]:
+    """List conversations, latest activity first (`active_at`, which moves at most once a minute)."""
+    where = ConversationFilter(project, external_id, owner, participant)
+    return await services.conversations.list_conversations(
+        caller, where=where, order=order, limit=limit, cursor=cursor
+    )
+
+
+@router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Conversation:
+    """Read one conversation with its counters."""
+    return await services.conversations.get(caller, conversation_id)
+
+
+@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 503))
+async def update_conversation(
+    conversation_id: ConversationPath, body: ConversationUpdate, caller: Writer, services: Services
+) -> Conversation:
+    """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s."""
+    return await services.conversations.update(caller, conversation_id, body=body)
+
+
+@router.delete("/{conversation_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+async def delete_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
+    """Delete a conversation with everything derived from it."""
+    await services.governance.delete_conversation(caller, conversation_id)

@@ -1,0 +1,265 @@
+"""What happens around every request, as plain ASGI: its id, its limits, its log line, its metrics.
+
+`install_middleware` puts the layers in the order that makes these hold: every answer carries the request id, errors
+that nobody expected included; every request is logged and counted once, by the template of its route, never by its raw
+path or query; no body larger than the limit is handed on or kept.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from typing import Final, cast
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from app.core.errors import TooLarge
+from app.core.ids import format_id, new_uuid
+from app.core.telemetry import get_logger
+from app.routers.problems import internal_error_response, problem_response, request_id_of
+from app.settings import Settings
+
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+UNMATCHED_ROUTE: Final = "unmatched"
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_CLIENT_WENT_AWAY: Final = 499
+_PRIVATE_PATHS: Final = ("/v1", "/openai/v1")
+_DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_MAX_DRAIN_BYTES: Final = 64 * 2**20
+_MAX_DRAIN_S: Final = 5.0
+
+
+class HttpMetrics:
+    """Counts and durations of requests, on the registry of the process that is handed in."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "turnkeep_http_requests",
+            "Requests answered, by method, route template and status.",
+            ["method", "route", "status"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "turnkeep_http_request_duration_seconds",
+            "Time from the first byte of a request to the end of its answer.",
+            ["method", "route"],
+            registry=registry,
+            buckets=_DURATION_BUCKETS_S,
+        )
+
+    def observe(self, *, method: str, route: str, status: int, duration_s: float) -> None:
+        """Count one finished request."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._duration.labels(method, route).observe(duration_s)
+
+
+def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
+    """Put all layers around `app`, the request id outermost. Call it after any other `add_middleware`."""
+    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_request_bytes)
+    app.add_middleware(UnexpectedErrorMiddleware)
+    app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
+    app.add_middleware(RequestIdMiddleware)
+
+
+class RequestIdMiddleware:
+    """Gives every request an id (the caller's, when it is a fit one) and every answer its common headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one connection on with its id."""
+        if scope["type"] not in {"http", "websocket"}:
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else format_id(new_uuid())
+        cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
+        path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+        is_private = any(path == root or path.startswith(f"{root}/") for root in _PRIVATE_PATHS)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
+                message.setdefault("headers", [])
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = request_id
+                headers["X-Content-Type-Options"] = "nosniff"
+                if is_private:
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        with bound_contextvars(request_id=request_id):
+            await self.app(scope, receive, send_with_headers)
+
+
+class AccessMiddleware:
+    """Writes `request.finished` and the metrics, once per HTTP request."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self.app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on and report it when it is over."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        status = _CLIENT_WENT_AWAY
+        started = time.perf_counter()
+
+        async def send_noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noting_status)
+        finally:
+            self._finish(scope, status=status, duration_s=time.perf_counter() - started)
+
+    def _finish(self, scope: Scope, *, status: int, duration_s: float) -> None:
+        method = scope["method"] if scope["method"] in _KNOWN_METHODS else "other"
+        route = route_template(scope)
+        self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
+        state = cast("Mapping[str, object]", scope.get("state", {}))
+        who = {name: state[name] for name in ("tenant_id", "key_id") if name in state}
+        get_logger().info(
+            "request.finished",
+            method=method,
+            route=route,
+            status=status,
+            duration_ms=round(duration_s * 1000, 1),
+            request_id=request_id_of(scope),
+            **who,
+        )
+
+
+class UnexpectedErrorMiddleware:
+    """Answers 500 for exceptions that nothing else handled, so that no server prints their messages.
+
+    Once an answer has begun it cannot become a problem: the exception goes on, and the server cuts the connection.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on, and answer for what breaks."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def send_noting_start(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noting_start)
+        except ClientDisconnect:
+            return  # nobody is left to answer
+        except Exception as error:
+            response = internal_error_response(scope, error)
+            if has_begun:
+                raise
+            await response(scope, receive, send)
+
+
+class BodyLimitMiddleware:
+    """Refuses bodies over the limit with a 413, by their declared length at once, else as soon as they pass it.
+
+    The answer is sent while the client may still be sending. What it sends on is thrown away, for a while and up to an
+    amount, before the connection is closed: closing it on unread bytes resets it, and the client never sees the 413.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self.app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on with its body under the limit."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > self._max_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        received = 0
+        has_begun = False
+
+        async def receive_counting() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_bytes:
+                raise self._too_large()
+            return message
+
+        async def send_unless_refused(message: Message) -> None:
+            nonlocal has_begun
+            if received <= self._max_bytes or has_begun:
+                has_begun = True
+                await send(message)
+
+        try:
+            await self.app(scope, receive_counting, send_unless_refused)
+        except Exception:  # whatever the application made of it
+            if has_begun or received <= self._max_bytes:
+                raise
+        if received > self._max_bytes and not has_begun:
+            await self._refuse(scope, receive, send)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge("body_too_large", f"A request body may have up to {self._max_bytes} bytes.")
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = problem_response(scope, self._too_large())
+        response.headers["Connection"] = "close"
+        start: Message = {
+            "type": "http.response.start",
+            "status": response.status_code,
+            "headers": response.raw_headers,
+        }
+        await send(start)
+        await send({"type": "http.response.body", "body": response.body, "more_body": True})
+        if "expect" not in Headers(scope=scope):  # who expects 100 Continue sends nothing unless we read
+            await _drain(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drain(receive: Receive) -> None:
+    drained = 0
+    try:
+        async with asyncio.timeout(_MAX_DRAIN_S):
+            while drained < _MAX_DRAIN_BYTES:
+                message = await receive()
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+                drained += len(message.get("body", b""))
+    except TimeoutError:
+        return
+
+
+def route_template(scope: Scope) -> str:
+    """Return the template of the route that took a request, as `/v1/conversations/{id}`, or `unmatched`.
+
+    Of a route in an included router FastAPI keeps the template with the router's prefix in a context of its own;
+    `scope["route"]` is the route as its router knows it, without the prefix.
+    """
+    fastapi_scope = cast("Mapping[str, object]", scope.get("fastapi", {}))
+    context = fastapi_scope.get("effective_route_context")
+    for route in (getattr(context, "starlette_route", None), context, scope.get("route")):
+        template: object = getattr(route, "path_format", None)
+        if isinstance(template, str) and template:
+            return template
+    return UNMATCHED_ROUTE

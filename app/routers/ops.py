@@ -1,0 +1,38 @@
+"""For those who run it: whether the process lives, whether it can serve, what it counts. No key needed."""
+
+from typing import Literal, cast
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import BaseModel
+
+from app.routers.deps import Services
+from app.routers.problems import problem_responses
+
+router = APIRouter(tags=["operations"])
+
+
+class Health(BaseModel):
+    """The process lives, or is ready."""
+
+    status: Literal["ok"]
+
+
+@router.get("/healthz")
+async def get_health() -> Health:
+    """Whether the process answers."""
+    return Health(status="ok")
+
+
+@router.get("/readyz", responses=problem_responses(503))
+async def get_readiness(services: Services) -> Health:
+    """Whether requests can be served: the database answers and the model is loaded."""
+    await services.require_ready()
+    return Health(status="ok")
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def get_metrics(request: Request) -> Response:
+    """Metrics in the Prometheus text format."""
+    registry = cast("CollectorRegistry", request.app.state.metrics)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

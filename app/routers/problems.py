@@ -1,0 +1,395 @@
+"""Every error that leaves over HTTP, as RFC 9457 `application/problem+json`.
+
+What always holds: a problem never repeats what the caller sent. Pointers name only members that our own API declares
+and stop before the first that it does not; messages are sentences of ours or of pydantic that cannot quote the input;
+of unexpected exceptions only the type and the places are logged.
+"""
+
+import http
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Final, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
+from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+from starlette.websockets import WebSocket
+
+from app.core.error_codes import ERROR_CODES
+from app.core.errors import (
+    AppError,
+    FieldError,
+    Forbidden,
+    Invalid,
+    Malformed,
+    NotFound,
+    Place,
+    RateLimited,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from app.core.telemetry import error_stack, error_type, get_logger
+
+PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
+STATUS_OF_KIND: Final[Mapping[str, int]] = {
+    "malformed": 400,
+    "invalid": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "too_large": 413,
+    "rate_limited": 429,
+    "unavailable": 503,
+}
+"""The one table of this transport; every other kind is a 500."""
+
+# cases that only HTTP has, and so no kind
+_STATUS_OF_CODE: Final[Mapping[str, int]] = {"method_not_allowed": 405, "unsupported_media_type": 415}
+
+_ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {
+    400: (Malformed, "malformed_json"),
+    401: (Unauthenticated, "unauthenticated"),
+    403: (Forbidden, "forbidden"),
+    404: (NotFound, "route_not_found"),
+    405: (Invalid, "method_not_allowed"),
+    413: (TooLarge, "body_too_large"),
+    415: (Invalid, "unsupported_media_type"),
+    429: (RateLimited, "rate_limited"),
+    503: (Unavailable, "not_ready"),
+}
+_MAX_FIELDS: Final = 50
+_MAX_READINGS: Final = 32
+_PLACES: Final[Mapping[str, Place]] = {"body": "body", "query": "query", "path": "path"}
+_NO_REASON: Final = "This value is not valid here."
+_REASONS: Final[Mapping[str, str]] = {
+    "missing": "This member is required.",
+    "json_invalid": "This is not valid JSON.",
+    "model_type": "Input should be an object.",
+    "model_attributes_type": "Input should be an object.",
+    "dict_type": "Input should be an object.",
+    "uuid_parsing": "Input should be a valid UUID.",
+    "url_parsing": "Input should be a valid URL.",
+    "date_parsing": "Input should be a valid date.",
+    "date_from_datetime_parsing": "Input should be a valid date.",
+    "time_parsing": "Input should be a valid time.",
+    "datetime_parsing": "Input should be a valid time in RFC 3339.",
+    "datetime_from_date_parsing": "Input should be a valid time in RFC 3339.",
+    "time_delta_parsing": "Input should be a valid duration.",
+}
+# pydantic's types whose text has words in it that come from the schema, never from the input
+_VERBATIM: Final = frozenset(
+    {
+        "greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of",
+        "too_short", "too_long", "string_too_short", "string_too_long", "bytes_too_short", "bytes_too_long",
+        "string_pattern_mismatch", "enum", "literal_error", "union_tag_not_found",
+        "url_scheme", "url_too_long", "uuid_version",
+        "decimal_max_digits", "decimal_max_places", "decimal_whole_digits",
+    }
+)  # fmt: skip
+
+
+class ProblemField(BaseModel):
+    """One wrong field of a request."""
+
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
+
+    pointer: str = Field(description="JSON pointer (RFC 6901) to the field, inside `in`; empty for all of it.")
+    place: Place = Field(alias="in", description="The part of the request that the pointer is in.")
+    detail: str = Field(description="What is wrong with it. Never repeats the value.")
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 says it. Some codes add members of their own, such as `current_seq`."""
+
+    model_config = ConfigDict(serialize_by_alias=True, extra="allow")
+
+    type: str = Field(description="Where the code is documented; relative to this server.")
+    title: str = Field(description="What this code means in general.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What happened here. Never repeats content.")
+    code: str = Field(description="The stable name of this case.")
+    request_id: str = Field(description="The id of the request, also in the header X-Request-Id.")
+    errors: list[ProblemField] = Field(description="The fields that are wrong, if any.")
+    retryable: bool = Field(description="Whether the same request may succeed when it is sent again.")
+
+
+class ProblemResponse(Response):
+    """A problem as a response."""
+
+    media_type = PROBLEM_MEDIA_TYPE
+
+
+def problem_of(request_id: str, error: AppError, *, status: int, fields: Sequence[FieldError]) -> Problem:
+    """Put an error into the form of a problem; `fields` are given apart since their pointers must be cut first."""
+    members: dict[str, object] = {
+        **error.extra,
+        "type": f"/docs/errors#{error.code}",
+        "title": ERROR_CODES.get(error.code) or http.HTTPStatus(status).phrase,
+        "status": status,
+        "detail": error.detail,
+        "code": error.code,
+        "request_id": request_id,
+        "errors": [{"pointer": field.pointer, "in": field.place, "detail": field.detail} for field in fields],
+        "retryable": error.retryable,
+    }
+    return Problem.model_validate(members)
+
+
+def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
+    """Answer with the problem that `error` is, outside of a route too (middleware)."""
+    status = status or _STATUS_OF_CODE.get(error.code) or STATUS_OF_KIND.get(error.kind, 500)
+    fields = _cut_fields(scope, error.fields[:_MAX_FIELDS])
+    problem = problem_of(request_id_of(scope), error, status=status, fields=fields)
+    headers: dict[str, str] = {}
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return ProblemResponse(problem.model_dump_json(), status_code=status, headers=headers)
+
+
+def internal_error_response(scope: Scope, error: BaseException) -> ProblemResponse:
+    """Answer 500 for an exception nobody expected, and log its type and places, never its message."""
+    get_logger().error("request.failed", code="internal_error", error_type=error_type(error), stack=error_stack(error))
+    response = problem_response(scope, AppError("internal_error", "This is our fault; the log has the request id."))
+    response.headers["X-Request-Id"] = request_id_of(scope)  # when it was raised outside of the middleware that adds it
+    return response
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the id that the request-id middleware gave this request; empty without it."""
+    state = cast("Mapping[str, object]", scope.get("state", {}))
+    return str(state.get("request_id", ""))
+
+
+def install_problem_handlers(app: FastAPI) -> None:
+    """Make every error of `app` a problem: ours, FastAPI's, Starlette's and those that nobody expected."""
+
+    async def on_app_error(request: Request, error: Exception) -> Response:
+        return problem_response(request.scope, cast("AppError", error))
+
+    async def on_invalid(request: Request, raised: Exception) -> Response:
+        invalid = cast("RequestValidationError", raised)
+        fields = field_errors(cast("Sequence[ErrorDetails]", invalid.errors()), cast("object", invalid.body))
+        error = Invalid("invalid_request", "The request breaks a rule; `errors` says which and where.", fields=fields)
+        return problem_response(request.scope, error)
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        return _http_exception_response(request, cast("HTTPException", error))
+
+    async def on_unexpected(request: Request, error: Exception) -> Response:
+        return internal_error_response(request.scope, error)
+
+    async def on_invalid_websocket(websocket: WebSocket, _error: Exception) -> None:
+        await websocket.close(code=1008, reason="invalid_request")
+
+    app.add_exception_handler(AppError, on_app_error)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(Exception, on_unexpected)
+    app.add_exception_handler(WebSocketRequestValidationError, on_invalid_websocket)  # pyright: ignore[reportArgumentType]
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, object]]:
+    """Declare problems for the `responses=` of a route: `problem_responses(401, 404, 422)`.
+
+    The schema they refer to is put into the document by `add_problem_schemas`.
+    """
+    content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": http.HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def add_problem_schemas(document: dict[str, object]) -> dict[str, object]:
+    """Add the schemas of problems to an OpenAPI document, in place, and return it."""
+    schema = Problem.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
+    nested = cast("dict[str, object]", schema.pop("$defs", {}))
+    components = cast("dict[str, dict[str, object]]", document.setdefault("components", {}))
+    components.setdefault("schemas", {}).update({**nested, "Problem": schema})
+    return document
+
+
+def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldError]:
+    """Turn the errors of pydantic into fields: JSON pointers, and texts that cannot quote the input.
+
+    Pydantic puts the names of union branches into `loc`; they are told from members by walking the body along.
+    """
+    found: dict[tuple[Place, str, str], tuple[FieldError, bool]] = {}
+    for error in errors[: 4 * _MAX_FIELDS]:
+        place: Place = _PLACES.get(str(error["loc"][0]) if error["loc"] else "body", "header")
+        loc = error["loc"][1:]
+        if place == "body":
+            path, is_branch = _body_path(loc, body, error)
+            reason = _reason(error, _at(body, path[:-1]), path[-1] if path else None)
+            if error["type"] == "extra_forbidden":
+                path = path[:-1]
+        else:
+            path, is_branch = ([] if error["type"] == "extra_forbidden" else list(loc)), False
+            reason = _reason(error, None, None)
+        pointer = json_pointer(path)
+        found.setdefault((place, pointer, reason), (FieldError(pointer, reason, place), is_branch))
+    return _without_lost_branches(list(found.values()))
+
+
+def json_pointer(path: Iterable[str | int]) -> str:
+    """Write a path as a JSON pointer (RFC 6901)."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+def declared_members(app: FastAPI) -> frozenset[str]:
+    """Return the names of all members that the API declares; made from its OpenAPI document once, then remembered."""
+    known = cast("frozenset[str] | None", getattr(app.state, "declared_members", None))
+    if known is None:
+        known = frozenset(_property_names(cast("JsonValue", app.openapi())))
+        app.state.declared_members = known
+    return known
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """Return all methods that the path of the request takes, over all of its routes."""
+    scope = request.scope
+    path = str(scope["path"]).removeprefix(str(scope.get("app_root_path", scope.get("root_path", ""))))
+    methods: set[str] = set()
+    for context in iter_route_contexts(cast("FastAPI", request.app).routes):
+        pattern = cast("re.Pattern[str] | None", getattr(context, "path_regex", None))
+        if context.methods and pattern is not None and pattern.match(path):
+            methods |= context.methods
+    return sorted(methods)
+
+
+def _http_exception_response(request: Request, error: HTTPException) -> Response:
+    status = error.status_code
+    kind, code = _ERROR_OF_STATUS.get(status, (Invalid, "invalid_request"))
+    if status not in _ERROR_OF_STATUS and status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+        kind, code = AppError, "internal_error"
+    # its detail is not ours and may quote the request
+    response = problem_response(request.scope, kind(code, ERROR_CODES[code]), status=status)
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = value
+    if status == http.HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = ", ".join(allowed_methods(request))
+    return response
+
+
+def _cut_fields(scope: Scope, fields: Sequence[FieldError]) -> list[FieldError]:
+    """Stop pointers into the body before the first member that the API does not declare: its name is content."""
+    if not any(field.pointer and field.place == "body" for field in fields):
+        return list(fields)
+    known = declared_members(cast("FastAPI", scope["app"]))
+    cut: list[FieldError] = []
+    for field in fields:
+        steps = field.pointer.split("/")[1:] if field.place == "body" else []
+        kept = 0
+        while kept < len(steps) and (_is_index(steps[kept]) or steps[kept] in known):
+            kept += 1
+        pointer = "".join(f"/{step}" for step in steps[:kept]) if field.place == "body" else field.pointer
+        cut.append(FieldError(pointer, field.detail, field.place))
+    return list(dict.fromkeys(cut))
+
+
+def _is_index(step: str) -> bool:
+    return step.isascii() and step.isdigit() and len(step) < 8  # noqa: PLR2004 - longer than any list in 8 MiB
+
+
+def _property_names(document: JsonValue) -> Iterator[str]:
+    match document:
+        case dict():
+            for name, value in document.items():
+                if name == "properties" and isinstance(value, dict):
+                    yield from value
+                yield from _property_names(value)
+        case list():
+            for value in document:
+                yield from _property_names(value)
+        case _:
+            pass
+
+
+def _child(value: object, step: str | int) -> tuple[object, ...]:
+    """Return the member or item at `step` in a tuple, or nothing."""
+    if isinstance(value, dict):
+        members = cast("dict[object, object]", value)
+        return (members[step],) if step in members else ()
+    if isinstance(value, list) and isinstance(step, int):
+        items = cast("list[object]", value)
+        return (items[step],) if 0 <= step < len(items) else ()
+    return ()
+
+
+def _at(body: object, path: Sequence[str | int]) -> object:
+    for step in path:
+        child = _child(body, step)
+        if not child:
+            return None
+        body = child[0]
+    return body
+
+
+def _body_path(loc: Sequence[str | int], body: object, error: ErrorDetails) -> tuple[list[str | int], bool]:
+    """Read a `loc` of pydantic against the body: its path, and whether it ends in a branch of a union.
+
+    Every text in it may be a member or a branch; of the possible readings the one is taken that ends at the very
+    value the error is about, then the longest.
+    """
+    missing = error["type"] == "missing" and bool(loc)
+    readings: list[tuple[tuple[str | int, ...], object, bool]] = [((), body, False)]
+    for step in loc[:-1] if missing else loc:
+        further = [((*path, step), child[0], False) for path, value, _ in readings if (child := _child(value, step))]
+        if isinstance(step, str):
+            further += [(path, value, True) for path, value, _ in readings]
+        readings = further[:_MAX_READINGS] or readings
+    if missing:
+        readings = [((*path, loc[-1]), value, False) for path, value, _ in readings if not _child(value, loc[-1])]
+    if not readings:
+        return [], False
+    path, _, is_branch = max(readings, key=lambda reading: (reading[1] is error["input"], len(reading[0])))
+    return list(path), is_branch
+
+
+def _without_lost_branches(found: list[tuple[FieldError, bool]]) -> list[FieldError]:
+    """Drop what other branches of a union say about the whole value where one branch got further into it."""
+    pointers = {field.pointer for field, _ in found if field.place == "body"}
+    return [
+        field
+        for field, is_branch in found
+        if not (is_branch and any(other.startswith(f"{field.pointer}/") for other in pointers))
+    ]
+
+
+def _reason(error: ErrorDetails, parent: object, step: str | int | None) -> str:
+    """Say what is wrong without quoting the input. `parent` and `step` say where in the body an unknown member is."""
+    kind, context = error["type"], error.get("ctx", {})
+    reason = _REASONS.get(kind)
+    if kind in {"value_error", "assertion_error"}:
+        raised = context.get("error")
+        reason = _literal_text(raised) if isinstance(raised, Exception) else None
+    elif kind == "union_tag_invalid":
+        reason = f"The member {context.get('discriminator')} should be one of {context.get('expected_tags')}."
+    elif kind == "extra_forbidden":
+        names = list(cast("dict[str | int | None, object]", parent)) if isinstance(parent, dict) else []
+        number = names.index(step) + 1 if step in names else 0
+        reason = f"Member {number} of this object is not known here." if number else "A parameter is not known here."
+    elif reason is None and (
+        # a constant sentence, or one with numbers only, of pydantic or of our own (PydanticCustomError), quotes no text
+        kind in _VERBATIM or all(isinstance(value, int | float) for value in context.values())
+    ):
+        reason = error["msg"]
+    return reason or _NO_REASON
+
+
+def _literal_text(error: Exception) -> str | None:
+    """Return the text of an exception if it stands literally in the code that raised it; else it may quote the input.
+
+    So a validator's `raise ValueError("a turn needs content")` is told to the caller, and int("…")'s complaint is not.
+    """
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    text = str(error)
+    return text if trace is not None and text in trace.tb_frame.f_code.co_consts else None

@@ -1,0 +1,69 @@
+"""Rows of tenants, their keys, and of requests that may be repeated."""
+
+from sqlalchemy import (
+    ARRAY,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+
+from app.core.tables import METADATA
+
+_NOW = func.now()
+
+
+def _tenant() -> Column[object]:
+    reference = ForeignKey("tenants.tenant_id", ondelete="CASCADE")
+    return Column("tenant_id", Uuid, reference, primary_key=True)
+
+
+installation = Table(
+    "installation",
+    METADATA,
+    Column("id", Boolean, primary_key=True, server_default=text("true")),
+    Column("secret", LargeBinary, nullable=False, server_default=text("''")),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    CheckConstraint("id", name="single"),
+)
+tenants = Table(
+    "tenants",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+)
+api_keys = Table(
+    "api_keys",
+    METADATA,
+    _tenant(),
+    Column("id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("secret_hmac", LargeBinary, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("agent_id", Text),
+    Column("long_term_enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True)),
+)
+idempotency_records = Table(
+    "idempotency_records",
+    METADATA,
+    _tenant(),
+    Column("key", Text, primary_key=True),
+    Column("request_hmac", LargeBinary, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("result_ids", ARRAY(Uuid), nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+)

@@ -1,0 +1,220 @@
+"""Queries on tenants, keys and repeatable requests. Each takes the open transaction first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from app.core.db import Transaction
+from app.core.ids import KeyId, TenantId
+from app.tenancy.schemas import ApiKey, Replay, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """What a check of a key needs."""
+
+    secret_hmac: bytes
+    scopes: Sequence[str]
+    agent_id: str | None
+    long_term_enabled: bool
+    expired: bool
+    revoked: bool
+
+
+async def installation_secret(tx: Transaction) -> bytes:
+    """The secret made at the first migration."""
+    row = await tx.fetchrow("select secret from installation")
+    if row is None:
+        raise RuntimeError("the installation row is missing")
+    return bytes(row["secret"])
+
+
+async def find_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> KeyRow | None:
+    """A key of this tenant; None when there is none."""
+    row = await tx.fetchrow(
+        """
+        select secret_hmac, scopes, agent_id, long_term_enabled,
+               coalesce(expires_at <= now(), false) as expired, revoked_at is not null as revoked
+        from api_keys where tenant_id = $1 and id = $2
+        """,
+        tenant_id,
+        key_id,
+    )
+    if row is None:
+        return None
+    return KeyRow(
+        secret_hmac=row["secret_hmac"],
+        scopes=row["scopes"],
+        agent_id=row["agent_id"],
+        long_term_enabled=row["long_term_enabled"],
+        expired=row["expired"],
+        revoked=row["revoked"],
+    )
+
+
+async def any_tenant(tx: Transaction) -> bool:
+    """Whether the installation has a tenant (ops role)."""
+    return await tx.fetchrow("select 1 from tenants limit 1") is not None
+
+
+async def add_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> None:
+    """Make a tenant unless it exists (ops role)."""
+    await tx.execute(
+        "insert into tenants (tenant_id, name) values ($1, $2) on conflict do nothing", tenant_id, name
+    )
+
+
+async def tenant_exists(tx: Transaction, tenant_id: TenantId) -> bool:
+    """Whether there is such a tenant (ops role)."""
+    return await tx.fetchrow("select 1 from tenants where tenant_id = $1", tenant_id) is not None
+
+
+async def add_key(
+    tx: Transaction,
+    tenant_id: TenantId,
+    key_id: KeyId,
+    *,
+    name: str,
+    secret_hmac: bytes,
+    scopes: Sequence[Scope],
+    agent_id: str | None = None,
+    expires_at: datetime | None = None,
+) -> bool:
+    """Make a key unless one of this id exists; says whether it was made (ops role)."""
+    added = await tx.execute(
+        """
+        insert into api_keys (tenant_id, id, name, secret_hmac, scopes, agent_id, expires_at)
+        values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing
+        """,
+        tenant_id,
+        key_id,
+        name,
+        secret_hmac,
+        [scope.value for scope in scopes],
+        agent_id,
+        expires_at,
+    )
+    return added == 1
+
+
+async def revoke_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> bool:
+    """Revoke a key for good; false when there is none (ops role)."""
+    touched = await tx.execute(
+        "update api_keys set revoked_at = coalesce(revoked_at, now()) where tenant_id = $1 and id = $2",
+        tenant_id,
+        key_id,
+    )
+    return touched == 1
+
+
+async def list_keys(tx: Transaction, tenant_id: TenantId | None, limit: int) -> list[ApiKey]:
+    """The newest keys, of one tenant or of all (ops role)."""
+    rows = await tx.fetch(
+        """
+        select tenant_id, id, name, scopes, created_at, expires_at, revoked_at, last_used_at
+        from api_keys where $1::uuid is null or tenant_id = $1 order by created_at desc, id desc limit $2
+        """,
+        tenant_id,
+        limit,
+    )
+    return [
+        ApiKey(
+            tenant_id=row["tenant_id"],
+            key_id=row["id"],
+            name=row["name"],
+            scopes=[Scope(scope) for scope in row["scopes"]],
+            created_at=row["created_at"],
+            expires_at=row["expires_at"],
+            revoked_at=row["revoked_at"],
+            last_used_at=row["last_used_at"],
+        )
+        for row in rows
+    ]
+
+
+async def flush_last_used(
+    tx: Transaction, tenant_ids: Sequence[TenantId], key_ids: Sequence[KeyId], used_at: Sequence[datetime]
+) -> None:
+    """Note when keys were used last (ops role)."""
+    await tx.execute(
+        """
+        update api_keys k set last_used_at = greatest(k.last_used_at, u.used_at)
+        from unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) as u (tenant_id, id, used_at)
+        where k.tenant_id = u.tenant_id and k.id = u.id
+        """,
+        tenant_ids,
+        key_ids,
+        used_at,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatRow:
+    """A remembered request."""
+
+    request_hmac: bytes
+    replay: Replay
+
+
+async def find_repeat(tx: Transaction, tenant_id: TenantId, key: str) -> RepeatRow | None:
+    """The request remembered under this key, unless its time is over."""
+    row = await tx.fetchrow(
+        """
+        select request_hmac, status, result_ids from idempotency_records
+        where tenant_id = $1 and key = $2 and expires_at > now()
+        """,
+        tenant_id,
+        key,
+    )
+    if row is None:
+        return None
+    return RepeatRow(row["request_hmac"], Replay(row["status"], row["result_ids"]))
+
+
+async def try_lock_repeat(tx: Transaction, tenant_id: TenantId, key: str) -> bool:
+    """Hold this key until the transaction ends; false when another request holds it."""
+    row = await tx.fetchrow(
+        "select pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2, 0)) as held", str(tenant_id), key
+    )
+    return row is not None and bool(row["held"])
+
+
+async def remember_repeat(
+    tx: Transaction,
+    tenant_id: TenantId,
+    key: str,
+    *,
+    request_hmac: bytes,
+    status: int,
+    result_ids: Sequence[UUID],
+    ttl_h: int,
+) -> None:
+    """Remember what a request did; an expired record of the same key gives way."""
+    await tx.execute(
+        """
+        insert into idempotency_records (tenant_id, key, request_hmac, status, result_ids, expires_at)
+        values ($1, $2, $3, $4, $5, now() + make_interval(hours => $6))
+        on conflict (tenant_id, key) do update
+        set request_hmac = excluded.request_hmac, status = excluded.status, result_ids = excluded.result_ids,
+            created_at = now(), expires_at = excluded.expires_at
+        """,
+        tenant_id,
+        key,
+        request_hmac,
+        status,
+        list(result_ids),
+        ttl_h,
+    )
+
+
+async def sweep_repeats(tx: Transaction, limit: int) -> int:
+    """Forget up to `limit` requests whose time is over (ops role)."""
+    return await tx.execute(
+        """
+        delete from idempotency_records r using (
+            select tenant_id, key from idempotency_records where expires_at <= now() limit $1
+        ) old where r.tenant_id = old.tenant_id and r.key = old.key
+        """,
+        limit,
+    )

@@ -1,0 +1,376 @@
+"""Random conversations against the promises of a context.
+
+The default slice is quick; `TURNKEEP_PROPERTY_EXAMPLES=3000` is the long form.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.context.assembly import assemble
+from app.context.parts import Assembled, ContextParts, Policy, RecalledPart, SummaryPart, TextPart
+from app.context.schemas import ContextRequest
+from app.core.errors import Invalid
+from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
+from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
+from app.providers.tokens import EncodingName, TiktokenCounter
+
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "300"))
+START = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+MARGIN = 1.35
+TOKENIZERS: list[EncodingName] = ["o200k_base", "cl100k_base"]
+WORDS = [
+    "hello",
+    "weather",
+    "1234567",
+    "你好，世界",
+    "🌧️👩‍👩‍👧",
+    "naïve",
+    "\n\n",
+    "  ",
+    "</background>",
+    "ñandú",
+    "a" * 40,
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    parts: ContextParts
+    target: Format
+    tokenizer: EncodingName
+    budget: int
+    filtered: list[str] | None
+
+    def request(self, budget: int) -> ContextRequest:
+        return ContextRequest.model_validate(
+            {
+                "token_budget": budget,
+                "format": self.target,
+                "tokenizer": self.tokenizer,
+                "filter_participants": self.filtered,
+            }
+        )
+
+    def assemble(self, budget: int | None = None) -> Assembled:
+        request = self.request(self.budget if budget is None else budget)
+        return assemble(self.parts, request=request, counter=counter_of(self.tokenizer), policy=Policy(margin=MARGIN))
+
+
+@cache
+def counter_of(name: EncodingName) -> TextCounter:
+    return TiktokenCounter(name)
+
+
+texts = st.lists(st.sampled_from(WORDS), min_size=0, max_size=12).map(" ".join)
+huge = st.integers(200, 1500).map(lambda n: "word " * n)
+contents = st.one_of(
+    texts,
+    texts,
+    texts,
+    huge,
+    st.none(),
+    st.just([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]),
+    st.just([{"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}]),
+    st.just([{"type": "hologram"}, {"type": "text", "text": " "}]),
+)
+arguments = st.sampled_from(['{"city": "Köln"}', "", "no json", "[1]"]) | st.just({"city": "東京"})
+call_ids = st.sampled_from(["c1", "c2", "c3", "c4", "weird id!", "x" * 70])
+actors = st.sampled_from(["anna", "bert", "李雷", "agent:1"])
+roles = st.sampled_from(["user", "user", "assistant", "assistant", "calls", "calls", "result", "results", "system", "compaction"])  # fmt: skip
+
+
+@st.composite
+def turn_at(draw: st.DrawFn, position: int) -> CanonicalTurn:
+    role = draw(roles)
+    base: dict[str, Any] = {
+        "id": f"turn-{position}",
+        "position": position,
+        "actor": draw(actors),
+        "occurred_at": START + timedelta(minutes=position),
+    }
+    match role:
+        case "user" | "assistant" | "system":
+            return CanonicalTurn(role=Role(role), kind=Kind.USER_MESSAGE, content=draw(contents), **base)
+        case "compaction":
+            return CanonicalTurn(role=Role.SYSTEM, kind=Kind.COMPACTION, content="COMPACTED", **base)
+        case "calls":
+            calls = [ToolCall(draw(call_ids), "get weather", draw(arguments)) for _ in range(draw(st.integers(1, 3)))]
+            text = draw(st.one_of(st.none(), texts))
+            return CanonicalTurn(
+                role=Role.ASSISTANT, kind=Kind.TOOL_CALL_REQUEST, content=text, tool_calls=calls, **base
+            )
+        case "result":
+            one = draw(call_ids)
+            text = draw(texts)
+            return CanonicalTurn(role=Role.TOOL, kind=Kind.TOOL_RESULT, content=text, tool_call_id=one, **base)
+        case _:
+            results = [
+                ToolResult(draw(call_ids), draw(texts), draw(st.booleans())) for _ in range(draw(st.integers(1, 3)))
+            ]
+            role = draw(st.sampled_from([Role.TOOL, Role.TOOL, Role.USER]))
+            text = draw(texts) if role is Role.USER else None
+            return CanonicalTurn(role=role, kind=Kind.TOOL_RESULT, content=text, tool_results=results, **base)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    first = draw(st.sampled_from([1, 1, 2, 30, 77]))
+    step = draw(st.sampled_from([1, 1, 1, 3]))
+    count = draw(st.one_of(st.integers(0, 8), st.integers(20, 45)))
+    recent = [draw(turn_at(first + step * index)) for index in range(count)]
+    last = first + step * max(count, 1)
+    older = [draw(turn_at(position)) for position in range(max(1, first - 3), first)]
+    pool = [*older, *recent]
+    picked = draw(st.lists(st.sampled_from(pool), max_size=5)) if pool else []
+    recalled = [RecalledPart(one, draw(st.sampled_from([0.1, 0.5, 0.9]))) for one in picked]
+    summaries: list[SummaryPart] = []
+    for number in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(1, last))
+        end = draw(st.integers(start, max(start, last)))
+        who = frozenset(draw(st.lists(actors, max_size=2)))
+        summaries.append(SummaryPart(f"s{number}", draw(texts | huge), start, end, who, draw(st.booleans())))
+    parts = ContextParts(
+        system=draw(st.none() | texts),
+        recent=recent,
+        more_before=first > 1,
+        summaries=summaries,
+        facts=[TextPart(f"f{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
+        memories=[TextPart(f"m{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
+        recalled=recalled,
+        gap=draw(st.booleans()),
+        degraded=draw(st.sampled_from([[], ["recall"]])),
+    )
+    return Case(
+        parts,
+        draw(st.sampled_from(list(Format))),
+        draw(st.sampled_from(TOKENIZERS)),
+        draw(st.one_of(st.integers(1, 60), st.integers(60, 400), st.integers(400, 4000), st.just(100_000))),
+        draw(st.none() | st.lists(actors, min_size=1, max_size=4)),
+    )
+
+
+# --- an independent recount, written from the providers' shapes
+
+
+def recount(case: Case, made: Assembled) -> int:
+    count = counter_of(case.tokenizer).count
+    total = 3
+    if made.system is not None:
+        total += 3 + count("system") + count(made.system)
+    messages: list[Any] = made.messages
+    for message in messages:
+        total += 3
+        if message.get("type") == "function_call":
+            total += count(message["call_id"]) + count(message["name"]) + count(message["arguments"])
+            continue
+        if message.get("type") == "function_call_output":
+            total += count(message["call_id"]) + count(message["output"])
+            continue
+        total += count(message["role"]) + parts_count(message.get("content"), count)
+        for key in ("name", "actor"):
+            total += 1 + count(message[key]) if key in message else 0
+        total += count(message["tool_call_id"]) if "tool_call_id" in message else 0
+        for call in message.get("tool_calls", []):
+            total += 3 + count(dumps(call))
+    if case.target in {Format.ANTHROPIC, Format.WORKERS_AI}:
+        return -(-total * 135 // 100)
+    return total
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def parts_count(content: Any, count: Any) -> int:
+    if not content:
+        return count(content) if content == "" else 0
+    if isinstance(content, str):
+        return count(content)
+    total = 0
+    for part in content:
+        match part["type"]:
+            case "text" | "input_text":
+                total += count(part["text"])
+            case "tool_use":
+                total += 3 + count(dumps({"id": part["id"], "name": part["name"], "input": part["input"]}))
+            case "tool_result":
+                total += 3 + count(part["tool_use_id"]) + parts_count(part.get("content"), count)
+            case "image_url" | "input_image" | "image":
+                total += IMAGE_LOW_TOKENS if part.get("detail") == "low" else IMAGE_TOKENS
+            case "input_audio":
+                total += AUDIO_TOKENS
+            case "input_file" | "document" | "file":
+                total += FILE_TOKENS
+            case _:
+                total += count(dumps(part))
+    return total
+
+
+# --- what each provider would refuse
+
+
+def check_shape(case: Case, made: Assembled) -> None:
+    messages: Any = made.messages
+    match case.target:
+        case Format.ANTHROPIC:
+            check_anthropic(messages)
+        case Format.OPENAI_RESPONSES:
+            check_responses(messages)
+        case _:
+            check_chat(messages)
+
+
+def check_chat(messages: list[Any]) -> None:
+    waiting: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == waiting.pop(0)
+            continue
+        assert not waiting, "a call has no result right after it"
+        waiting = [call["id"] for call in message.get("tool_calls", [])]
+        assert len(set(waiting)) == len(waiting)
+        assert not seen & set(waiting)
+        seen |= set(waiting)
+        assert message["content"] or waiting, "an empty message"
+    assert not waiting
+
+
+def check_responses(items: list[Any]) -> None:
+    calls = [item["call_id"] for item in items if item["type"] == "function_call"]
+    outputs = [item["call_id"] for item in items if item["type"] == "function_call_output"]
+    assert calls == outputs
+    assert len(set(calls)) == len(calls)
+    waiting: list[str] = []
+    for item in items:
+        if item["type"] == "function_call":
+            waiting.append(item["call_id"])
+        elif item["type"] == "function_call_output":
+            assert item["call_id"] == waiting.pop(0)
+        else:
+            assert not waiting
+            assert item["content"]
+
+
+def check_anthropic(messages: list[Any]) -> None:
+    for index, message in enumerate(messages):
+        assert message["role"] == ("user", "assistant")[index % 2]
+        assert message["content"]
+        for block in message["content"]:
+            assert block["type"] != "text" or block["text"].strip()
+    uses: list[str] = []
+    for message in messages:
+        results = [block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"]
+        assert results == uses, "results answer the message before, all of it and nothing else"
+        kinds = [block["type"] for block in message["content"]]
+        assert kinds[: len(results)] == ["tool_result"] * len(results)
+        uses = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+    assert not uses
+    every = [block["id"] for message in messages for block in message["content"] if block["type"] == "tool_use"]
+    assert len(set(every)) == len(every)
+
+
+# --- the promises
+
+
+@settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+@given(cases())
+@pytest.mark.timeout(3600)
+def test_every_context_keeps_its_promises(case: Case) -> None:
+    try:
+        made = case.assemble()
+    except Invalid as refused:
+        check_minimum(case, refused)
+        return
+    assert made.usage.used == recount(case, made) <= case.budget
+    assert made.usage.used == sum(one.used for _, one in made.usage.sections)
+    assert all(one.requested == one.used + one.dropped for _, one in made.usage.sections)
+    check_shape(case, made)
+    check_included(case, made)
+    check_window(case, made)
+    again = case.assemble()
+    assert again == made
+    assert dumps(again.messages) == dumps(made.messages)
+
+
+def check_minimum(case: Case, refused: Invalid) -> None:
+    assert refused.code == "budget_too_small"
+    assert [one.pointer for one in refused.fields] == ["/token_budget"]
+    minimum = refused.extra["minimum_budget"]
+    assert isinstance(minimum, int)
+    assert minimum > case.budget
+    made = case.assemble(minimum)
+    assert made.usage.used == recount(case, made) <= minimum
+    with pytest.raises(Invalid):
+        case.assemble(minimum - 1)
+
+
+def check_included(case: Case, made: Assembled) -> None:
+    ids = made.included.turn_ids
+    assert len(set(ids)) == len(ids)
+    included = [(row.section, row.id) for row in made.explain if row.decision == "included"]
+    recent = [key for section, key in included if section == "recent"]
+    recalled = [key for section, key in included if section == "recalled"]
+    assert sorted(ids) == sorted([*recent, *recalled])
+    assert not set(recent) & set(recalled)
+    by_id = {turn.id: turn for turn in case.parts.recent}
+    for part in case.parts.summaries:
+        if part.id in made.included.summary_ids:
+            assert not any(part.from_position <= by_id[key].position <= part.to_position for key in recent)
+            assert case.filtered is None or part.actors <= set(case.filtered)
+    shown = dumps(made.messages)
+    assert "COMPACTED" not in shown
+    if case.target is Format.CANONICAL:
+        spoken = [message["id"] for message in made.messages if "id" in message]
+        assert len(set(spoken)) == len(spoken)
+        # result turns show through their call, everything else under its own id
+        assert set(map(str, spoken)) <= set(recent)
+        silent = set(recent) - set(map(str, spoken))
+        assert all(by_id[key].tool_results or by_id[key].tool_call_id for key in silent)
+    assert shown.count("<summary turns=") == len(made.included.summary_ids)
+
+
+def check_window(case: Case, made: Assembled) -> None:
+    """The window is a suffix of the units, apart from those a summary stands for."""
+    rows: dict[str, list[Any]] = {}
+    for row in made.explain:
+        if row.section == "recent":
+            rows.setdefault(row.id, []).append(row)
+    positions = {turn.id: turn.position for turn in case.parts.recent}
+    units: dict[str, int] = {}
+    kept: dict[str, bool] = {}
+    for key, found in rows.items():
+        for row in found:
+            lead = row.reason.rsplit(", together with turn ", 1)[-1] if ", together with turn " in row.reason else key
+            whole = row.decision == "included" or any(
+                sign in row.reason for sign in ("fit the budget", "moves in blocks")
+            )
+            if whole:
+                units[lead] = max(units.get(lead, 0), positions[key])
+                kept[lead] = row.decision == "included"
+    ordered = [kept[lead] for lead in sorted(units, key=units.__getitem__)]
+    assert ordered == sorted(ordered), "a hole in the window"
+    if ordered:
+        assert ordered[-1], "the newest unit is shown"
+
+
+@settings(max_examples=max(30, EXAMPLES // 10), deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(), st.integers(1, 300))
+@pytest.mark.timeout(3600)
+def test_a_budget_that_works_never_stops_working_when_it_grows(case: Case, more: int) -> None:
+    try:
+        case.assemble()
+    except Invalid:
+        return
+    made = case.assemble(case.budget + more)
+    assert made.usage.used <= case.budget + more

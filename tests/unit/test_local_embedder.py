@@ -1,0 +1,263 @@
+"""The bundled embedder: right vectors, fair order, bounded queue, calm cancellation."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.core.errors import Unavailable
+from app.providers.local import ASSETS, MODEL_FILE, SPACE, LocalEmbedder, MiniLM
+from app.providers.local_queue import FairQueue
+from app.providers.schemas import Embedder, Vectors
+
+SENTENCE = "Maria adopted a cat in Lisbon because it kept following her home from work every evening "
+
+
+@pytest.fixture(scope="module")
+async def embedder() -> AsyncIterator[LocalEmbedder]:
+    embedder = LocalEmbedder(threads=2)
+    await embedder.start()
+    yield embedder
+    await embedder.close()
+
+
+async def test_vectors_are_unit_length_float32_and_in_the_order_given(embedder: LocalEmbedder) -> None:
+    typed: Embedder = embedder
+    assert typed.ready()
+    texts = ["a kitten sat on the rug", "stock markets fell sharply", "a cat lay on the carpet"]
+    vectors = await typed.embed(texts, purpose="document")
+    assert vectors.shape == (3, SPACE.dimensions)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert vectors[0] @ vectors[2] > 0.6
+    assert vectors[0] @ vectors[1] < 0.3
+
+
+async def test_no_texts_give_no_vectors(embedder: LocalEmbedder) -> None:
+    assert (await embedder.embed([], purpose="query")).shape == (0, SPACE.dimensions)
+
+
+async def test_an_empty_text_has_a_vector(embedder: LocalEmbedder) -> None:
+    assert np.isfinite(await embedder.embed(["", " \n"], purpose="document")).all()
+
+
+async def test_the_same_text_has_the_same_vector_whatever_is_embedded_beside_it(embedder: LocalEmbedder) -> None:
+    alone = await embedder.embed(["When did Maria go to Lisbon?"], purpose="query")
+    crowd, among = await asyncio.gather(
+        embedder.embed(["word " * 300] * 10, purpose="document"),
+        embedder.embed(["x", "When did Maria go to Lisbon?", "y" * 500], purpose="document"),
+    )
+    assert len(crowd) == 10
+    assert np.array_equal(among[1], alone[0])
+
+
+async def test_thirty_two_calls_at_once_are_all_answered(embedder: LocalEmbedder) -> None:
+    texts = [f"turn {number} about something else" for number in range(32)]
+    answers = await asyncio.gather(*(embedder.embed([text], purpose="query") for text in texts))
+    together = await embedder.embed(texts, purpose="document")
+    assert np.array_equal(np.vstack(answers), together)
+
+
+async def test_the_guard_is_asked_before_anything_is_embedded() -> None:
+    def guard() -> None:
+        raise RuntimeError("a transaction is open")
+
+    embedder = LocalEmbedder(guard=guard)
+    with pytest.raises(RuntimeError, match="transaction"):
+        await embedder.embed(["text"], purpose="document")
+    await embedder.close()
+
+
+async def test_missing_assets_are_named_with_their_cure(tmp_path: Path) -> None:
+    embedder = LocalEmbedder(assets=tmp_path)
+    with pytest.raises(Unavailable, match="make assets") as refusal:
+        await embedder.start()
+    assert refusal.value.code == "embedder_assets_missing"
+    with pytest.raises(Unavailable):
+        await embedder.embed(["text"], purpose="document")
+    await embedder.close()
+
+
+async def test_damaged_assets_are_named_with_their_cure(tmp_path: Path) -> None:
+    (tmp_path / MODEL_FILE).write_bytes(b"half a model")
+    (tmp_path / "tokenizer.json").write_bytes((ASSETS / "tokenizer.json").read_bytes())
+    with pytest.raises(Unavailable) as refusal:
+        MiniLM(tmp_path)
+    assert refusal.value.code == "embedder_assets_damaged"
+
+
+async def test_a_closed_embedder_refuses() -> None:
+    embedder = LocalEmbedder()
+    await embedder.close()
+    with pytest.raises(Unavailable) as refusal:
+        await embedder.embed(["text"], purpose="query")
+    assert refusal.value.code == "embedder_closed"
+
+
+def test_a_short_text_is_one_piece_unchanged() -> None:
+    assert LocalEmbedder(assets=Path("/nowhere")).split(" short ") == [" short "]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SENTENCE * 100,
+        SENTENCE.replace(" ", "") * 100,
+        "語" * 3000,
+        "한국어" * 900,
+        "q8#f;" * 2000,
+        "a" * 50_000,
+        "start" + " " * 1500 + "end",
+        "\N{GRINNING FACE}" * 2000,
+        "1234567890 " * 900,
+    ],
+)
+def test_pieces_cover_the_text_and_are_read_whole(embedder: LocalEmbedder, text: str) -> None:
+    pieces = embedder.split(text)
+    model = embedder._loaded()  # noqa: SLF001
+    assert all(len(model._tokenizer.encode(piece).ids) <= 256 for piece in pieces)  # noqa: SLF001
+    position = 0
+    for piece in pieces:
+        # The furthest place the piece can stand without leaving a gap: the texts repeat themselves.
+        found = text.rfind(piece, 0, position + len(piece))
+        assert 0 <= found <= position
+        position = found + len(piece)
+    assert position == len(text)
+    assert embedder.split(text, most=2) == pieces[:2]
+
+
+def test_neighbouring_pieces_share_some_words(embedder: LocalEmbedder) -> None:
+    text = " ".join(f"word{number}" for number in range(400))
+    first, second, *_ = embedder.split(text)
+    assert set(first.split()) & set(second.split())
+    assert second.split()[0].startswith("word")
+
+
+def test_a_text_without_a_token_is_one_piece(embedder: LocalEmbedder) -> None:
+    assert embedder.split(" \n" * 5000) == [" \n" * 5000]
+
+
+class SlowModel:
+    """Stands in for the model: notes the order, and waits at a gate."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Semaphore(0)
+        self.order: list[str] = []
+
+    def embed_one(self, text: str) -> Vectors:
+        assert self.gate.acquire(timeout=20)
+        self.order.append(text)
+        if text == "broken":
+            raise ValueError(text)
+        return np.full(2, len(self.order), dtype=np.float32)
+
+    def queue(self, most_rows: int = 1000) -> FairQueue:
+        return FairQueue(self.embed_one, dimensions=2, threads=1, most_rows=most_rows)
+
+
+async def test_a_query_waits_for_one_row_and_not_for_the_append_before_it() -> None:
+    model = SlowModel()
+    queue = model.queue()
+    append = asyncio.create_task(queue.run([f"document {number}" for number in range(500)], "document"))
+    await asyncio.sleep(0.05)
+    query = asyncio.create_task(queue.run(["query"], "query"))
+    await asyncio.sleep(0)
+    model.gate.release(2)
+    await asyncio.wait_for(query, 5)
+    assert model.order == ["document 0", "query"]
+    model.gate.release(499)
+    assert len(await append) == 500
+    await queue.close()
+
+
+async def test_a_small_append_has_its_turn_beside_a_large_one() -> None:
+    model = SlowModel()
+    queue = model.queue()
+    large = asyncio.create_task(queue.run(["large"] * 100, "document"))
+    await asyncio.sleep(0.05)
+    small = asyncio.create_task(queue.run(["small"] * 3, "document"))
+    await asyncio.sleep(0)
+    model.gate.release(8)
+    await asyncio.wait_for(small, 5)
+    assert model.order.count("large") <= 5
+    model.gate.release(100)
+    await large
+    await queue.close()
+
+
+async def test_a_flood_of_queries_does_not_stop_documents() -> None:
+    model = SlowModel()
+    queue = model.queue()
+    flood = asyncio.create_task(queue.run(["query"] * 100, "query"))
+    append = asyncio.create_task(queue.run(["document"], "document"))
+    await asyncio.sleep(0)
+    model.gate.release(20)
+    await asyncio.wait_for(append, 5)
+    assert "document" in model.order[:10]
+    model.gate.release(100)
+    await flood
+    await queue.close()
+
+
+async def test_a_full_queue_refuses_what_may_be_tried_again_and_keeps_what_it_has() -> None:
+    model = SlowModel()
+    queue = model.queue(most_rows=4)
+    first = asyncio.create_task(queue.run(["one", "two", "three"], "document"))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Unavailable) as refusal:
+        await queue.run(["four", "five", "six"], "document")
+    assert refusal.value.code == "embedder_overloaded"
+    assert refusal.value.retryable
+    query = asyncio.create_task(queue.run(["a query has its own room"], "query"))
+    await asyncio.sleep(0)
+    model.gate.release(10)
+    assert len(await first) == 3
+    assert len(await query) == 1
+    await queue.close()
+
+
+async def test_a_cancelled_call_leaves_the_queue_and_its_room() -> None:
+    model = SlowModel()
+    queue = model.queue(most_rows=100)
+    abandoned = asyncio.create_task(queue.run(["abandoned"] * 100, "document"))
+    await asyncio.sleep(0.05)
+    abandoned.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await abandoned
+    kept = asyncio.create_task(queue.run(["kept"] * 100, "document"))
+    await asyncio.sleep(0)
+    model.gate.release(101)
+    assert len(await asyncio.wait_for(kept, 5)) == 100
+    assert model.order.count("abandoned") == 1
+    await queue.close()
+
+
+async def test_a_text_the_model_cannot_take_fails_its_own_call_only() -> None:
+    model = SlowModel()
+    queue = model.queue()
+    bad = asyncio.create_task(queue.run(["broken", "after"], "document"))
+    good = asyncio.create_task(queue.run(["good"], "document"))
+    model.gate.release(10)
+    with pytest.raises(Unavailable) as refusal:
+        await bad
+    assert refusal.value.code == "embedder_failed"
+    assert len(await good) == 1
+    await queue.close()
+
+
+async def test_closing_refuses_what_still_waits() -> None:
+    model = SlowModel()
+    queue = model.queue()
+    waiting = asyncio.create_task(queue.run(["one", "two", "three"], "document"))
+    await asyncio.sleep(0.05)
+    closing = asyncio.create_task(queue.close())
+    await asyncio.sleep(0.05)
+    model.gate.release(3)
+    await closing
+    with pytest.raises(Unavailable) as refusal:
+        await waiting
+    assert refusal.value.code == "embedder_closed"
+    assert len(model.order) == 1

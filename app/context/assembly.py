@@ -38,8 +38,9 @@ _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
 def assemble(parts: ContextParts, *, request: ContextRequest, counter: TextCounter, policy: Policy) -> Assembled:
     """Build the context; raises Invalid `budget_too_small` when system text and newest turn do not fit.
 
-    Of the request, `token_budget`, `format` and `filter_participants` (for summaries) are looked at; `parts` holds only
-    what was asked for. `counter` is the tokenizer that the request names.
+    Of the request, `token_budget`, `format`, `filter_participants` (for summaries) and `semantic_recall.k` (how many
+    recalled turns beside the window, so more may be given) are looked at; `parts` holds only what was asked for.
+    `counter` is the tokenizer that the request names.
     """
     return _Assembly(parts, request, counter, policy).run()
 
@@ -225,6 +226,8 @@ class _Assembly:
 
     def _recalled(self, plan: Plan) -> list[Line]:
         shown = {turn.id for unit in plan.units for turn in unit.turns}
+        wanted = self._request.semantic_recall
+        most = len(self._parts.recalled) if wanted is None else wanted.k
         lines: dict[str, Line] = {}
         ranked = sorted(self._parts.recalled, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
         for part in ranked:
@@ -233,6 +236,8 @@ class _Assembly:
                 self._reasons.say("recalled", turn.id, "it is among the recent turns")
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 self._reasons.say("recalled", turn.id, "it has no text to show")
+            elif len(lines) >= most:
+                self._reasons.say("recalled", turn.id, f"the {most} best are enough")
             elif turn.id not in lines:
                 lines[turn.id] = Line(turn.id, recalled_line(turn), part.score, turn.position)
         return list(lines.values())

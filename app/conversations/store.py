@@ -256,8 +256,8 @@ async def touch_conversation(
     """Move a conversation to the top of the lists, and note who speaks in it."""
     await tx.execute(
         """
-        update conversations set active_at = $3, participants = $4::jsonb,
-            expires_at = $3 + make_interval(secs => ttl_s)
+        update conversations set active_at = $3::timestamptz, participants = $4::jsonb,
+            expires_at = $3::timestamptz + make_interval(secs => ttl_s)
         where tenant_id = $1 and id = $2
         """,
         tenant_id,

@@ -69,8 +69,13 @@ class Transaction:
         return int(last) if last.isdigit() else 0
 
 
-def encode_vector(value: FloatVector) -> bytes:
-    """pgvector's binary form: dimensions, a spare word, big-endian floats (its text form is 8 times slower)."""
+def encode_vector(value: FloatVector | bytes) -> bytes:
+    """pgvector's binary form: dimensions, a spare word, big-endian floats (its text form is 8 times slower).
+
+    What is encoded already passes: in an array of vectors the driver would take an array for a nested one.
+    """
+    if isinstance(value, bytes):
+        return value
     array = np.asarray(value, dtype=">f4")
     return struct.pack(">HH", array.shape[0], 0) + array.tobytes()
 

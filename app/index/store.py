@@ -6,7 +6,7 @@ very scope, and the best of both as candidates. Exact: every entry in scope is c
 
 from collections.abc import Sequence
 
-from app.core.db import FloatVector, Transaction
+from app.core.db import FloatVector, Transaction, encode_vector
 from app.core.ids import ConversationId, TenantId
 from app.index.analyser import any_of
 from app.index.schemas import Candidate, Entry, EntryKind, Found, Scope
@@ -51,7 +51,7 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
 async def insert_vectors(tx: Transaction, tenant_id: TenantId, space_id: int, entries: Sequence[Entry]) -> None:
     """Insert the vectors of entries, all in one statement."""
     parts = [
-        (entry.entry_id, part, entry.conversation_id, vector)
+        (entry.entry_id, part, entry.conversation_id, encode_vector(vector))
         for entry in entries
         for part, vector in enumerate(entry.prepared.vectors)
     ]

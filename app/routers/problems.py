@@ -69,7 +69,7 @@ _MAX_READINGS: Final = 32
 _PLACES: Final[Mapping[str, Place]] = {"body": "body", "query": "query", "path": "path"}
 _NO_REASON: Final = "This value is not valid here."
 _REASONS: Final[Mapping[str, str]] = {
-    "missing": "This member is required.",
+    "missing": "This is required.",
     "json_invalid": "This is not valid JSON.",
     "model_type": "Input should be an object.",
     "model_attributes_type": "Input should be an object.",
@@ -227,6 +227,8 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
         if place == "body":
             path, is_branch = _body_path(loc, body, error)
             reason = _reason(error, _at(body, path[:-1]), path[-1] if path else None)
+            if error["type"] == "missing" and not loc:
+                reason = "A body is required."
             if error["type"] == "extra_forbidden":
                 path = path[:-1]
         else:

@@ -46,7 +46,7 @@ def result(position: int, call_id: str, content: str = "found") -> CanonicalTurn
 
 
 def build(recent: Sequence[CanonicalTurn], budget: int = 100_000, **more: Any) -> Assembled:
-    request = {key: more.pop(key) for key in ("format", "filter_participants") if key in more}
+    request = {key: more.pop(key) for key in ("format", "filter_participants", "semantic_recall") if key in more}
     parts: dict[str, Any] = {"system": None, "recent": recent, "more_before": False} | more
     return assemble(
         ContextParts(**parts),
@@ -258,6 +258,13 @@ def test_recalled_turns_never_repeat_recent_ones() -> None:
     made = build(talk(1, 6), recalled=[RecalledPart(turn(3), 0.9), RecalledPart(turn(3), 0.8)])
     assert made.included.turn_ids == [f"t{n}" for n in range(1, 7)]
     assert reason(made, "t3", "recalled") == "it is among the recent turns"
+
+
+def test_of_what_was_recalled_the_best_k_outside_the_window_are_shown() -> None:
+    found = [RecalledPart(turn(n), n / 10) for n in range(1, 9)]
+    made = build(talk(7, 10), recalled=found, semantic_recall={"k": 2})
+    assert made.included.turn_ids == ["t7", "t8", "t9", "t10", "t5", "t6"]
+    assert reason(made, "t4", "recalled") == "the 2 best are enough"
 
 
 def test_no_section_starves_another() -> None:

@@ -1,0 +1,108 @@
+# Turnkeep. `make` lists what there is; `make run` needs only Python 3.11 or newer.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+UV_VERSION := 0.13.8
+WORKERS ?= 2
+PYTHON ?=
+
+BIN := .venv/bin
+UV_STAMP := .venv/.uv-$(UV_VERSION)
+CACHES := .pytest_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis
+
+export UV_PROJECT_ENVIRONMENT := .venv
+export UV_PYTHON := .venv/bin/python
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_PROGRESS ?= $(if $(CI),1,)
+ifeq ($(UV_NO_PROGRESS),)
+unexport UV_NO_PROGRESS
+endif
+
+# A venv whose Python has gone (upgraded, moved) cannot be repaired, only made anew.
+ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv && echo broken),)
+$(info .venv had lost its Python; it is made anew.)
+endif
+
+.PHONY: help run test check soak bench assets lint types imports migrations-lint openapi dev clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: .venv/.run assets ## start the service with its own Postgres, on http://127.0.0.1:8765
+	@exec $(BIN)/turnkeep serve
+
+test: .venv/.dev assets ## run the tests
+	$(BIN)/pytest -n $(WORKERS) -m "not soak"
+
+check: lint types imports migrations-lint test ## everything that must hold before a commit
+
+lint: .venv/.dev ## style and likely mistakes (ruff)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/.dev ## types (basedpyright, strict)
+	$(BIN)/basedpyright
+
+imports: .venv/.dev ## which way modules may depend (import-linter)
+	$(BIN)/lint-imports
+
+# A file in between, so that a failure of the first command is one of the target.
+migrations-lint: .venv/.dev ## locks and rewrites in the migrations' SQL (squawk)
+	@$(BIN)/turnkeep migrate --sql > .venv/migrations.sql
+	$(BIN)/squawk .venv/migrations.sql
+
+soak: .venv/.dev assets ## the long proofs
+	$(BIN)/pytest -n 0 -m soak --timeout 3600
+
+bench: .venv/.dev assets ## how to measure
+	@echo 'Start a server (make run), then run one of these with $(BIN)/python; --help tells its options:'
+	@ls bench/*.py 2>/dev/null || echo '  (none yet)'
+
+assets: $(UV_STAMP) ## fetch and verify the embedding model
+	@$(BIN)/python scripts/fetch_assets.py
+
+openapi: .venv/.dev ## write openapi/openapi.json
+	@$(BIN)/turnkeep openapi > openapi/openapi.json.new
+	@mv openapi/openapi.json.new openapi/openapi.json
+
+dev: .venv/.dev ## install everything for working on Turnkeep
+
+clean: ## remove the venv and caches; never data
+	rm -rf .venv dist build $(CACHES)
+	find app alembic bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The venv: its own uv first, then what is locked. The stamps keep later runs off the network. Once the tools for
+# development are there, `run` keeps them there.
+$(UV_STAMP):
+	@set -e; \
+	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    python=$$candidate; break; \
+	  fi; \
+	done; \
+	if [ -z "$${python:-}" ]; then \
+	  echo 'Turnkeep needs Python 3.11 or newer and found none. Install one, or name it: make run PYTHON=/path/to/python' >&2; \
+	  exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+	  echo "$$python cannot make a venv. On Debian and Ubuntu: apt install python3-venv" >&2; \
+	  exit 1; \
+	fi; \
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  echo "Making .venv with $$("$$python" --version) ..."; \
+	  "$$python" -m venv --clear .venv; \
+	fi; \
+	if ! $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: 'uv==$(UV_VERSION)'; then \
+	  echo 'uv $(UV_VERSION) could not be installed with pip; is the package index reachable?' >&2; \
+	  exit 1; \
+	fi
+	@touch $@
+
+.venv/.run: $(UV_STAMP) pyproject.toml uv.lock
+	@if [ -e .venv/.dev ]; then $(BIN)/uv sync --frozen; touch .venv/.dev; else $(BIN)/uv sync --frozen --no-dev; fi
+	@touch $@
+
+.venv/.dev: $(UV_STAMP) pyproject.toml uv.lock
+	@$(BIN)/uv sync --frozen
+	@touch .venv/.run $@

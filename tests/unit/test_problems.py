@@ -1,0 +1,512 @@
+"""Every error is a problem, and no problem says what the caller said."""
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+from uuid import UUID
+
+import httpx
+import pytest
+import structlog
+from fastapi import APIRouter, FastAPI, Header, HTTPException, Query, WebSocket
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+from pydantic_core._pydantic_core import list_all_errors
+
+from app.core.error_codes import ERROR_CODES
+from app.core.errors import (
+    AppError,
+    Busy,
+    Conflict,
+    FieldError,
+    Forbidden,
+    Invalid,
+    Malformed,
+    NotFound,
+    RateLimited,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from app.core.ids import parse_id
+from app.core.telemetry import configure_logging
+from app.routers import problems
+from app.routers.body import StrictJsonRoute
+from app.routers.middleware import install_middleware
+from app.routers.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
+from app.settings import Settings
+
+MARKER = "s3cret-marker"
+
+
+class Role(StrEnum):
+    USER = "user"
+    TOOL = "tool"
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["image"]
+    url: HttpUrl
+    wide: Annotated[int, Field(ge=1, le=100)] = 1
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+def _careless(value: str) -> str:
+    if "bad" in value:
+        raise ValueError(f"{value} is bad")
+    return value
+
+
+class Turn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    role: Role
+    content: str | list[Part]
+    id: Annotated[str, AfterValidator(parse_id)] | None = None
+    key: UUID | None = None
+    at: AwareDatetime | None = None
+    when: datetime | None = None
+    careless: Annotated[str, AfterValidator(_careless)] = ""
+    name: Annotated[str, Field(max_length=20, pattern="^[a-z0-9-]*$")] = ""
+    own: int = 0
+    metadata: dict[str, int | list[int]] = Field(default_factory=dict[str, int | list[int]])
+
+    @field_validator("own")
+    @classmethod
+    def _check_own(cls, value: int) -> int:
+        if value > 9:
+            raise PydanticCustomError("own_too_large", "at most {limit}", {"limit": 9})
+        if value < 0:
+            raise PydanticCustomError("own_quotes", "not {what}", {"what": MARKER})
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> "Turn":
+        if self.role is Role.TOOL and self.content == "":
+            raise ValueError("a tool turn needs content")
+        return self
+
+
+class Batch(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    turns: Annotated[list[Turn], Field(min_length=1, max_length=3)]
+
+
+class Filter(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    limit: Annotated[int, Field(ge=1, le=200)] = 20
+    order: Literal["asc", "desc"] = "asc"
+
+
+class Raise(BaseModel):
+    kind: str
+
+
+KINDS: dict[str, AppError] = {
+    "malformed": Malformed("malformed_json", "No."),
+    "invalid": Invalid("invalid_request", "No.", fields=[FieldError("/turns/0/metadata/x/y", "No.")]),
+    "unauthenticated": Unauthenticated("unauthenticated", "No."),
+    "forbidden": Forbidden("forbidden", "No."),
+    "not_found": NotFound("not_found", "No."),
+    "conflict": Conflict("conversation_advanced", "No.", extra={"current_seq": 7}),
+    "busy": Busy("resource_busy", "No.", retry_after_s=1),
+    "too_large": TooLarge("body_too_large", "No."),
+    "rate_limited": RateLimited("rate_limited", "No.", retry_after_s=30),
+    "unavailable": Unavailable("database_unavailable", "No."),
+    "internal": AppError("internal_error", "No."),
+}
+
+
+def build_app() -> FastAPI:
+    app = FastAPI(redirect_slashes=False, telemetry={"logs": False})
+    app.state.settings = Settings()
+    install_problem_handlers(app)
+    router = APIRouter(route_class=StrictJsonRoute)
+
+    @router.post("/turns", responses=problem_responses(401, 422))
+    async def append(batch: Batch, idempotency_key: Annotated[str | None, Header(max_length=5)] = None) -> int:
+        return len(batch.turns) + len(idempotency_key or "")
+
+    @router.get("/turns")
+    async def history(where: Annotated[Filter, Query()]) -> int:
+        return where.limit
+
+    @router.get("/turns/{turn_id}")
+    async def read(turn_id: UUID, seen: list[int] = Query(default=[])) -> str:  # noqa: B008, FAST002 - a list
+        return f"{turn_id}{seen}"
+
+    @router.delete("/turns/{turn_id}")
+    async def erase(turn_id: UUID) -> str:
+        return str(turn_id)
+
+    @router.post("/raise/{kind}")
+    async def fail(kind: str, given: dict[str, JsonValue]) -> int:
+        if kind in KINDS:
+            raise KINDS[kind]
+        if kind == "http":
+            raise HTTPException(418, detail=str(given), headers={"X-Tea": "pot"})
+        if kind == "http500":
+            raise HTTPException(507, detail=str(given))
+        if kind == "validation":
+            Turn.model_validate(given)
+        raise RuntimeError(f"row {given}") from KeyError(str(given))
+
+    @router.get("/wrong", response_model=int)
+    async def wrong(q: str) -> str:
+        return q
+
+    @router.websocket("/live")
+    async def live(websocket: WebSocket, after: int) -> None:
+        await websocket.accept()
+        await websocket.send_json(after)
+
+    app.include_router(router, prefix="/v1")
+    install_middleware(app, app.state.settings, CollectorRegistry())
+    return app
+
+
+@pytest.fixture
+def log() -> io.StringIO:
+    stream = io.StringIO()
+    configure_logging(Settings(log_level="debug"), stream)
+    return stream
+
+
+@pytest.fixture
+async def client(log: io.StringIO) -> AsyncIterator[httpx.AsyncClient]:
+    assert log.getvalue() == ""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(build_app()), base_url="http://test") as session:
+        yield session
+    structlog.reset_defaults()
+
+
+def fields(answer: httpx.Response) -> dict[str, str]:
+    """Return the errors of a problem by pointer, after checking its shape."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = Problem.model_validate(answer.json())
+    assert problem.status == answer.status_code
+    assert problem.type == f"/docs/errors#{problem.code}"
+    assert problem.title == ERROR_CODES[problem.code]
+    assert problem.request_id == answer.headers["x-request-id"]
+    return {field.pointer: field.detail for field in problem.errors}
+
+
+async def append(client: httpx.AsyncClient, turn: dict[str, JsonValue]) -> httpx.Response:
+    return await client.post("/v1/turns", json={"turns": [{"role": "user", "content": "x", **turn}]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("malformed", 400), ("invalid", 422), ("unauthenticated", 401), ("forbidden", 403), ("not_found", 404),
+        ("conflict", 409), ("busy", 409), ("too_large", 413), ("rate_limited", 429), ("unavailable", 503),
+        ("internal", 500),
+    ],
+)  # fmt: skip
+async def test_each_kind_has_its_status(client: httpx.AsyncClient, kind: str, status: int) -> None:
+    answer = await client.post(f"/v1/raise/{kind}", json={})
+    fields(answer)
+    assert answer.status_code == status
+    assert answer.json()["detail"] == "No."
+    assert answer.json()["retryable"] is (kind in {"busy", "rate_limited", "unavailable"})
+    assert (answer.headers.get("www-authenticate") == "Bearer") is (status == 401)
+    assert answer.headers.get("retry-after") == {"busy": "1", "rate_limited": "30"}.get(kind)
+    assert answer.json().get("current_seq") == (7 if kind == "conflict" else None)
+
+
+async def test_pointers_stop_before_members_that_the_api_does_not_declare(client: httpx.AsyncClient) -> None:
+    assert fields(await client.post("/v1/raise/invalid", json={})) == {"/turns/0/metadata": "No."}
+
+
+async def test_an_unknown_route_is_a_problem(client: httpx.AsyncClient) -> None:
+    answer = await client.get(f"/v1/nothing/{MARKER}?q={MARKER}")
+    fields(answer)
+    assert (answer.status_code, answer.json()["code"]) == (404, "route_not_found")
+    assert MARKER not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("PUT", "/v1/turns", "GET, POST"),
+        ("PATCH", f"/v1/turns/{UUID(int=1)}", "DELETE, GET"),
+        ("BREW", "/v1/turns", "GET, POST"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+async def test_a_wrong_method_is_told_all_methods_of_the_path(
+    client: httpx.AsyncClient, method: str, path: str, allow: str
+) -> None:
+    answer = await client.request(method, path)
+    fields(answer)
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == allow
+
+
+async def test_other_http_exceptions_keep_status_and_headers_but_not_their_text(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/raise/http", json={"x": MARKER})
+    fields(answer)
+    assert (answer.status_code, answer.headers["x-tea"], answer.json()["code"]) == (418, "pot", "invalid_request")
+    assert MARKER not in answer.text
+    assert (await client.post("/v1/raise/http500", json={})).json()["code"] == "internal_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/raise/unexpected", "/v1/raise/validation"])
+async def test_an_unexpected_exception_is_500_and_logged_without_its_message(
+    client: httpx.AsyncClient, log: io.StringIO, path: str
+) -> None:
+    answer = await client.post(path, json={"content": MARKER})
+    fields(answer)
+    assert (answer.status_code, answer.json()["code"], answer.json()["errors"]) == (500, "internal_error", [])
+    failed, finished = (json.loads(line) for line in log.getvalue().splitlines())
+    assert failed["event"] == "request.failed"
+    assert failed["request_id"] == answer.json()["request_id"]
+    assert any(re.fullmatch(r"unit/test_problems\.py:\d+", place) for place in failed["stack"])
+    assert finished["status"] == 500
+    assert MARKER not in answer.text + log.getvalue()
+
+
+async def test_an_answer_that_breaks_its_own_schema_is_500_without_content(
+    client: httpx.AsyncClient, log: io.StringIO
+) -> None:
+    answer = await client.get("/v1/wrong", params={"q": MARKER})
+    assert answer.status_code == 500
+    assert MARKER not in answer.text + log.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("turn", "expected"),
+    [
+        ({"role": "boss"}, {"/turns/0/role": "Input should be 'user' or 'tool'"}),
+        ({"id": "x"}, {"/turns/0/id": "This value is not valid here."}),
+        ({"id": "Z" * 26}, {"/turns/0/id": "This value is not valid here."}),
+        ({"key": "x"}, {"/turns/0/key": "Input should be a valid UUID."}),
+        ({"at": "2026-01-01T00:00:00"}, {"/turns/0/at": "Input should have timezone info"}),
+        ({"when": "soon"}, {"/turns/0/when": "Input should be a valid time in RFC 3339."}),
+        ({"careless": "bad"}, {"/turns/0/careless": "This value is not valid here."}),
+        ({"role": "tool", "content": ""}, {"/turns/0": "a tool turn needs content"}),
+        ({"name": "x" * 21}, {"/turns/0/name": "String should have at most 20 characters"}),
+        ({"name": "X"}, {"/turns/0/name": "String should match pattern '^[a-z0-9-]*$'"}),
+        ({"own": 10}, {"/turns/0/own": "at most 9"}),
+        ({"own": -1}, {"/turns/0/own": "This value is not valid here."}),
+        ({"contnt": 1}, {"/turns/0": "Member 3 of this object is not known here."}),
+        ({"metadata": {MARKER: "x"}}, {"/turns/0/metadata": "Input should be a valid list"}),
+        ({"metadata": {"name": [1, "x"]}}, {"/turns/0/metadata/name/1": "Input should be a valid integer, unable to parse string as an integer"}),
+        ({"content": 5}, {"/turns/0/content": "Input should be a valid list"}),
+        ({"content": [{"type": "text"}]}, {"/turns/0/content/0/text": "This is required."}),
+        ({"content": [{"type": "text", "text": 5}]}, {"/turns/0/content/0/text": "Input should be a valid string"}),
+        ({"content": [{"type": "text", "text": "x", "text2": 1}]}, {"/turns/0/content/0": "Member 3 of this object is not known here."}),
+        ({"content": [{"type": "image", "url": "x", "wide": 0}]}, {
+            "/turns/0/content/0/url": "Input should be a valid URL.",
+            "/turns/0/content/0/wide": "Input should be greater than or equal to 1",
+        }),
+        ({"content": [{"type": MARKER}]}, {"/turns/0/content/0": "The member 'type' should be one of 'text', 'image'."}),
+        ({"content": [{}]}, {"/turns/0/content/0": "Unable to extract tag using discriminator 'type'"}),
+    ],
+)  # fmt: skip
+async def test_wrong_members_have_pointers_without_branches_and_safe_sentences(
+    client: httpx.AsyncClient, turn: dict[str, JsonValue], expected: dict[str, str]
+) -> None:
+    answer = await append(client, turn)
+    assert answer.status_code == 422
+    assert fields(answer) == expected
+
+
+async def test_a_missing_id_validator_sentence_that_is_literal_is_told(client: httpx.AsyncClient) -> None:
+    answer = await append(client, {"id": "x" * 32})
+    assert fields(answer)["/turns/0/id"] in {"badly formed hexadecimal UUID string", "This value is not valid here."}
+
+
+async def test_parameters_are_named_with_their_place(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/v1/turns", params={"limit": "0", "order": MARKER})
+    places = [(field["in"], field["pointer"]) for field in answer.json()["errors"]]
+    assert places == [("query", "/limit"), ("query", "/order")]
+    assert fields(await client.get("/v1/turns", params={MARKER: "1"})) == {"": "A parameter is not known here."}
+    answer = await client.get("/v1/turns/x", params={"seen": ["1", MARKER]})
+    places = [(field["in"], field["pointer"]) for field in answer.json()["errors"]]
+    assert places == [("path", "/turn_id"), ("query", "/seen/1")]
+    turn: JsonValue = {"role": "user", "content": ""}
+    answer = await client.post("/v1/turns", json={"turns": [turn]}, headers={"idempotency-key": MARKER})
+    assert [(field["in"], field["pointer"]) for field in answer.json()["errors"]] == [("header", "/idempotency-key")]
+
+
+async def test_at_most_fifty_fields_are_named(client: httpx.AsyncClient) -> None:
+    answer = await append(client, {"content": [{"type": "text"}] * 300})
+    assert len(answer.json()["errors"]) == 50
+
+
+BAD_BODIES: list[bytes | JsonValue] = [
+    MARKER.encode(),
+    f'{{"{MARKER}'.encode(),
+    f'{{"a": {MARKER}}}'.encode(),
+    f'{{"a": "{MARKER}\x01"}}'.encode(),
+    MARKER.encode() + b"\xff",
+    f'{{"turns": "{MARKER}\\u0000"}}'.encode(),
+    f'{{"turns": "{MARKER}\\ud800"}}'.encode(),
+    f'{{"{MARKER}\\u0000": 1}}'.encode(),
+    f'{{"{MARKER}": 1e999}}'.encode(),
+    f'{{"{MARKER}": 99999999999999999999}}'.encode(),
+    f'{{"{MARKER}": 1, "{MARKER}": 2}}'.encode(),
+    (f'{{"{MARKER}":' * 100 + "1" + "}" * 100).encode(),
+    f'{{"{MARKER}": NaN}}'.encode(),
+    MARKER,
+    [MARKER],
+    {MARKER: MARKER},
+    {"turns": MARKER},
+    {"turns": {MARKER: MARKER}},
+    {"turns": [MARKER]},
+    {"turns": [{MARKER: MARKER}]},
+    *(
+        {"turns": [{"role": "user", "content": "x", **turn}]}
+        for turn in (
+            {"role": MARKER},
+            {"role": {MARKER: MARKER}},
+            {"role": "tool", "content": "", "metadata": {MARKER: 1}},
+            {"content": {MARKER: MARKER}},
+            {"content": [MARKER]},
+            {"content": [{"type": MARKER}]},
+            {"content": [{"type": "text", MARKER: MARKER}]},
+            {"content": [{"type": "text", "text": {MARKER: MARKER}}]},
+            {"content": [{"type": "image", "url": MARKER}]},
+            {"content": [{"type": "image", "url": f"ftp://{MARKER}/"}]},
+            {"id": MARKER},
+            {"id": "s3cret-marker-000000000000"},
+            {"key": MARKER},
+            {"at": MARKER},
+            {"at": f"2026-01-01T00:00:00{MARKER}"},
+            {"when": MARKER},
+            {"careless": f"bad {MARKER}"},
+            {"name": MARKER * 5},
+            {"name": MARKER.upper() + MARKER},
+            {"own": MARKER},
+            {"own": -1},
+            {"metadata": MARKER},
+            {"metadata": {MARKER: MARKER}},
+            {"metadata": {MARKER: [MARKER]}},
+            {MARKER: 1},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("body", BAD_BODIES, ids=str)
+async def test_no_bad_body_is_echoed_or_logged(
+    client: httpx.AsyncClient, log: io.StringIO, body: bytes | JsonValue
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = await client.post("/v1/turns", content=content, headers={"content-type": "application/json"})
+    assert 400 <= answer.status_code < 500
+    fields(answer)
+    assert MARKER not in (answer.text + str(answer.headers) + log.getvalue()).lower()
+    assert log.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", f"/{MARKER}", {}),
+        ("GET", f"/v1/turns?limit={MARKER}", {}),
+        ("GET", f"/v1/turns?order={MARKER}", {}),
+        ("GET", f"/v1/turns?{MARKER}=1", {}),
+        ("GET", f"/v1/turns/{MARKER}", {}),
+        ("GET", f"/v1/turns/{UUID(int=1)}?seen={MARKER}", {}),
+        ("PUT", f"/v1/turns/{MARKER}?{MARKER}", {}),
+        ("POST", f"/v1/turns?q={MARKER}", {"content-type": MARKER}),
+        ("POST", "/v1/turns", {"idempotency-key": MARKER, "content-type": "application/json"}),
+        (MARKER, "/v1/turns", {}),
+        ("GET", f"/v1/wrong?q={MARKER}", {}),
+        ("GET", "/v1/nothing", {"x-request-id": f"{MARKER} with spaces"}),
+        ("GET", "/v1/nothing", {"authorization": f"Bearer {MARKER}", "cookie": MARKER}),
+    ],
+)  # fmt: skip
+async def test_no_bad_path_query_or_header_is_echoed_or_logged(
+    client: httpx.AsyncClient, log: io.StringIO, method: str, path: str, headers: dict[str, str]
+) -> None:
+    answer = await client.request(method, path, headers=headers, content=b"{}" if headers else None)
+    assert answer.status_code >= 400
+    fields(answer)
+    assert MARKER not in (answer.text + str(answer.headers) + log.getvalue()).lower()
+
+
+def _planted(depth: int) -> st.SearchStrategy[JsonValue]:
+    leaf: st.SearchStrategy[JsonValue] = st.sampled_from([MARKER, f"x{MARKER}\n", 1, None, True, 1.5])
+    names = st.sampled_from(["turns", "role", "content", "type", "text", "metadata", "id", "at", "own", MARKER])
+    if depth == 0:
+        return leaf
+    inner = _planted(depth - 1)
+    return leaf | st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4)
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(_planted(4), st.booleans())
+def test_no_generated_body_is_echoed_or_logged(value: JsonValue, wrap: bool) -> None:
+    stream = io.StringIO()
+    configure_logging(Settings(log_level="debug"), stream)
+
+    async def send() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(APP), base_url="http://test") as session:
+            return await session.post("/v1/turns", json={"turns": [value]} if wrap else value)
+
+    answer = asyncio.run(send())
+    structlog.reset_defaults()
+    assert MARKER not in answer.text + stream.getvalue()
+
+
+APP = build_app()
+
+
+def test_the_openapi_document_declares_the_problem_that_is_sent() -> None:
+    document = add_problem_schemas(dict(build_app().openapi()))
+    schemas = document["components"]["schemas"]  # pyright: ignore[reportIndexIssue]
+    assert set(schemas["Problem"]["required"]) == {
+        "type", "title", "status", "detail", "code", "request_id", "errors", "retryable",
+    }  # fmt: skip
+    assert set(schemas["ProblemField"]["required"]) == {"pointer", "in", "detail"}
+    assert "default" not in json.dumps(schemas["Problem"])
+    answers = document["paths"]["/v1/turns"]["post"]["responses"]  # pyright: ignore[reportIndexIssue]
+    reference = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    assert answers["422"]["content"] == answers["401"]["content"] == reference
+
+
+def test_pydantic_texts_that_are_repeated_hold_nothing_of_the_input() -> None:
+    from_schema = {
+        "gt", "ge", "lt", "le", "multiple_of", "field_type", "min_length", "max_length", "expected_plural",
+        "actual_length", "pattern", "expected", "discriminator", "expected_schemes", "expected_version", "max_digits",
+        "decimal_places", "whole_digits",
+    }  # fmt: skip
+    templates = {error["type"]: error["message_template_python"] for error in list_all_errors()}
+    for kind in problems._VERBATIM:  # noqa: SLF001 - the list that this is about
+        assert set(re.findall(r"{(\w+)}", templates[kind])) <= from_schema
+
+
+def test_every_code_is_documented_once_and_every_documented_code_exists() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    assert re.findall(r"^### (\S+)$", text, re.MULTILINE) == sorted(ERROR_CODES)

@@ -47,8 +47,8 @@ def head_revision() -> str:
     return head
 
 
-async def prepare_embedded(superuser_url: str) -> None:
-    """Make the login roles, the database and its extensions in the embedded server."""
+async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> None:
+    """Make the login roles and the database in a server of our own."""
     connection = await asyncpg.connect(superuser_url)
     try:
         await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
@@ -56,10 +56,10 @@ async def prepare_embedded(superuser_url: str) -> None:
             await _make_role(connection, role, "login")
         await _make_role(connection, SEARCH_ROLE, "nologin")
         await connection.execute(f"grant {SEARCH_ROLE} to {OWNER_ROLE}")
-        if not await connection.fetchval("select 1 from pg_database where datname = $1", DATABASE):
-            await connection.execute(f"create database {DATABASE} owner {OWNER_ROLE}")
-        await connection.execute(f"revoke connect, temporary on database {DATABASE} from public")
-        await connection.execute(f"grant connect on database {DATABASE} to {APP_ROLE}, {OPS_ROLE}")
+        if not await connection.fetchval("select 1 from pg_database where datname = $1", database):
+            await connection.execute(f"create database {database} owner {OWNER_ROLE}")
+        await connection.execute(f"revoke connect, temporary on database {database} from public")
+        await connection.execute(f"grant connect on database {database} to {APP_ROLE}, {OPS_ROLE}")
     finally:
         await connection.close()
 

@@ -48,7 +48,7 @@ class Server:
         """Start the embedded server if it is the one, and keep it running; prepare roles and extensions."""
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.start)
-            await _answering(schema.prepare_embedded(self._embedded.url(_SUPERUSER, "postgres")))
+            await _answering(schema.prepare_server(self._embedded.url(_SUPERUSER, "postgres")))
             await _answering(schema.prepare_extensions(self._embedded.url(_SUPERUSER, schema.DATABASE)))
             self._watch = asyncio.create_task(self._keep_running(self._embedded))
 

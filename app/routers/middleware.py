@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -111,6 +112,7 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        app = cast("FastAPI", scope["app"])  # an application mounted inside puts itself in its place
         status = _CLIENT_WENT_AWAY
         started = time.perf_counter()
 
@@ -123,11 +125,11 @@ class AccessMiddleware:
         try:
             await self.app(scope, receive, send_noting_status)
         finally:
-            self._finish(scope, status=status, duration_s=time.perf_counter() - started)
+            self._finish(scope, app, status=status, duration_s=time.perf_counter() - started)
 
-    def _finish(self, scope: Scope, *, status: int, duration_s: float) -> None:
+    def _finish(self, scope: Scope, app: FastAPI, *, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _KNOWN_METHODS else "other"
-        route = route_template(scope)
+        route = route_template(scope, app)
         self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
         state = cast("Mapping[str, object]", scope.get("state", {}))
         who = {name: state[name] for name in ("tenant_id", "key_id") if name in state}
@@ -192,7 +194,8 @@ class BodyLimitMiddleware:
             return
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > self._max_bytes:
-            await self._refuse(scope, receive, send)
+            # who expects 100 Continue sends nothing unless we read
+            await self._refuse(scope, receive, send, is_sending="expect" not in Headers(scope=scope))
             return
         received = 0
         has_begun = False
@@ -217,12 +220,12 @@ class BodyLimitMiddleware:
             if has_begun or received <= self._max_bytes:
                 raise
         if received > self._max_bytes and not has_begun:
-            await self._refuse(scope, receive, send)
+            await self._refuse(scope, receive, send, is_sending=True)
 
     def _too_large(self) -> TooLarge:
         return TooLarge("body_too_large", f"A request body may have up to {self._max_bytes} bytes.")
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, *, is_sending: bool) -> None:
         response = problem_response(scope, self._too_large())
         response.headers["Connection"] = "close"
         start: Message = {
@@ -232,7 +235,7 @@ class BodyLimitMiddleware:
         }
         await send(start)
         await send({"type": "http.response.body", "body": response.body, "more_body": True})
-        if "expect" not in Headers(scope=scope):  # who expects 100 Continue sends nothing unless we read
+        if is_sending:
             await _drain(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -250,11 +253,12 @@ async def _drain(receive: Receive) -> None:
         return
 
 
-def route_template(scope: Scope) -> str:
+def route_template(scope: Scope, app: FastAPI) -> str:
     """Return the template of the route that took a request, as `/v1/conversations/{id}`, or `unmatched`.
 
-    Of a route in an included router FastAPI keeps the template with the router's prefix in a context of its own;
-    `scope["route"]` is the route as its router knows it, without the prefix.
+    Of a route in an included router FastAPI keeps the template with the router's prefix in a context of its own
+    (`scope["route"]` is the route as its router knows it, without the prefix); of mounts and Starlette's own routes it
+    leaves only the endpoint.
     """
     fastapi_scope = cast("Mapping[str, object]", scope.get("fastapi", {}))
     context = fastapi_scope.get("effective_route_context")
@@ -262,4 +266,9 @@ def route_template(scope: Scope) -> str:
         template: object = getattr(route, "path_format", None)
         if isinstance(template, str) and template:
             return template
+    endpoint: object = scope.get("endpoint")
+    if endpoint is not None:
+        for candidate in iter_route_contexts(app.routes):
+            if endpoint in (candidate.endpoint, getattr(candidate, "app", None)):
+                return candidate.path_format or UNMATCHED_ROUTE
     return UNMATCHED_ROUTE

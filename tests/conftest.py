@@ -1,0 +1,67 @@
+"""Fixtures: one server for all workers, one database for each, one app on it, a fresh tenant for every test."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.core.telemetry import configure_logging
+from app.settings import Settings
+from tests.support.api import Client, Service, open_service
+from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+
+collect_ignore_glob = ["soak/long_*"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _logging() -> None:
+    for name in [name for name in os.environ if name.startswith("TURNKEEP_") and not name.startswith("TURNKEEP_TEST_")]:
+        del os.environ[name]
+    configure_logging(Settings(log_level="error"))
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+@pytest.fixture(scope="session")
+def servers(run_folder: Path) -> Iterator[Servers]:
+    """The server, started by the first worker and stopped by the last."""
+    found = Servers(run_folder / "postgres")
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="session")
+async def database(servers: Servers) -> AsyncIterator[TestDatabase]:
+    """This worker's own database."""
+    name = f"turnkeep_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    yield await clone_template(servers, name)
+    await drop_database(servers, name)
+
+
+@pytest.fixture(scope="session")
+async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """The app of this worker."""
+    async with open_service(database, tmp_path_factory.mktemp("data")) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(service: Service) -> AsyncIterator[Client]:
+    """A client of a fresh tenant: that is the isolation between tests."""
+    async with await service.new_tenant() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def other(service: Service) -> AsyncIterator[Client]:
+    """A client of another fresh tenant."""
+    async with await service.new_tenant() as opened:
+        yield opened

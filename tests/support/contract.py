@@ -1,0 +1,50 @@
+"""Holds every response that a test sees against the OpenAPI document."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import httpx
+from jsonschema import Draft202012Validator
+
+
+class Contract:
+    """The OpenAPI document as something a response can break."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self._paths = [
+            (re.compile("^" + re.sub(r"\{[^}]+\}", "[^/]+", path) + "$"), operations)
+            for path, operations in sorted(document["paths"].items(), key=lambda item: item[0].count("{"))
+        ]
+        self.seen: set[tuple[str, int]] = set()
+
+    def check(self, response: httpx.Response) -> None:
+        """Fail unless the response is one that the document declares."""
+        operation = self._operation(response.request.method, response.request.url.path)
+        if operation is None:
+            assert response.status_code in {404, 405}, f"{response.request.url.path} is not in the document"
+            return
+        name, status = operation["operationId"], str(response.status_code)
+        self.seen.add((name, response.status_code))
+        assert status in operation["responses"], f"{name} answered {status}, which it does not declare"
+        content = operation["responses"][status].get("content", {})
+        media_type = response.headers.get("content-type", "").split(";")[0]
+        if not content:
+            assert not response.content, f"{name} {status} has a body that it does not declare"
+            return
+        assert media_type in content, f"{name} {status} is {media_type}, which it does not declare"
+        if media_type.endswith("json"):
+            self._validator(json.dumps(content[media_type]["schema"])).validate(response.json())
+
+    def _operation(self, method: str, path: str) -> Mapping[str, Any] | None:
+        for pattern, operations in self._paths:
+            if pattern.match(path) and method.lower() in operations:
+                return operations[method.lower()]
+        return None
+
+    @lru_cache(maxsize=256)  # noqa: B019 - lives as long as the test run
+    def _validator(self, schema: str) -> Draft202012Validator:
+        return Draft202012Validator(json.loads(schema) | {"components": self._document["components"]})

@@ -1,11 +1,13 @@
 """Runs the migrations: online on the owner's connection that the caller opened, offline as SQL to read and lint."""
 
 from alembic import context
-
-import app.conversations.models
-import app.index.models
-import app.tenancy.models  # noqa: F401
+from app.conversations import models as conversations
 from app.core.tables import METADATA
+from app.index import models as index
+from app.tenancy import models as tenancy
+
+# importing them describes their tables
+_DESCRIBED = (tenancy, conversations, index)
 
 if context.is_offline_mode():
     context.configure(dialect_name="postgresql", literal_binds=True, target_metadata=METADATA)

@@ -1,0 +1,1 @@
+"""Turnkeep, a conversation-memory service."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, NoReturn
@@ -11,9 +12,9 @@ import uvicorn
 from rich.console import Console
 from rich.table import Table
 
-from app.container import admin_key_path, open_tenancy
+from app.container import admin_key_path, open_foundation
 from app.core import schema
-from app.core.errors import AppError
+from app.core.errors import AppError, Unavailable
 from app.core.ids import KeyId, TenantId, format_id, parse_id
 from app.core.servers import Server
 from app.core.telemetry import configure_logging
@@ -22,6 +23,8 @@ from app.main import create_app, openapi_document
 from app.settings import Settings
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
+
+_POLL_S = 0.02
 
 cli = typer.Typer(
     help="Turnkeep: keeps conversations, builds context.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -69,18 +72,37 @@ def serve(
 
 
 async def _serve(server: uvicorn.Server, settings: Settings) -> None:
-    serving = asyncio.create_task(server.serve())
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.02)
-    if server.started:
-        _say_where(server, settings)
-    await serving
+    # bound before anything starts, so that a taken port costs nothing and says so
+    listening = _bind(settings)
+    with listening:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
+            await asyncio.sleep(_POLL_S)
+        if server.started:
+            _say_where(listening, settings)
+        await serving
     if not server.started:
-        raise SystemExit(1)
+        raise Unavailable("not_ready", "Turnkeep did not start; the log above says why.")
 
 
-def _say_where(server: uvicorn.Server, settings: Settings) -> None:
-    port = server.servers[0].sockets[0].getsockname()[1]
+def _bind(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        raise Unavailable(
+            "port_taken",
+            f"{settings.host} port {settings.port} cannot be listened on ({error.strerror}): choose another with"
+            " --port or TURNKEEP_PORT.",
+        ) from error
+    return listening
+
+
+def _say_where(listening: socket.socket, settings: Settings) -> None:
+    port = listening.getsockname()[1]
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     key_path = admin_key_path(settings)
@@ -142,12 +164,12 @@ def create(
     expires_at = None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days)
 
     async def run() -> str:
-        async with open_tenancy(settings, migrate=False) as (_server, _database, _ops, tenancy):
+        async with open_foundation(settings, migrate=False) as base:
             if new_tenant is not None:
-                return str((await tenancy.create_tenant(new_tenant))[1])
+                return str((await base.tenancy.create_tenant(new_tenant))[1])
             scopes = scope or [Scope.READ, Scope.WRITE]
             tenant_id = _tenant(settings, tenant)
-            return str(await tenancy.create_key(tenant_id, name=name, scopes=scopes, expires_at=expires_at))
+            return str(await base.tenancy.create_key(tenant_id, name=name, scopes=scopes, expires_at=expires_at))
 
     typer.echo(asyncio.run(run()))
 
@@ -162,8 +184,8 @@ def list_keys(
 
     async def run() -> Table:
         table = Table("tenant", "key", "name", "scopes", "created", "last used", "state")
-        async with open_tenancy(settings, migrate=False) as (_server, _database, _ops, tenancy):
-            for key in await tenancy.list_keys(tenant_id):
+        async with open_foundation(settings, migrate=False) as base:
+            for key in await base.tenancy.list_keys(tenant_id):
                 expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
                 state = "revoked" if key.revoked_at else "expired" if expired else "valid"
                 table.add_row(
@@ -195,8 +217,8 @@ def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID
             _fail("give the key itself, or TENANT_ID/KEY_ID as `turnkeep keys list` shows them.")
 
     async def run() -> None:
-        async with open_tenancy(settings, migrate=False) as (_server, _database, _ops, tenancy):
-            await tenancy.revoke_key(tenant_id, key_id=key_id)
+        async with open_foundation(settings, migrate=False) as base:
+            await base.tenancy.revoke_key(tenant_id, key_id=key_id)
 
     asyncio.run(run())
     typer.echo("Revoked.", err=True)

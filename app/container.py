@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +50,19 @@ class Container:
             raise Unavailable("not_ready", "The embedding model is still loading.", retry_after_s=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What everything else stands on: the server, the pools of the application and of ops, and tenancy."""
+
+    server: Server
+    database: Database
+    ops: Database
+    tenancy: Tenancy
+
+
 @asynccontextmanager
-async def open_tenancy(settings: Settings, *, migrate: bool) -> AsyncIterator[tuple[Server, Database, Database, Tenancy]]:
-    """The server, the pools of the application and of ops, and tenancy: what commands about keys need."""
+async def open_foundation(settings: Settings, *, migrate: bool) -> AsyncGenerator[Foundation]:
+    """Start the server, the pools and tenancy: all that commands about keys need."""
     async with AsyncExitStack() as stack:
         server = Server(settings)
         stack.push_async_callback(server.stop)
@@ -66,23 +76,22 @@ async def open_tenancy(settings: Settings, *, migrate: bool) -> AsyncIterator[tu
             stack.push_async_callback(pool.close)
             await pool.open()
             await pool.require_role_without_bypass()
-        secret = settings.secret_key.get_secret_value().encode() if settings.secret_key else await installation_secret(ops)
+        given = settings.secret_key
+        secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
         options = TenancyOptions(settings.key_cache_s, settings.key_cache_entries, settings.idempotency_ttl_h)
-        yield server, database, ops, Tenancy(database, ops, secret=secret, options=options)
+        yield Foundation(server, database, ops, Tenancy(database, ops, secret=secret, options=options))
 
 
 @asynccontextmanager
-async def open_container(settings: Settings) -> AsyncIterator[Container]:
+async def open_container(settings: Settings) -> AsyncGenerator[Container]:
     """Start everything, and stop it in the reverse order."""
     async with AsyncExitStack() as stack:
-        server, database, ops, tenancy = await stack.enter_async_context(
-            open_tenancy(settings, migrate=settings.migrate_on_start)
-        )
-        await install_first_key(settings, tenancy)
-        flush = asyncio.create_task(tenancy.flush_forever())
-        stack.push_async_callback(_end_flush, flush, tenancy)
-        embedder = await _open_embedder(settings, database, stack)
-        yield _build(settings, server, database, tenancy, embedder, await ensure_space(ops, embedder))
+        base = await stack.enter_async_context(open_foundation(settings, migrate=settings.migrate_on_start))
+        await install_first_key(settings, base.tenancy)
+        flush = asyncio.create_task(base.tenancy.flush_forever())
+        stack.push_async_callback(_end_flush, flush, base.tenancy)
+        embedder = await _open_embedder(settings, base.database, stack)
+        yield _build(settings, base, embedder, await ensure_space(base.ops, embedder))
 
 
 async def _end_flush(flush: "asyncio.Task[None]", tenancy: Tenancy) -> None:
@@ -100,9 +109,7 @@ async def _open_embedder(settings: Settings, database: Database, stack: AsyncExi
     return embedder
 
 
-def _build(
-    settings: Settings, server: Server, database: Database, tenancy: Tenancy, embedder: Embedder | None, space_id: int
-) -> Container:
+def _build(settings: Settings, base: Foundation, embedder: Embedder | None, space_id: int) -> Container:
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
     index = SearchIndex(
@@ -116,11 +123,11 @@ def _build(
         ),
     )
     conversations = Conversations(
-        database,
-        tenancy=tenancy,
+        base.database,
+        tenancy=base.tenancy,
         index=index,
         counter=counters["o200k_base"],
-        cursors=Cursors(tenancy.secret_for("cursors")),
+        cursors=Cursors(base.tenancy.secret_for("cursors")),
         options=ConversationOptions(
             limits=DraftLimits(
                 max_turns=settings.max_turns_per_append,
@@ -134,7 +141,7 @@ def _build(
             default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
         ),
     )
-    recaller = Recaller(database, conversations=conversations, index=index)
+    recaller = Recaller(base.database, conversations=conversations, index=index)
     contexts = ContextBuilder(
         conversations=conversations,
         recaller=recaller,
@@ -142,8 +149,18 @@ def _build(
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
     )
-    governance = Governance(database, conversations=conversations, index=index)
-    return Container(settings, database, server, tenancy, conversations, recaller, contexts, governance, embedder)
+    governance = Governance(base.database, conversations=conversations, index=index)
+    return Container(
+        settings=settings,
+        database=base.database,
+        server=base.server,
+        tenancy=base.tenancy,
+        conversations=conversations,
+        recaller=recaller,
+        contexts=contexts,
+        governance=governance,
+        embedder=embedder,
+    )
 
 
 def admin_key_path(settings: Settings) -> Path:
@@ -159,7 +176,10 @@ async def install_first_key(settings: Settings, tenancy: Tenancy) -> None:
     if settings.bootstrap_key is not None:
         key = parse_key(settings.bootstrap_key.get_secret_value())
         if key is None:
-            raise Unavailable("bootstrap_key_invalid", "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints.")
+            raise Unavailable(
+                "bootstrap_key_invalid",
+                "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints.",
+            )
         if await tenancy.install_key(key, name="bootstrap"):
             get_logger().info("key.installed", key_id=str(key.key_id))
         return
@@ -186,5 +206,8 @@ def _read_or_make_key(path: Path) -> KeyText:
             draft.unlink()
     key = parse_key(path.read_text().strip())
     if key is None:
-        raise Unavailable("admin_key_file_invalid", f"{path} does not hold an API key: put the key back, or delete the file and use `turnkeep keys create`.")
+        raise Unavailable(
+            "admin_key_file_invalid",
+            f"{path} does not hold an API key: put the key back, or delete the file and use `turnkeep keys create`.",
+        )
     return key

@@ -1,6 +1,6 @@
 """The ASGI application: routers and edges around the container, which opens with the lifespan."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from app.container import open_container
 from app.routers import context, conversations, ops, recall, turns
+from app.routers.deps import require_caller
 from app.routers.middleware import install_middleware
-from app.routers.problems import add_problem_schemas, install_problem_handlers
+from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
 from app.settings import Settings
 
 _DESCRIPTION = """
@@ -27,7 +28,7 @@ def create_app(settings: Settings) -> FastAPI:
     """The application for these settings. Nothing is started before its lifespan."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         async with open_container(settings) as container:
             app.state.container = container
             yield
@@ -41,17 +42,22 @@ def create_app(settings: Settings) -> FastAPI:
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
         redoc_url=None,
+        redirect_slashes=False,
+        # exceptions as the log exporter writes them carry their messages, and with them content
+        telemetry={"logs": False},
     )
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     app.state.settings = settings
+    app.state.body_guard = require_caller
     app.state.metrics = registry
     for module in (conversations, turns, context, recall, ops):
         app.include_router(module.router)
     install_problem_handlers(app)
     install_middleware(app, settings, registry)
     app.openapi = lambda: openapi_document(app)
+    declared_members(app)
     return app
 
 

@@ -20,82 +20,105 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TURNKEEP_", frozen=True, extra="ignore")
 
     # where
-    host: str = Field("127.0.0.1", description="Address the server listens on.")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(8765, description="Port the server listens on.")
-    data_dir: Path = Field(
-        Path("data"), description="Embedded Postgres, the admin key file. Made with mode 0700 when missing."
-    )
+    host: str = Field(default="127.0.0.1", description="Address the server listens on.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8765, description="Port the server listens on.")
+    data_dir: Path = Field(default=Path("data"), description="Holds the embedded Postgres and the admin key file.")
 
     # database
     database_url: str | None = Field(
-        None,
+        default=None,
         validation_alias=AliasChoices("TURNKEEP_DATABASE_URL", "DATABASE_URL", "database_url"),
         description="Postgres 15 or newer with pgvector 0.8 or newer; unset starts the embedded one in DATA_DIR.",
     )
     ops_database_url: str | None = Field(
-        None, description="URL of the ops role (sweeps, keys of new tenants); default: DATABASE_URL."
+        default=None, description="URL of the ops role (sweeps, keys of new tenants); default: DATABASE_URL."
     )
     owner_database_url: str | None = Field(
-        None, description="URL of the role that owns the schema and migrates; default: DATABASE_URL."
+        default=None, description="URL of the role that owns the schema and migrates; default: DATABASE_URL."
     )
-    database_pool_size: Positive = Field(10, description="Connections this process keeps to Postgres.")
+    database_pool_size: Positive = Field(default=10, description="Connections this process keeps to Postgres.")
     database_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        30.0, description="Longest time for one statement, and to wait for a connection."
+        default=30.0, description="Longest time for one statement, and to wait for a connection."
     )
     embedded_shared_buffers_mb: Annotated[int, Field(ge=16)] = Field(
-        256, description="shared_buffers of the embedded Postgres."
+        default=256, description="shared_buffers of the embedded Postgres."
     )
-    migrate_on_start: bool = Field(True, description="Whether `serve` brings the schema up to date first.")
+    migrate_on_start: bool = Field(default=True, description="Whether `serve` brings the schema up to date first.")
 
     # tenancy
     bootstrap_key: SecretStr | None = Field(
-        None, description="Admin key made valid at the first start (see `turnkeep keys generate`)."
+        default=None, description="Admin key made valid at the first start (see `turnkeep keys generate`)."
     )
     secret_key: SecretStr | None = Field(
-        None, description="Key of all HMACs; default: one made at the first migration and kept in the database."
+        default=None, description="Key of all HMACs; default: one made at the first migration and kept in the database."
     )
     key_cache_s: Annotated[float, Field(ge=0, le=60)] = Field(
-        0.5, description="How long a checked API key is trusted before it is looked up again."
+        default=0.5, description="How long a checked API key is trusted before it is looked up again."
     )
-    key_cache_entries: Positive = Field(10_000, description="Checked API keys remembered at most.")
-    idempotency_ttl_h: Positive = Field(24, description="How long an Idempotency-Key is remembered.")
+    key_cache_entries: Positive = Field(default=10_000, description="Checked API keys remembered at most.")
+    idempotency_ttl_h: Positive = Field(default=24, description="How long an Idempotency-Key is remembered.")
 
     # limits
-    max_request_bytes: Positive = Field(8 * 2**20, description="Largest request body.")
-    max_json_depth: Positive = Field(32, description="Deepest nesting of a JSON body.")
-    max_turns_per_append: Positive = Field(500, description="Most turns in one append.")
-    max_text_bytes: Positive = Field(2**20, description="Largest text of one part, in UTF-8 bytes.")
-    max_metadata_bytes: Positive = Field(16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes.")
-    clock_skew_s: NotNegative = Field(300, description="How far in the future occurred_at may lie.")
-    graceful_shutdown_s: Positive = Field(10, description="How long requests under way may take after a stop signal.")
+    max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
+    max_json_depth: Positive = Field(default=32, description="Deepest nesting of a JSON body.")
+    max_turns_per_append: Positive = Field(default=500, description="Most turns in one append.")
+    max_text_bytes: Positive = Field(default=2**20, description="Largest text of one part, in UTF-8 bytes.")
+    max_metadata_bytes: Positive = Field(
+        default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
+    )
+    clock_skew_s: NotNegative = Field(default=300, description="How far in the future occurred_at may lie.")
+    graceful_shutdown_s: Positive = Field(
+        default=10, description="How long requests under way may take after a stop signal."
+    )
 
     # index and recall
-    embedder: Literal["local", "none"] = Field("local", description="`local`: the bundled model; `none`: text only.")
-    embedder_threads: NotNegative = Field(0, description="Threads of the bundled model; 0: one per core, at most 4.")
-    max_vectors_per_entry: Positive = Field(32, description="Long text gets a vector per piece, up to this many.")
-    max_vectors_per_append: Positive = Field(
-        2048, description="Vectors made before an append answers; turns beyond are found by text and stay `pending`."
+    embedder: Literal["local", "none"] = Field(
+        default="local", description="`local`: the bundled model; `none`: text only."
     )
-    index_text_bytes: Positive = Field(256 * 2**10, description="How much of a turn's text is analysed for search.")
-    session_gap_s: Positive = Field(3600, description="A longer silence starts a new session (for turns appended then).")
+    embedder_threads: NotNegative = Field(
+        default=0, description="Threads of the bundled model; 0: one per core, at most 4."
+    )
+    max_vectors_per_entry: Positive = Field(
+        default=32, description="Long text gets a vector per piece, up to this many."
+    )
+    max_vectors_per_append: Positive = Field(
+        default=2048,
+        description="Vectors made before an append answers; turns beyond are found by text and stay `pending`.",
+    )
+    index_text_bytes: Positive = Field(
+        default=256 * 2**10, description="How much of a turn's text is analysed for search."
+    )
+    session_gap_s: Positive = Field(
+        default=3600, description="A longer silence starts a new session of the turns to come."
+    )
     recall_pool: Annotated[int, Field(ge=20, le=1000)] = Field(
-        100, description="Candidates taken from each of vector and text search before they are ranked."
+        default=100, description="Candidates taken from each of vector and text search before they are ranked."
     )
 
     # context
-    max_context_messages: Positive = Field(50, description="Recent turns a context looks at when the call names none.")
-    context_margin: Annotated[float, Field(ge=1, le=4)] = Field(
-        1.35, description="Safety factor on counts for formats whose tokenizer is not public."
+    max_context_messages: Positive = Field(
+        default=50, description="Recent turns a context looks at when the call names none."
     )
-    floor_recent: Share = Field(0.40, description="Share of the budget kept for recent turns.")
-    floor_summary: Share = Field(0.15, description="Share of the budget kept for the summary.")
-    floor_other: Share = Field(0.05, description="Share kept for each of facts, memories and recalled.")
+    context_margin: Annotated[float, Field(ge=1, le=4)] = Field(
+        default=1.35, description="Safety factor on counts for formats whose tokenizer is not public."
+    )
+    floor_recent: Share = Field(default=0.40, description="Share of the budget kept for recent turns.")
+    floor_summary: Share = Field(default=0.15, description="Share of the budget kept for the summary.")
+    floor_other: Share = Field(default=0.05, description="Share kept for each of facts, memories and recalled.")
 
     # compaction policy of a conversation that names none (applied by compaction, later in the road map)
-    compaction_trigger_turns: Positive = Field(50, description="Live unsummarised turns that trigger compaction.")
-    compaction_trigger_tokens: Positive = Field(8000, description="Their tokens that trigger compaction.")
-    conversation_ttl_hours: NotNegative = Field(0, description="Time to live of conversations that name none; 0: none.")
+    compaction_trigger_turns: Positive = Field(
+        default=50, description="Live unsummarised turns that trigger compaction."
+    )
+    compaction_trigger_tokens: Positive = Field(default=8000, description="Their tokens that trigger compaction.")
+    conversation_ttl_hours: NotNegative = Field(
+        default=0, description="Time to live of conversations that name none; 0: none."
+    )
 
     # telemetry
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
-    log_format: Literal["json", "console"] = Field("json", description="One JSON object a line, or text for people.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level that is logged."
+    )
+    log_format: Literal["json", "console"] = Field(
+        default="json", description="One JSON object a line, or text for people."
+    )

@@ -1,6 +1,8 @@
 """Fixtures: one server for all workers, one database for each, one app on it, a fresh tenant for every test."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,17 +23,23 @@ def _logging() -> None:
     configure_logging(Settings(log_level="error"))
 
 
-@pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this run share."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder that all workers of a run share; workers are told where it is.
+
+    Not below pytest's own folder, which is closed to other users: as root, Postgres runs as one of those.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        return
+    folder = tempfile.mkdtemp(prefix="turnkeep-test-", dir="/tmp")
+    Path(folder).chmod(0o711)
+    os.environ["TURNKEEP_TEST_FOLDER"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture(scope="session")
-def servers(run_folder: Path) -> Iterator[Servers]:
+def servers() -> Iterator[Servers]:
     """The server, started by the first worker and stopped by the last."""
-    found = Servers(run_folder / "postgres")
+    found = Servers(Path(os.environ["TURNKEEP_TEST_FOLDER"]) / "postgres")
     found.start()
     yield found
     found.stop()

@@ -27,7 +27,7 @@ create table embedding_spaces (
     model text not null,
     dimensions integer not null,
     created_at timestamptz not null default now(),
-    constraint embedding_spaces_provider_key unique (provider, model, dimensions)
+    constraint embedding_spaces_provider_model_dimensions_key unique (provider, model, dimensions)
 );
 create table tenants (
     tenant_id uuid constraint tenants_pkey primary key,

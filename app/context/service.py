@@ -75,7 +75,7 @@ class ContextBuilder:
                 caller,
                 conversation_id,
                 query=query,
-                # the best may be recent ones, which stand in the context already
+                # the best may be recent ones: assembly keeps the best k of those that are not in the window
                 k=wanted.k + len(recent.turns),
                 threshold=wanted.threshold or None,
                 participants=recent.participants,
@@ -85,9 +85,7 @@ class ContextBuilder:
             return [], [error.code]
         except AppError:
             return [], ["recall_failed"]
-        shown = {turn.id for turn in recent.turns}
-        older = [RecalledPart(item.turn, item.score) for item in recalled if item.turn.id not in shown]
-        return older[: wanted.k], degraded
+        return [RecalledPart(item.turn, item.score) for item in recalled], degraded
 
 
 def _newest_question(recent: Recent) -> str:

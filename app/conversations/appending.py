@@ -84,10 +84,7 @@ def _row(
     chain: bytes,
 ) -> TurnRow:  # fmt: skip
     draft = item.draft
-    if item.prepared is None:
-        state = "none"
-    else:
-        state = "pending" if item.prepared.vectors_due else "indexed"
+    state = "none" if item.prepared is None else "pending" if item.prepared.vectors_due else "indexed"
     return TurnRow(
         id=turn_id,
         conversation_id=head.id,

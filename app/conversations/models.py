@@ -57,9 +57,7 @@ conversations = Table(
     Column("created_at", _TIME, nullable=False),
     Column("updated_at", _TIME, nullable=False),
     Column("active_at", _TIME, nullable=False),
-    UniqueConstraint(
-        "tenant_id", "project", "external_id", name="conversations_tenant_id_project_external_id_key"
-    ),
+    UniqueConstraint("tenant_id", "project", "external_id", name="conversations_tenant_id_project_external_id_key"),
     CheckConstraint("retention in ('full', 'audit_only', 'ephemeral')", name="retention"),
     Index("conversations_active_idx", "tenant_id", "active_at", "id"),
     Index("conversations_project_idx", "tenant_id", "project", "active_at", "id"),

@@ -260,8 +260,11 @@ class Turn(BaseModel):
 
 
 class AppendResult(BaseModel):
-    """What an append did. `seq` and `head_hash` are the conversation's after its last turn; give `seq` back as
-    `expected_seq` to append only if nobody else did meanwhile."""
+    """What an append did.
+
+    `seq` and `head_hash` are the conversation's after its last turn; give `seq` back as `expected_seq` to append only
+    if nobody else did meanwhile.
+    """
 
     conversation_id: str
     turns: list[Turn]

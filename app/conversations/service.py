@@ -5,20 +5,19 @@ append is stored whole or not at all, every turn extends the hash chain and is i
 transaction, and a repeated turn id or Idempotency-Key stores nothing twice.
 """
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
 from app.conversations import store
-from app.conversations.appending import Incoming, Placed, is_searchable, new_participants, place
-from app.conversations.chain import GENESIS, content_hash
-from app.conversations.drafts import Draft, DraftLimits, make_drafts
+from app.conversations.appender import Appender
+from app.conversations.chain import GENESIS
+from app.conversations.drafts import DraftLimits
+from app.conversations.finding import get_conversation, lock_conversation
 from app.conversations.schemas import (
-    MAX_PARTICIPANTS,
     AppendResult,
     CompactionIn,
     Conversation,
@@ -33,18 +32,14 @@ from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn, conversation_view, turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
-from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.paging import Cursors, Key, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject
-from app.index.schemas import Document
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.schemas import Caller, Repeatable
 from app.tenancy.service import Tenancy
 
-_TOUCH_AFTER = timedelta(minutes=1)
-_COUNT_IN_THREAD_CHARACTERS = 20_000
-_NO_CONVERSATION = "There is no such conversation."
 _CREATED, _OK = 201, 200
 
 Order = Literal["asc", "desc"]
@@ -86,10 +81,16 @@ class Conversations:
     ) -> None:
         self._database = database
         self._tenancy = tenancy
-        self._index = index
-        self._counter = counter
         self._cursors = cursors
         self._options = options
+        self._appender = Appender(
+            database,
+            tenancy=tenancy,
+            index=index,
+            counter=counter,
+            limits=options.limits,
+            session_gap_s=options.session_gap_s,
+        )
 
     # conversations
 
@@ -101,7 +102,7 @@ class Conversations:
             if repeat is not None:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
                 if replay is not None:
-                    row = await _get(caller, tx, ConversationId(replay.result_ids[0]))
+                    row = await get_conversation(caller, tx, ConversationId(replay.result_ids[0]))
                     return conversation_view(row), replay.status == _CREATED, True
             row, created = await self._get_or_create(caller, tx, body)
             if repeat is not None:
@@ -166,7 +167,7 @@ class Conversations:
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """One conversation."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return conversation_view(await _get(caller, tx, conversation_id))
+            return conversation_view(await get_conversation(caller, tx, conversation_id))
 
     async def list_conversations(
         self, caller: Caller, *, where: ConversationFilter, order: Order, limit: int, cursor: str | None
@@ -196,7 +197,7 @@ class Conversations:
         given = body.model_fields_set
         self._check_metadata(body.metadata)
         async with self._database.transaction(caller.tenant_id) as tx:
-            row = await _lock(caller, tx, conversation_id)
+            row = await lock_conversation(caller, tx, conversation_id)
             await store.update_conversation(
                 tx,
                 caller.tenant_id,
@@ -209,15 +210,15 @@ class Conversations:
                 facts={**row.facts, **body.facts.model_dump(exclude_unset=True)},
                 ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
             )
-            return conversation_view(await _get(caller, tx, conversation_id))
+            return conversation_view(await get_conversation(caller, tx, conversation_id))
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""
         return await store.delete_conversation(tx, caller.tenant_id, conversation_id)
 
     async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
-        """Hold a conversation until the transaction ends, so that nothing is appended meanwhile; NotFound without it."""
-        await _lock(caller, tx, conversation_id)
+        """Hold a conversation until the transaction ends: nothing is appended meanwhile. NotFound without it."""
+        await lock_conversation(caller, tx, conversation_id)
 
     # turns
 
@@ -235,147 +236,9 @@ class Conversations:
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
         Invalid where a turn breaks a rule.
         """
-        drafts = make_drafts(turns, limits=self._options.limits, now=datetime.now(UTC))
-        if repeat is not None:
-            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
-                if replay is not None:
-                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
-        incoming = await self._work_out(drafts)
-        async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.claim(caller, tx, request=repeat)
-                if replay is not None:
-                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
-            rows, stored = await self._store(caller, tx, conversation_id, incoming, expected_seq)
-            if repeat is not None:
-                await self._tenancy.remember(
-                    caller,
-                    tx,
-                    request=repeat,
-                    status=_CREATED if stored else _OK,
-                    result_ids=[row.id for row in rows],
-                )
-        return _append_result(rows), stored, False
-
-    async def _work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
-        """Count tokens and prepare the index, with no transaction open."""
-        texts = [draft.text for draft in drafts]
-        if sum(map(len, texts)) > _COUNT_IN_THREAD_CHARACTERS:
-            counts = await asyncio.to_thread(lambda: [self._counter.count(text) for text in texts])
-        else:
-            counts = [self._counter.count(text) for text in texts]
-        now = datetime.now(UTC)
-        documents = [
-            Document(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
-        ]
-        prepared = iter(await self._index.prepare(documents))
-        return [
-            Incoming(draft, count, next(prepared) if is_searchable(draft) else None)
-            for draft, count in zip(drafts, counts, strict=True)
-        ]
-
-    async def _store(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        conversation_id: ConversationId,
-        incoming: Sequence[Incoming],
-        expected_seq: int | None,
-    ) -> tuple[list[TurnRow], bool]:
-        head = await _lock(caller, tx, conversation_id)
-        known = await self._known(caller, tx, conversation_id, incoming)
-        fresh = [item for item in incoming if item.draft.id is None or item.draft.id not in known]
-        placed: Placed | None = None
-        if fresh:
-            if expected_seq is not None and expected_seq != head.last_seq:
-                raise Conflict(
-                    "conversation_advanced",
-                    "The conversation is not at the expected seq; read on from it and decide again.",
-                    fields=[FieldError("/expected_seq", "not the conversation's seq")],
-                    extra={"seq": head.last_seq},
-                )
-            await self._check_answers(caller, tx, conversation_id, incoming)
-            placed = place(head, fresh, session_gap_s=self._options.session_gap_s)
-            await self._write(caller, tx, head, placed, [item.draft for item in fresh])
-        new_rows = iter(placed.rows if placed else ())
-        rows = [
-            known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
-            for item in incoming
-        ]
-        return rows, placed is not None
-
-    async def _write(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, placed: Placed, drafts: Sequence[Draft]
-    ) -> None:
-        conversation_id = ConversationId(head.id)
-        await store.insert_turns(tx, caller.tenant_id, placed.rows)
-        await self._index.write(caller, tx, entries=placed.entries)
-        await store.update_head(
-            tx,
-            caller.tenant_id,
-            conversation_id,
-            last_seq=placed.last_seq,
-            rev=placed.rev,
-            turn_count=placed.turn_count,
-            token_count=placed.token_count,
-            chain_hash=placed.chain,
-            session=placed.session,
-            last_occurred_at=placed.last_occurred_at,
-            updated_at=head.now,
+        return await self._appender.append(
+            caller, conversation_id, turns=turns, expected_seq=expected_seq, repeat=repeat
         )
-        participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
-        if participants is not None or head.now - head.active_at >= _TOUCH_AFTER:
-            await store.touch_conversation(
-                tx,
-                caller.tenant_id,
-                conversation_id,
-                active_at=head.now if head.now - head.active_at >= _TOUCH_AFTER else head.active_at,
-                participants=head.participants if participants is None else participants,
-            )
-
-    async def _known(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, incoming: Sequence[Incoming]
-    ) -> dict[UUID, TurnRow]:
-        """Turns of this append that are stored already, by id; a different body under the same id is a Conflict."""
-        ids = [item.draft.id for item in incoming if item.draft.id is not None]
-        if not ids:
-            return {}
-        known = await store.find_turns(tx, caller.tenant_id, ids)
-        wrong = [
-            FieldError(f"/turns/{index}/id", "a turn of this id has another body, or is of another conversation")
-            for index, item in enumerate(incoming)
-            if item.draft.id in known and not _same(known[item.draft.id], item.draft, conversation_id)
-        ]
-        if wrong:
-            raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
-        return known
-
-    async def _check_answers(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, incoming: Sequence[Incoming]
-    ) -> None:
-        """Every tool result answers a call made before it, in this append or in the conversation."""
-        called: set[str] = set()
-        open_questions: list[tuple[str, FieldError]] = []
-        for index, item in enumerate(incoming):
-            for number, call_id in enumerate(item.draft.answered_ids):
-                if call_id not in called:
-                    at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
-                    error = FieldError(f"/turns/{index}/{at}", "no turn before it made this call")
-                    open_questions.append((call_id, error))
-            called.update(item.draft.call_ids)
-        if open_questions:
-            ids = [call_id for call_id, _ in open_questions]
-            earlier = await store.open_call_ids(tx, caller.tenant_id, conversation_id, ids)
-            wrong = [error for call_id, error in open_questions if call_id not in earlier]
-            if wrong:
-                raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=wrong)
-
-    async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> AppendResult:
-        rows = await store.find_turns(tx, caller.tenant_id, replay.result_ids)
-        if len(rows) != len(replay.result_ids):
-            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
-        return _append_result([rows[turn_id] for turn_id in replay.result_ids])
 
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """One turn of a conversation."""
@@ -415,7 +278,7 @@ class Conversations:
                 limit=limit + 1,
             )
             if not rows:
-                await _get(caller, tx, conversation_id)
+                await get_conversation(caller, tx, conversation_id)
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_position_key)
         return Page[Turn](
             object="list",
@@ -431,7 +294,7 @@ class Conversations:
     ) -> Recent:
         """The newest live turns as contexts see them. `actors` narrows; results of tools stay with their calls."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            head = await _get(caller, tx, conversation_id)
+            head = await get_conversation(caller, tx, conversation_id)
             rows = await store.list_turns(
                 tx,
                 caller.tenant_id,
@@ -484,40 +347,9 @@ class Conversations:
         return [turn_view(row) for row in rows]
 
 
-async def _get(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
-    row = await store.find_conversation(tx, caller.tenant_id, conversation_id)
-    if row is None:
-        raise NotFound("not_found", _NO_CONVERSATION)
-    return row
-
-
-async def _lock(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
-    row = await store.lock_conversation(tx, caller.tenant_id, conversation_id)
-    if row is None:
-        raise NotFound("not_found", _NO_CONVERSATION)
-    return row
-
-
 def _participants(given: Sequence[Participant]) -> list[JsonObject]:
     by_actor = {item.actor: item.model_dump() for item in given}
     return list(by_actor.values())
-
-
-def _same(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:
-    if row.conversation_id != conversation_id or row.salt is None:
-        return False
-    return content_hash(row.salt, draft.form(row.created_at)) == row.content_hash
-
-
-def _append_result(rows: Sequence[TurnRow]) -> AppendResult:
-    last = max(rows, key=lambda row: row.seq or 0)
-    return AppendResult(
-        conversation_id=format_id(last.conversation_id),
-        turns=[turn_view(row) for row in rows],
-        seq=last.seq or 0,
-        rev=last.rev,
-        head_hash=(last.chain_hash or b"").hex(),
-    )
 
 
 def _activity_key(row: ConversationRow) -> Key:

@@ -160,7 +160,7 @@ async def find_conversation(
 ) -> ConversationRow | None:
     """One conversation by its id."""
     row = await tx.fetchrow(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",  # noqa: S608
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",
         tenant_id,
         conversation_id,
     )
@@ -172,7 +172,7 @@ async def find_by_external_id(
 ) -> ConversationRow | None:
     """One conversation by the caller's own name for it."""
     row = await tx.fetchrow(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS}"  # noqa: S608
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS}"
         " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3",
         tenant_id,
         project,
@@ -186,8 +186,7 @@ async def lock_conversation(
 ) -> ConversationRow | None:
     """One conversation, its head locked until the transaction ends."""
     row = await tx.fetchrow(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2"  # noqa: S608
-        " for update of h",
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2 for update of h",
         tenant_id,
         conversation_id,
     )
@@ -219,7 +218,7 @@ async def list_conversations(
         conditions.append(f"(c.active_at, c.id) {beyond} (${len(args) - 1}, ${len(args)})")
     args.append(limit)
     rows = await tx.fetch(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where {' and '.join(conditions)}"  # noqa: S608
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where {' and '.join(conditions)}"
         f" order by c.active_at {direction}, c.id {direction} limit ${len(args)}",
         *args,
     )

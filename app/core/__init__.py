@@ -1,0 +1,1 @@
+"""Technology without product words."""

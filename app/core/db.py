@@ -8,7 +8,7 @@ the outside world can ask whether a transaction is open (`refuse_in_transaction`
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class Transaction:
 
 
 def encode_vector(value: FloatVector | bytes) -> bytes:
-    """pgvector's binary form: dimensions, a spare word, big-endian floats (its text form is 8 times slower).
+    """Pgvector's binary form: dimensions, a spare word, big-endian floats (its text form is 8 times slower).
 
     What is encoded already passes: in an array of vectors the driver would take an array for a nested one.
     """
@@ -178,7 +178,7 @@ class Database:
             )
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: TenantId, *, read_only: bool = False) -> AsyncIterator[Transaction]:
+    async def transaction(self, tenant_id: TenantId, *, read_only: bool = False) -> AsyncGenerator[Transaction]:
         """Everything inside happens in one transaction of one tenant, and is durable when the block has ended."""
         mode = " read only" if read_only else ""
         # a UUID's own text is safe to place in SQL; a function call instead of SET LOCAL would not reach Citus workers
@@ -186,13 +186,13 @@ class Database:
             yield transaction
 
     @asynccontextmanager
-    async def across_tenants(self) -> AsyncIterator[Transaction]:
+    async def across_tenants(self) -> AsyncGenerator[Transaction]:
         """A transaction that belongs to no tenant; only the ops role sees rows in it."""
         async with self._run("begin", None) as transaction:
             yield transaction
 
     @asynccontextmanager
-    async def _run(self, begin: str, tenant_id: TenantId | None) -> AsyncIterator[Transaction]:
+    async def _run(self, begin: str, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
         if self._inside.get():
             raise RuntimeError("a transaction is open already: the outermost service owns it")
         if self._pool is None:

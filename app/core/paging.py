@@ -54,7 +54,9 @@ class Cursors:
             raise Invalid(
                 "cursor_invalid",
                 "This cursor is not one of this list; start again without it.",
-                fields=[FieldError("/cursor", "a cursor is good for the list, filters and order that gave it", "query")],
+                fields=[
+                    FieldError("/cursor", "a cursor is good for the list, filters and order that gave it", "query")
+                ],
             )
         return cast("Key", json.loads(body))
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
-from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from alembic import command
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.errors import Unavailable
 
@@ -137,9 +137,7 @@ async def _check_versions(connection: "asyncpg.Connection[asyncpg.Record]") -> N
         raise Unavailable("postgres_unusable", "Turnkeep needs Postgres 15 or newer.")
     version = str(await connection.fetchval("select extversion from pg_extension where extname = 'vector'"))
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_VECTOR:
-        raise Unavailable(
-            "postgres_unusable", "Turnkeep needs pgvector 0.8 or newer: alter extension vector update;"
-        )
+        raise Unavailable("postgres_unusable", "Turnkeep needs pgvector 0.8 or newer: alter extension vector update;")
 
 
 def sqlalchemy_url(url: str) -> str:

@@ -113,7 +113,7 @@ class Server:
             try:
                 await asyncio.to_thread(embedded.start)
             except AppError as error:
-                log.error("postgres.restart_failed", code=error.code)
+                log.warning("postgres.restart_failed", code=error.code)
 
 
 async def _answering(work: Awaitable[T]) -> T:

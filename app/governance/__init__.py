@@ -1,0 +1,1 @@
+"""What may be deleted, and everything that goes with it."""

@@ -1,0 +1,1 @@
+"""One search index for everything that can be recalled."""

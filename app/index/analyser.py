@@ -10,9 +10,8 @@ import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
 
-import Stemmer
-
 from app.index.schemas import Analysis
+from app.index.stemmer import english_stemmer
 
 _MAX_LEXEME = 64
 _MAX_POSITION = 16_383
@@ -21,7 +20,7 @@ _MAX_POSITIONS = 255
 _MAX_TSVECTOR_BYTES = 700_000
 
 _MARKS = re.compile(r"[\u0300-\u036f]+")
-_APOSTROPHES = re.compile(r"(?<=\w)['’ʼ](?=\w)")
+_APOSTROPHES = re.compile(r"(?<=\w)['\u2019\u02bc](?=\w)")
 # blocks whose vowel signs are no word characters to `re`, though they are parts of words
 _MARKED = r"\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
 _SPACELESS = (
@@ -32,15 +31,155 @@ _WORDS = re.compile(rf"[{_SPACELESS}]+|(?:(?![{_SPACELESS}])(?:[^\W_]|[{_MARKED}
 _SPACELESS_RUN = re.compile(rf"[{_SPACELESS}]")
 
 STOP_WORDS = frozenset(
-    """
-    a about above after again against all am an and any are arent as at be because been before being below between both
-    but by can cant could couldnt did didnt do does doesnt doing dont down during each few for from further had hadnt
-    has hasnt have havent having he her here hers herself him himself his how i id if ill im in into is isnt it its
-    itself ive just me more most my myself no nor not now of off on once only or other our ours ourselves out over own
-    same she should so some such than that thats the their theirs them themselves then there these they this those
-    through to too under until up very was wasnt we were werent what whats when where which while who whom whose why
-    will with wont would wouldnt you your yours yourself yourselves
-    """.split()
+    [
+        "a",
+        "about",
+        "above",
+        "after",
+        "again",
+        "against",
+        "all",
+        "am",
+        "an",
+        "and",
+        "any",
+        "are",
+        "arent",
+        "as",
+        "at",
+        "be",
+        "because",
+        "been",
+        "before",
+        "being",
+        "below",
+        "between",
+        "both",
+        "but",
+        "by",
+        "can",
+        "cant",
+        "could",
+        "couldnt",
+        "did",
+        "didnt",
+        "do",
+        "does",
+        "doesnt",
+        "doing",
+        "dont",
+        "down",
+        "during",
+        "each",
+        "few",
+        "for",
+        "from",
+        "further",
+        "had",
+        "hadnt",
+        "has",
+        "hasnt",
+        "have",
+        "havent",
+        "having",
+        "he",
+        "her",
+        "here",
+        "hers",
+        "herself",
+        "him",
+        "himself",
+        "his",
+        "how",
+        "i",
+        "id",
+        "if",
+        "ill",
+        "im",
+        "in",
+        "into",
+        "is",
+        "isnt",
+        "it",
+        "its",
+        "itself",
+        "ive",
+        "just",
+        "me",
+        "more",
+        "most",
+        "my",
+        "myself",
+        "no",
+        "nor",
+        "not",
+        "now",
+        "of",
+        "off",
+        "on",
+        "once",
+        "only",
+        "or",
+        "other",
+        "our",
+        "ours",
+        "ourselves",
+        "out",
+        "over",
+        "own",
+        "same",
+        "she",
+        "should",
+        "so",
+        "some",
+        "such",
+        "than",
+        "that",
+        "thats",
+        "the",
+        "their",
+        "theirs",
+        "them",
+        "themselves",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "through",
+        "to",
+        "too",
+        "under",
+        "until",
+        "up",
+        "very",
+        "was",
+        "wasnt",
+        "we",
+        "were",
+        "werent",
+        "what",
+        "whats",
+        "when",
+        "where",
+        "which",
+        "while",
+        "who",
+        "whom",
+        "whose",
+        "why",
+        "will",
+        "with",
+        "wont",
+        "would",
+        "wouldnt",
+        "you",
+        "your",
+        "yours",
+        "yourself",
+        "yourselves",
+    ]
 )
 
 
@@ -61,7 +200,7 @@ class Analyser:
     """Turns texts into lexemes. Not for use by two threads at once (the stemmer keeps state)."""
 
     def __init__(self) -> None:
-        self._stemmer = Stemmer.Stemmer("english")
+        self._stemmer = english_stemmer()
 
     def lexemes(self, text: str, *, query: bool) -> list[str]:
         """The lexemes of a text in order. In a query, a run of spaceless script gives its pairs alone."""

@@ -158,6 +158,4 @@ async def ensure_space(ops: Database, embedder: Embedder | None) -> int:
         return 0
     space = embedder.space
     async with ops.across_tenants() as tx:
-        return await store.ensure_space(
-            tx, provider=space.provider, model=space.model, dimensions=space.dimensions
-        )
+        return await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)

@@ -136,6 +136,34 @@ class _Search:
             conditions.append(f"e.metadata @> {self.arg(scope.metadata)}::jsonb")
         return " and ".join(conditions)
 
+    def cosines(self, scope: Scope, space_id: int, vector: FloatVector | None) -> str:
+        if vector is None:
+            return "select null::uuid as entry_id, null::float8 as cosine where false"
+        same = ""
+        if scope.conversation_ids is not None:
+            same = f" and v.conversation_id = any({self.arg(list(scope.conversation_ids))}::uuid[])"
+        # the space stands in the text, not in the arguments: a partial index is lost to a parameter
+        return f"""
+            select s.entry_id, max(1 - (v.embedding <=> {self.arg(vector)})) as cosine
+            from scope s
+            join vectors v on v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = s.entry_id{same}
+            group by s.entry_id"""  # noqa: S608
+
+    def hits(self, lexemes: Sequence[str], *, narrow: bool) -> str:
+        if not lexemes:
+            return "select null::uuid as entry_id, 0 as doc_length, '' as lexeme, 0 as tf where false"
+        asked, wanted = self.arg(any_of(lexemes)), self.arg(list(lexemes))
+        # a whole tenant's entries go through the text index, which row security leaves to a function of its own;
+        # those of some conversations are few and lie side by side
+        if narrow:
+            matching, found = "scope s", f"s.lexemes @@ {asked}::text::tsquery and"
+        else:
+            matching, found = f"match_entries({asked}::text::tsquery) m join scope s using (entry_id)", ""
+        return f"""
+            select s.entry_id, s.doc_length, l.lexeme, cardinality(l.positions) as tf
+            from {matching} cross join lateral unnest({"s" if narrow else "m"}.lexemes) l
+            where {found} l.lexeme = any({wanted}::text[])"""  # noqa: S608
+
 
 def search_statement(
     tenant_id: TenantId,
@@ -150,32 +178,11 @@ def search_statement(
     search = _Search(tenant_id)
     where = search.where(scope)
     narrow = scope.conversation_ids is not None
-    if vector is None:
-        cosine = "select null::uuid as entry_id, null::float8 as cosine where false"
-    else:
-        same = f" and v.conversation_id = any({search.arg(list(scope.conversation_ids or ()))}::uuid[])" if narrow else ""
-        # the space stands in the text, not in the arguments: a partial index is lost to a parameter
-        cosine = f"""
-            select s.entry_id, max(1 - (v.embedding <=> {search.arg(vector)})) as cosine
-            from scope s join vectors v on v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = s.entry_id{same}
-            group by s.entry_id"""  # noqa: S608
-    if not lexemes:
-        hits = "select null::uuid as entry_id, 0 as doc_length, '' as lexeme, 0 as tf where false"
-    else:
-        asked, wanted = search.arg(any_of(lexemes)), search.arg(list(lexemes))
-        # a whole tenant's entries go through the text index, which row security leaves to a function of its own;
-        # those of some conversations are few and lie side by side
-        if narrow:
-            matching, found = "scope s", f"s.lexemes @@ {asked}::text::tsquery and"
-        else:
-            matching, found = f"match_entries({asked}::text::tsquery) m join scope s using (entry_id)", ""
-        hits = f"""
-            select s.entry_id, s.doc_length, l.lexeme, cardinality(l.positions) as tf
-            from {matching} cross join lateral unnest({"s" if narrow else "m"}.lexemes) l
-            where {found} l.lexeme = any({wanted}::text[])"""  # noqa: S608
+    cosines = search.cosines(scope, space_id, vector)
+    hits = search.hits(lexemes, narrow=narrow)
     best = search.arg(pool)
     # what still waits for its vector competes all the same
-    waiting = f"union (select entry_id from scope where vectors_due limit {best})" if vector is not None else ""
+    waiting = "" if vector is None else f"union (select entry_id from scope where vectors_due limit {best})"  # noqa: S608
     lexeme_column = ", e.lexemes" if narrow else ""
     sql = f"""
         with scope as materialized (
@@ -188,7 +195,7 @@ def search_statement(
                    coalesce(bool_or(vectors_due), false) as pending
             from scope
         ),
-        cosines as ({cosine}),
+        cosines as ({cosines}),
         hits as ({hits}),
         frequencies as (select lexeme, count(*)::float8 as df from hits group by lexeme),
         texts as (

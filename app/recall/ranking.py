@@ -1,6 +1,6 @@
 """How candidates become an order. Pure.
 
-Method: scores by vector and by words are brought to 0–1 over the pool and added with weights 0.6 and 0.4 (reciprocal
+Method: scores by vector and by words are brought to 0 to 1 over the pool and added with weights 0.6 and 0.4 (reciprocal
 rank fusion did worse than words alone on LoCoMo); then + 0.1 for turns of the one actor the query names, + 0.3 of the
 mean of the session's three best, + 0.3 of the better neighbour's score in the same session. Few and round numbers on
 purpose; `bench/replay.py` measures what they give.
@@ -69,13 +69,13 @@ def without_names(query: str, participants: Iterable[Participant]) -> str:
 
 
 def _bare(word: str) -> str:
-    found = words(re.sub(r"['’]s\b", "", word))
+    found = words(re.sub(r"['\u2019]s\b", "", word))
     return found[0] if len(found) == 1 else ""
 
 
 def read_intent(query: str, participants: Sequence[Participant]) -> Intent:
     """Who the query is about. A name counts when it means exactly one participant."""
-    asked = set(words(re.sub(r"['’]s\b", "", query)))
+    asked = set(words(re.sub(r"['\u2019]s\b", "", query)))
     named = [participant.actor for participant in participants if names_of(participant) & asked]
     if len(named) == 1:
         return Intent(actor=named[0])
@@ -100,8 +100,10 @@ def rank(candidates: Sequence[Candidate], intent: Intent, *, by_vector: bool, by
     if not candidates:
         return []
     lowest = min((c.cosine for c in candidates if c.cosine is not None), default=0.0)
-    vector = _scaled([lowest if c.cosine is None else c.cosine for c in candidates])
     text = _scaled([c.bm25 for c in candidates])
+    vector = _scaled([lowest if c.cosine is None else c.cosine for c in candidates])
+    # what still waits for its vector is judged by words alone
+    vector = [t if c.cosine is None else v for c, v, t in zip(candidates, vector, text, strict=True)]
     vector_weight, text_weight = _weights(by_vector=by_vector, by_text=by_text)
     fused = [vector_weight * v + text_weight * t for v, t in zip(vector, text, strict=True)]
     actor = [_actor_bonus(candidate, intent) for candidate in candidates]

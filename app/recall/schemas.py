@@ -55,7 +55,7 @@ class Recall(ConversationRecall):
 class Explanation(BaseModel):
     """Why a hit stands where it stands: `score` is the sum of `fused` and the three bonuses.
 
-    `cosine` and `bm25` are the raw scores; `vector` and `text` the same, brought to 0–1 over the candidates;
+    `cosine` and `bm25` are the raw scores; `vector` and `text` the same, brought to 0 to 1 over the candidates;
     `fused` their weighted sum. `words` are the query's lexemes that were searched for.
     """
 

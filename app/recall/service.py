@@ -156,9 +156,7 @@ class Recaller:
         found = await self._index.search(caller, tx, scope=scope, query=query, at_least=request.k)
         everybody = {p.actor: p for some in people.values() for p in some}
         intent = read_intent(request.query, list(everybody.values()))
-        ranked = rank(
-            found.candidates, intent, by_vector=query.vector is not None, by_text=bool(query.lexemes)
-        )
+        ranked = rank(found.candidates, intent, by_vector=query.vector is not None, by_text=bool(query.lexemes))
         if request.threshold is not None and query.vector is not None:
             ranked = [item for item in ranked if (item.candidate.cosine or 0.0) >= request.threshold]
         degraded = [query.degraded] if query.degraded else []

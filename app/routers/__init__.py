@@ -1,0 +1,1 @@
+"""REST: parse, authenticate, call one service method, shape the answer."""

@@ -9,7 +9,7 @@ import email.message
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 import numpy as np
 from fastapi import Request, Response, params
@@ -22,7 +22,6 @@ from app.settings import Settings
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 
-_Hook = Callable[[str], object]
 _Place = tuple[tuple[str | int, ...], object]
 _FOLD_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NOT_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b'"[]{}')
@@ -42,10 +41,14 @@ _REFUSALS: Final = {
 }
 
 
+BodyGuard: TypeAlias = Callable[[Request], Coroutine[object, object, None]]
+
+
 class StrictJsonRoute(APIRoute):
     """A route whose JSON body is strict. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
     The depth is bounded by `max_json_depth` of the settings that the application keeps as `app.state.settings`.
+    `app.state.body_guard` is awaited before anything of a body is read: it refuses whom the work is not done for.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
@@ -55,6 +58,9 @@ class StrictJsonRoute(APIRoute):
             return handler
 
         async def handle_strictly(request: Request) -> Response:
+            guard = cast("BodyGuard | None", getattr(request.app.state, "body_guard", None))
+            if guard is not None:
+                await guard(request)
             body = await request.body()
             parsed: JsonValue = None
             if body:
@@ -107,12 +113,12 @@ def parse_json(body: bytes, *, max_depth: int) -> JsonValue:
         raise _malformed(f"The body is not UTF-8 at byte {error.start}.") from None
     # without its escapes of backslashes and quotes, every other quote in a JSON text opens or closes a string
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in body else body
-    if _depth(unescaped) > max_depth:
+    if _nests_deeper(unescaped, max_depth):
         raise _too_deep(text, max_depth)
     digits = body.translate(_FOLD_DIGITS)
-    exact_numbers = any(suspect in digits for suspect in _SUSPICIOUS_NUMBERS)
+    exact = any(suspect in digits for suspect in _SUSPICIOUS_NUMBERS)
     try:
-        parsed = _load(text, _unique, _exact_int if exact_numbers else None, _exact_float if exact_numbers else None)
+        parsed = _load(text, _EXACT_DECODER if exact else _DECODER)
     except _RefusedError as refused:
         raise _refusal(text, refused.code) from None
     if _has_bad_escape(unescaped):
@@ -120,16 +126,9 @@ def parse_json(body: bytes, *, max_depth: int) -> JsonValue:
     return cast("JsonValue", parsed)
 
 
-def _load(
-    text: str, members: Callable[[list[tuple[str, object]]], object], integer: _Hook | None, real: _Hook | None
-) -> object:
+def _load(text: str, decoder: json.JSONDecoder) -> object:
     try:
-        return cast(
-            "object",
-            json.loads(
-                text, object_pairs_hook=members, parse_int=integer, parse_float=real, parse_constant=_refuse_constant
-            ),
-        )
+        return cast("object", decoder.decode(text))
     except json.JSONDecodeError as error:
         message = f"The body is not JSON at line {error.lineno}, column {error.colno} (character {error.pos})."
         raise _malformed(message) from None
@@ -160,14 +159,14 @@ def _exact_float(digits: str) -> float:
     return value
 
 
-def _depth(unescaped: bytes) -> int:
-    """Return how deep a JSON text nests; of what is not JSON, how deep it does before a parser stops, at least."""
+def _nests_deeper(unescaped: bytes, max_depth: int) -> bool:
+    """Say whether a JSON text nests too deeply; of what is not JSON, whether it could before a parser stops."""
     skeleton = unescaped.translate(_FOLD_BRACKETS, _NOT_STRUCTURE).replace(b'""', b"")
     outside_strings = b"".join(skeleton.split(b'"')[::2])
-    if not outside_strings:
-        return 0
+    if outside_strings.count(b"[") <= max_depth:
+        return False
     steps = ord("\\") - np.frombuffer(outside_strings, dtype=np.uint8).astype(np.int8)  # [ is +1 and ] is -1
-    return int(np.cumsum(steps, dtype=np.int32).max())
+    return int(np.cumsum(steps, dtype=np.int32).max()) > max_depth
 
 
 def _has_bad_escape(unescaped: bytes) -> bool:
@@ -221,7 +220,7 @@ def _pointer_to_depth(text: str, max_depth: int) -> str:
 def _refusal(text: str, code: str) -> Invalid:
     """Find the place of what the parser refused: parse again into a form that can hold it, and walk that."""
     path: tuple[str | int, ...] = ()
-    for place, value in _walk(_load(text, _Members, _int_or_bad, _float_or_bad)):
+    for place, value in _walk(_load(text, _TOLERANT_DECODER)):
         if found := _fault(value):
             path, code = place, found
             break
@@ -277,3 +276,13 @@ def _children(path: tuple[str | int, ...], container: list[object]) -> Iterator[
         members = cast("list[tuple[str, object]]", container)
         return (((*path, name), member) for name, member in members)
     return (((*path, index), item) for index, item in enumerate(container))
+
+
+# made once: making one costs as much as parsing a short body
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_EXACT_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_int=_exact_int, parse_float=_exact_float, parse_constant=_refuse_constant
+)
+_TOLERANT_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_Members, parse_int=_int_or_bad, parse_float=_float_or_bad, parse_constant=_refuse_constant
+)

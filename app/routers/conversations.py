@@ -46,9 +46,7 @@ async def list_conversations(
 ) -> Page[Conversation]:
     """List conversations, latest activity first (`active_at`, which moves at most once a minute)."""
     where = ConversationFilter(project, external_id, owner, participant)
-    return await services.conversations.list_conversations(
-        caller, where=where, order=order, limit=limit, cursor=cursor
-    )
+    return await services.conversations.list_conversations(caller, where=where, order=order, limit=limit, cursor=cursor)
 
 
 @router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))

@@ -1,7 +1,6 @@
 """What every route takes in the same way: who asks, which conversation, how much of a list."""
 
 from typing import Annotated, Literal, TypeAlias, cast
-from uuid import UUID
 
 from fastapi import Depends, Header, Path, Query, Request
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
@@ -36,6 +35,11 @@ async def get_caller(
     return caller
 
 
+async def require_caller(request: Request) -> None:
+    """Refuse a request without a good key before anything of its body is read."""
+    await get_caller(request, get_container(request), await _bearer(request), await _header(request))
+
+
 async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
     """A caller whose key may read."""
     caller.require(Scope.READ)
@@ -55,11 +59,11 @@ Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
 def _conversation_id(
     conversation_id: Annotated[IdIn, Path(description="The conversation's id: a ULID or a UUID.")],
 ) -> ConversationId:
-    return ConversationId(cast("UUID", conversation_id))
+    return ConversationId(conversation_id)
 
 
 def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or a UUID.")]) -> TurnId:
-    return TurnId(cast("UUID", turn_id))
+    return TurnId(turn_id)
 
 
 ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id)]

@@ -186,9 +186,7 @@ class Tenancy:
     async def claim(self, caller: Caller, tx: Transaction, *, request: Repeatable) -> Replay | None:
         """Hold the key for this transaction; gives the replay if the first one has ended meanwhile."""
         if not await store.try_lock_repeat(tx, caller.tenant_id, request.key):
-            raise Busy(
-                "resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1
-            )
+            raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
         return await self.find_replay(caller, tx, request=request)
 
     async def remember(

@@ -60,9 +60,7 @@ async def any_tenant(tx: Transaction) -> bool:
 
 async def add_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> None:
     """Make a tenant unless it exists (ops role)."""
-    await tx.execute(
-        "insert into tenants (tenant_id, name) values ($1, $2) on conflict do nothing", tenant_id, name
-    )
+    await tx.execute("insert into tenants (tenant_id, name) values ($1, $2) on conflict do nothing", tenant_id, name)
 
 
 async def tenant_exists(tx: Transaction, tenant_id: TenantId) -> bool:

@@ -151,7 +151,5 @@ async def test_idempotency_key_creates_once_and_refuses_another_body(client: Cli
     assert "Idempotent-Replayed" not in first.headers
     assert again.headers["Idempotent-Replayed"] == "true"
     assert again.json() == first.json()
-    problem(
-        await client.post("/v1/conversations", json={"title": "Two"}, headers=headers), 409, "idempotency_mismatch"
-    )
+    problem(await client.post("/v1/conversations", json={"title": "Two"}, headers=headers), 409, "idempotency_mismatch")
     assert len((await client.get("/v1/conversations")).json()["data"]) == 1

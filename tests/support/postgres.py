@@ -51,7 +51,9 @@ class Servers:
         assert self._given is not None
         parts = urlsplit(self._given)
         host = re.sub(r"^.*@", "", parts.netloc)
-        return urlunsplit(parts._replace(netloc=parts.netloc if role is None else f"{role}@{host}", path=f"/{database}"))
+        return urlunsplit(
+            parts._replace(netloc=parts.netloc if role is None else f"{role}@{host}", path=f"/{database}")
+        )
 
     def database(self, name: str) -> TestDatabase:
         return TestDatabase(

@@ -267,6 +267,23 @@ def test_of_what_was_recalled_the_best_k_outside_the_window_are_shown() -> None:
     assert reason(made, "t4", "recalled") == "the 2 best are enough"
 
 
+def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_its_pieces() -> None:
+    class Steep(FakeCounter):
+        def count(self, text: str) -> int:
+            return len(text) + (500 if len(text) > 300 else 0)
+
+    recalled = [RecalledPart(turn(50 + n, content="x" * 40), n / 10) for n in range(6)]
+    made = assemble(
+        ContextParts(None, talk(1, 3), more_before=False, facts=[TextPart("f", "tea")], recalled=recalled),
+        request=ContextRequest(token_budget=700),
+        counter=Steep(),
+        policy=Policy(),
+    )
+    assert made.usage.used <= 700
+    assert made.included.turn_ids == ["t1", "t2", "t3", "t54", "t55"]
+    assert made.included.fact_ids == ["f"]
+
+
 def test_no_section_starves_another() -> None:
     recent = [turn(n, Role.USER, "word " * 30) for n in range(40, 90)]
     budget = 4000

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 import httpx
+import pydantic
 import pytest
 import structlog
 from fastapi import APIRouter, FastAPI, Header, HTTPException, Query, WebSocket
@@ -19,35 +20,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    HttpUrl,
-    JsonValue,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 from pydantic_core import PydanticCustomError
 from pydantic_core._pydantic_core import list_all_errors
 
+from app.core import errors
 from app.core.error_codes import ERROR_CODES
-from app.core.errors import (
-    AppError,
-    Busy,
-    Conflict,
-    FieldError,
-    Forbidden,
-    Invalid,
-    Malformed,
-    NotFound,
-    RateLimited,
-    TooLarge,
-    Unauthenticated,
-    Unavailable,
-)
+from app.core.errors import AppError, FieldError
 from app.core.ids import parse_id
 from app.core.telemetry import configure_logging
 from app.routers import problems
@@ -103,7 +82,7 @@ class Turn(BaseModel):
     own: int = 0
     metadata: dict[str, int | list[int]] = Field(default_factory=dict[str, int | list[int]])
 
-    @field_validator("own")
+    @pydantic.field_validator("own")
     @classmethod
     def _check_own(cls, value: int) -> int:
         if value > 9:
@@ -112,7 +91,7 @@ class Turn(BaseModel):
             raise PydanticCustomError("own_quotes", "not {what}", {"what": MARKER})
         return value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check(self) -> "Turn":
         if self.role is Role.TOOL and self.content == "":
             raise ValueError("a tool turn needs content")
@@ -131,16 +110,16 @@ class Filter(BaseModel):
 
 
 KINDS: dict[str, AppError] = {
-    "malformed": Malformed("malformed_json", "No."),
-    "invalid": Invalid("invalid_request", "No.", fields=[FieldError("/turns/0/metadata/x/y", "No.")]),
-    "unauthenticated": Unauthenticated("unauthenticated", "No."),
-    "forbidden": Forbidden("forbidden", "No."),
-    "not_found": NotFound("not_found", "No."),
-    "conflict": Conflict("conversation_advanced", "No.", extra={"current_seq": 7}),
-    "busy": Busy("resource_busy", "No.", retry_after_s=1),
-    "too_large": TooLarge("body_too_large", "No."),
-    "rate_limited": RateLimited("rate_limited", "No.", retry_after_s=30),
-    "unavailable": Unavailable("database_unavailable", "No."),
+    "malformed": errors.Malformed("malformed_json", "No."),
+    "invalid": errors.Invalid("invalid_request", "No.", fields=[FieldError("/turns/0/metadata/x/y", "No.")]),
+    "unauthenticated": errors.Unauthenticated("unauthenticated", "No."),
+    "forbidden": errors.Forbidden("forbidden", "No."),
+    "not_found": errors.NotFound("not_found", "No."),
+    "conflict": errors.Conflict("conversation_advanced", "No.", extra={"current_seq": 7}),
+    "busy": errors.Busy("resource_busy", "No.", retry_after_s=1),
+    "too_large": errors.TooLarge("body_too_large", "No."),
+    "rate_limited": errors.RateLimited("rate_limited", "No.", retry_after_s=30),
+    "unavailable": errors.Unavailable("database_unavailable", "No."),
     "internal": AppError("internal_error", "No."),
 }
 

@@ -1,0 +1,26 @@
+"""Finds a conversation, or says that there is none. Absent and foreign are the same: row security hides the latter."""
+
+from app.conversations import store
+from app.conversations.store import ConversationRow
+from app.core.db import Transaction
+from app.core.errors import NotFound
+from app.core.ids import ConversationId
+from app.tenancy.schemas import Caller
+
+_NO_CONVERSATION = "There is no such conversation."
+
+
+async def get_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
+    """A conversation; NotFound without it."""
+    row = await store.find_conversation(tx, caller.tenant_id, conversation_id)
+    if row is None:
+        raise NotFound("not_found", _NO_CONVERSATION)
+    return row
+
+
+async def lock_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
+    """A conversation, held until the transaction ends; NotFound without it."""
+    row = await store.lock_conversation(tx, caller.tenant_id, conversation_id)
+    if row is None:
+        raise NotFound("not_found", _NO_CONVERSATION)
+    return row

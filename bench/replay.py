@@ -1,0 +1,406 @@
+"""Replays dialogues through the API: evidence recall, budgets kept, and latencies beside the database's own.
+
+    .venv/bin/python bench/replay.py http://127.0.0.1:8765 --key tk_... --dataset locomo10.json --data-dir data
+
+Needs a running service and a file of the LoCoMo shape, which this project neither has nor may have (CC BY-NC). Each run
+makes conversations of its own; nothing is deleted. Both people of a dialogue speak in role `user`, since neither is an
+assistant: `actor` tells them apart, and nothing in recall can profit from the role.
+
+1. Loads every dialogue in batches of varying size. 2. Asks every question once, k = 50, and looks for its evidence.
+3. Builds contexts at four budgets in all formats, and counts them again. 4. Measures latencies one at a time, in rounds
+that go through all operations and the floor, so that a noisy moment hits both.
+
+Exits with 1 when a request fails, a context breaks its budget or its own count, or a recall comes back short.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Final
+from uuid import uuid4
+
+import typer
+from client import Answer, Client, RequestFailedError, failure
+from figures import (
+    CUTS,
+    Contexts,
+    Failures,
+    Latencies,
+    Recalled,
+    print_contexts,
+    print_failures,
+    print_latencies,
+    print_recall,
+)
+from floor import Floor, embedded_url, open_floor
+from locomo import CATEGORIES, Dialogue, Question, SpokenTurn, read_dialogues
+from pydantic import BaseModel, JsonValue
+from recount import recount
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from app.providers.tokens import EncodingName, TiktokenCounter
+
+BATCH_SIZES: Final = (1, 2, 5, 10, 25, 50)
+BUDGETS: Final = (256, 1024, 4096, 16384)
+FORMATS: Final = ("openai", "openai_responses", "anthropic", "workers_ai", "canonical")
+TOKENIZERS: Final[tuple[EncodingName, ...]] = ("o200k_base", "cl100k_base")
+ESTIMATED: Final = frozenset({"anthropic", "workers_ai"})
+SYSTEM: Final = "You are a helpful assistant who remembers what was said."
+MEASURED_BATCH: Final = 10
+WARM_UP_ROUNDS: Final = 5
+UNPROCESSABLE: Final = 422
+FLOORS: Final = {
+    "append, 1 turn": "floor: insert",
+    "append, 10 turns": "floor: insert",
+    "recall, k 10": "floor: select 50",
+    "recall, k 50": "floor: select 50",
+    "context, 4,096": "floor: select 50",
+    "context, 4,096, recall": "floor: select 50",
+}
+
+
+class _Identified(BaseModel):
+    id: str
+
+
+class _Appended(BaseModel):
+    turns: list[_Identified]
+
+
+class _Hits(BaseModel):
+    data: list[_Identified]
+    degraded: list[str]
+
+
+class _Usage(BaseModel):
+    used: int
+    exact: bool
+
+
+class _Included(BaseModel):
+    turn_ids: list[str]
+
+
+class _Context(BaseModel):
+    messages: list[dict[str, JsonValue]]
+    system: str | None
+    usage: _Usage
+    included: _Included
+    degraded: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A dialogue in the service: its conversation's id, and the dataset's key of each turn id."""
+
+    dialogue: Dialogue
+    conversation_id: str
+    keys: dict[str, str]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: where it goes, and everything it finds out."""
+
+    url: str
+    key: str
+    margin: float
+    name: str
+    progress: Progress
+    recalled: Recalled = field(default_factory=Recalled)
+    contexts: Contexts = field(default_factory=Contexts)
+    latencies: Latencies = field(default_factory=Latencies)
+    failures: Failures = field(default_factory=Failures)
+    short_recalls: int = 0
+    turns_per_s: float = 0.0
+
+    def client(self) -> Client:
+        """Open a connection of its own."""
+        return Client(self.url, self.key)
+
+
+async def create(client: Client, dialogue: Dialogue, external_id: str) -> str:
+    """Create the conversation of a dialogue and give its id."""
+    body: dict[str, JsonValue] = {"external_id": external_id, "participants": list(dialogue.speakers)}
+    answer = await client.demand("create", "/v1/conversations", body)
+    return _Identified.model_validate_json(answer.body).id
+
+
+async def append(client: Client, conversation_id: str, turns: Sequence[SpokenTurn]) -> Answer:
+    """Append turns in one call."""
+    sent: list[JsonValue] = [
+        {"role": "user", "actor": turn.actor, "content": turn.text, "occurred_at": turn.occurred_at.isoformat()}
+        for turn in turns
+    ]
+    return await client.demand("append", f"/v1/conversations/{conversation_id}/turns", {"turns": sent})
+
+
+async def load_one(run: Run, dialogue: Dialogue, gate: asyncio.Semaphore) -> Loaded:
+    """Load one dialogue in batches of varying size."""
+    task = run.progress.add_task(f"load {dialogue.name}", total=len(dialogue.turns))
+    sizes = random.Random(dialogue.name)  # noqa: S311 - the same sizes in every run
+    keys: dict[str, str] = {}
+    async with gate, run.client() as client:
+        conversation_id = await create(client, dialogue, f"{run.name}/{dialogue.name}")
+        while len(keys) < len(dialogue.turns):
+            batch = dialogue.turns[len(keys) :][: sizes.choice(BATCH_SIZES)]
+            answer = await append(client, conversation_id, batch)
+            stored = _Appended.model_validate_json(answer.body).turns
+            keys.update({turn.id: said.key for turn, said in zip(stored, batch, strict=True)})
+            run.progress.advance(task, len(batch))
+    return Loaded(dialogue, conversation_id, keys)
+
+
+async def load(run: Run, dialogues: Sequence[Dialogue], concurrency: int) -> list[Loaded]:
+    """Load all dialogues, some at a time; the first failure ends the run."""
+    gate = asyncio.Semaphore(concurrency)
+    started = time.perf_counter()
+    loaded = await asyncio.gather(*(load_one(run, dialogue, gate) for dialogue in dialogues))
+    run.turns_per_s = sum(len(dialogue.turns) for dialogue in dialogues) / (time.perf_counter() - started)
+    return loaded
+
+
+async def ask(run: Run, client: Client, loaded: Loaded, question: Question) -> None:
+    """Ask one question and note where its evidence stands."""
+    body: dict[str, JsonValue] = {"query": question.text, "k": CUTS[-1]}
+    answer = await client.demand("recall", f"/v1/conversations/{loaded.conversation_id}/recall", body)
+    result = _Hits.model_validate_json(answer.body)
+    run.short_recalls += len(result.data) < min(CUTS[-1], len(loaded.keys))
+    run.recalled.degraded.update(result.degraded)
+    hits = [loaded.keys[hit.id] for hit in result.data]
+    run.recalled.note(CATEGORIES.get(question.category, str(question.category)), question.evidence, hits)
+
+
+async def ask_all(run: Run, loaded: Sequence[Loaded], concurrency: int) -> None:
+    """Ask every question that has evidence."""
+    asked = [(one, question) for one in loaded for question in one.dialogue.questions if question.evidence]
+    run.recalled.skipped = sum(len(one.dialogue.questions) for one in loaded) - len(asked)
+    task = run.progress.add_task("recall", total=len(asked))
+    remaining = iter(asked)
+
+    async def work() -> None:
+        async with run.client() as client:
+            for one, question in remaining:
+                try:
+                    await ask(run, client, one, question)
+                except RequestFailedError as error:
+                    run.failures.note(error)
+                run.progress.advance(task)
+
+    await asyncio.gather(*(work() for _ in range(concurrency)))
+
+
+def context_body(question: Question, budget: int, shape: str, tokenizer: str) -> dict[str, JsonValue]:
+    """Ask for a context with recall."""
+    return {
+        "token_budget": budget,
+        "query": question.text,
+        "semantic_recall": {"k": 10},
+        "system": SYSTEM,
+        "format": shape,
+        "tokenizer": tokenizer,
+    }
+
+
+async def build_one(run: Run, client: Client, path: str, body: dict[str, JsonValue], counter: TiktokenCounter) -> None:
+    """Build one context and count it again."""
+    answer = await client.post("context", path, body)
+    if answer.status == UNPROCESSABLE and failure("context", answer).code == "budget_too_small":
+        run.contexts.too_small += 1
+        return
+    if answer.status != 200:  # noqa: PLR2004 - success
+        raise failure("context", answer)
+    context = _Context.model_validate_json(answer.body)
+    shape, budget = str(body["format"]), body["token_budget"]
+    margin = run.margin if shape in ESTIMATED else 1.0
+    counted = recount(context.messages, context.system, counter, margin=margin)
+    run.contexts.degraded.update(context.degraded)
+    run.contexts.note(
+        budget if isinstance(budget, int) else 0,
+        shape,
+        used=context.usage.used,
+        counted=counted,
+        exact=context.usage.exact,
+        turn_ids=context.included.turn_ids,
+    )
+
+
+async def build_all(run: Run, loaded: Sequence[Loaded], concurrency: int, most: int) -> None:
+    """Build contexts for questions spread over all dialogues, at every budget, formats and tokenizers in turn."""
+    counters = {name: TiktokenCounter(name) for name in TOKENIZERS}
+    questions = [(one, question) for one in loaded for question in one.dialogue.questions]
+    random.Random(1).shuffle(questions)  # noqa: S311 - the same sample in every run
+    asked = [(one, question, budget) for one, question in questions[: most or None] for budget in BUDGETS]
+    task = run.progress.add_task("contexts", total=len(asked))
+    remaining = iter(zip(count(), asked, strict=False))
+
+    async def work() -> None:
+        async with run.client() as client:
+            for number, (one, question, budget) in remaining:
+                # a step of its own per budget, so that every budget meets every format and tokenizer
+                turn = number // len(BUDGETS) + number % len(BUDGETS)
+                shape, tokenizer = FORMATS[turn % len(FORMATS)], TOKENIZERS[turn % len(TOKENIZERS)]
+                path = f"/v1/conversations/{one.conversation_id}/context"
+                body = context_body(question, budget, shape, tokenizer)
+                try:
+                    await build_one(run, client, path, body, counters[tokenizer])
+                except RequestFailedError as error:
+                    run.failures.note(error)
+                run.progress.advance(task)
+
+    await asyncio.gather(*(work() for _ in range(concurrency)))
+
+
+async def time_call(run: Run, name: str, client: Client, path: str, body: dict[str, JsonValue]) -> None:
+    """Note how long one call takes."""
+    try:
+        answer = await client.demand(name, path, body)
+    except RequestFailedError as error:
+        run.failures.note(error)
+    else:
+        run.latencies.note(name, answer.seconds)
+
+
+async def measure_round(run: Run, client: Client, floor: Floor | None, one: Loaded, place: tuple[str, int]) -> None:
+    """One of each operation, the floor's between them. Appends go to a copy that no question is asked of."""
+    copy_id, number = place
+    turns, questions = one.dialogue.turns, one.dialogue.questions
+    if floor is not None:
+        run.latencies.note("floor: insert", await floor.insert())
+        run.latencies.note("floor: select 50", await floor.select())
+    for size, name in ((1, "append, 1 turn"), (MEASURED_BATCH, "append, 10 turns")):
+        start = number * (MEASURED_BATCH + 1) % max(1, len(turns) - size)
+        try:
+            answer = await append(client, copy_id, turns[start : start + size])
+        except RequestFailedError as error:
+            run.failures.note(error)
+        else:
+            run.latencies.note(name, answer.seconds)
+    question = questions[number % len(questions)]
+    path = f"/v1/conversations/{one.conversation_id}"
+    for k in (10, 50):
+        await time_call(run, f"recall, k {k}", client, f"{path}/recall", {"query": question.text, "k": k})
+    plain: dict[str, JsonValue] = {"token_budget": 4096}
+    await time_call(run, "context, 4,096", client, f"{path}/context", plain)
+    body = context_body(question, 4096, "openai", "o200k_base")
+    await time_call(run, "context, 4,096, recall", client, f"{path}/context", body)
+
+
+async def measure(run: Run, loaded: Sequence[Loaded], floor: Floor | None, rounds: int) -> None:
+    """Measure latencies, one request at a time; the first rounds only warm up."""
+    task = run.progress.add_task("latency", total=WARM_UP_ROUNDS + rounds)
+    async with run.client() as client:
+        copies = [await create(client, one.dialogue, f"{run.name}/{one.dialogue.name}/latency") for one in loaded]
+        for number in range(WARM_UP_ROUNDS + rounds):
+            if number == WARM_UP_ROUNDS:
+                run.latencies = Latencies()
+            which = number % len(loaded)
+            await measure_round(run, client, floor, loaded[which], (copies[which], number // len(loaded)))
+            run.progress.advance(task)
+
+
+def report(run: Run, loaded: Sequence[Loaded], floor: Floor | None) -> dict[str, JsonValue]:
+    """Give everything that was found out; names and numbers, no content."""
+    return {
+        "run": run.name,
+        "conversations": len(loaded),
+        "turns": sum(len(one.keys) for one in loaded),
+        "load_turns_per_s": round(run.turns_per_s, 1),
+        "recall": run.recalled.as_json(),
+        "short_recalls": run.short_recalls,
+        "contexts": run.contexts.as_json(),
+        "latency": run.latencies.as_json(FLOORS),
+        "database": None if floor is None else dict(floor.settings),
+        "failures": run.failures.as_json(),
+    }
+
+
+def show(console: Console, run: Run) -> None:
+    """Print what was found out."""
+    console.print(f"loaded at {run.turns_per_s:.0f} turns/s")
+    if run.recalled.shares:
+        print_recall(console, run.recalled)
+    if run.short_recalls:
+        console.print(f"{run.short_recalls} recalls came back with fewer than k hits", style="red")
+    if run.contexts.built or run.contexts.too_small:
+        print_contexts(console, run.contexts)
+    if run.latencies.seconds:
+        print_latencies(console, run.latencies, FLOORS)
+    print_failures(console, run.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says."""
+
+    dialogues: Sequence[Dialogue]
+    concurrency: int
+    contexts: int
+    rounds: int
+    database_url: str | None
+    data_dir: Path | None
+    out: Path | None
+
+
+async def replay(run: Run, options: Options, console: Console) -> bool:
+    """Do it all; says whether everything was as promised."""
+    async with AsyncExitStack() as stack:
+        url = options.database_url
+        if url is None and options.data_dir is not None:
+            url = await stack.enter_async_context(embedded_url(options.data_dir / "postgres"))
+        floor = None if url is None else await stack.enter_async_context(open_floor(url))
+        with run.progress:
+            loaded = await load(run, options.dialogues, options.concurrency)
+            await ask_all(run, loaded, options.concurrency)
+            if options.contexts >= 0:
+                await build_all(run, loaded, options.concurrency, options.contexts)
+            if options.rounds:
+                await measure(run, loaded, floor, options.rounds)
+        show(console, run)
+        if options.out is not None:
+            options.out.write_text(json.dumps(report(run, loaded, floor), indent=2) + "\n")
+    return not (run.failures.counts or run.contexts.violations or run.short_recalls)
+
+
+def main(
+    url: Annotated[str, typer.Argument(help="The service, such as http://127.0.0.1:8765.")],
+    *,
+    key: Annotated[str, typer.Option(help="An API key that may read and write.", envvar="TURNKEEP_KEY")],
+    dataset: Annotated[Path, typer.Option(help="A JSON file of the LoCoMo shape.", exists=True, dir_okay=False)],
+    limit_conversations: Annotated[int, typer.Option(min=1, help="Only the first so many dialogues.")] = 1000,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Connections while loading and asking.")] = 2,
+    contexts: Annotated[int, typer.Option(min=-1, help="Questions to build contexts for; 0: all, -1: none.")] = 0,
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds of latency, one of each operation.")] = 200,
+    margin: Annotated[float, typer.Option(min=1, help="The service's context_margin.")] = 1.35,
+    database_url: Annotated[str | None, typer.Option(help="The owner's URL, for the floor.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Instead: the data directory of an embedded Postgres.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the figures.")] = None,
+) -> None:
+    """Replay dialogues through the API and measure recall, budgets and latency."""
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )  # fmt: skip
+    name = f"replay-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
+    run = Run(url, key, margin, name, progress)
+    dialogues = read_dialogues(dataset)[:limit_conversations]
+    options = Options(dialogues, concurrency, contexts, rounds, database_url, data_dir, json_file)
+    console = Console()
+    try:
+        good = asyncio.run(replay(run, options, console))
+    except RequestFailedError as error:
+        console.print(f"the run ended: {error}", style="red")
+        good = False
+    raise SystemExit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

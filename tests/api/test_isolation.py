@@ -1,0 +1,524 @@
+"""Tenants never meet: not through the API, and not in the database even when a query forgets the tenant."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import httpx
+import pytest
+
+from app.core.ids import format_id, new_uuid, parse_id
+from app.main import create_app, openapi_document
+from app.settings import Settings
+from tests.support.api import Client, Service, problem
+
+Connection = asyncpg.Connection
+SECRET = "quokkasecret"
+DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+OPERATIONS: dict[str, tuple[str, str]] = {
+    operation["operationId"]: (method.upper(), path)
+    for path, item in DOCUMENT["paths"].items()
+    for method, operation in item.items()
+}
+
+
+@dataclass
+class Two:
+    """A tenant that has something, and another that wants it. `mine` and `my_turn` belong to the intruder."""
+
+    owner: Client
+    intruder: Client
+    conversation: str
+    turn: str
+    mine: str
+    my_turn: str
+
+    async def owners_view(self) -> tuple[Any, Any]:
+        conversation = (await self.owner.get(f"/v1/conversations/{self.conversation}")).json()
+        return conversation, await self.owner.history(self.conversation)
+
+
+@pytest.fixture
+async def two(client: Client, other: Client) -> Two:
+    conversation = await client.conversation(
+        external_id="shared name", owner="ann", title=SECRET, participants=[SECRET], metadata={"a": SECRET}
+    )
+    turn = (await client.append(conversation, f"the {SECRET} lives in a burrow"))["turns"][0]["id"]
+    mine = await other.conversation()
+    my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
+    return Two(client, other, conversation, turn, mine, my_turn)
+
+
+def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
+    headers = {name: value for name, value in response.headers.items() if name not in {"x-request-id"}}
+    headers.pop("content-length", None)
+    return response.status_code, response.json() | {"request_id": ""}, headers
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "update_conversation": {"title": "taken over"},
+    "append_turns": {"turns": [{"role": "user", "content": "written by another"}]},
+    "build_context": {"token_budget": 10_000, "semantic_recall": {"k": 5}},
+    "recall_in_conversation": {"query": SECRET},
+}
+
+
+async def refuses_foreign_ids(two: Two, name: str) -> None:
+    """An operation on ids of another tenant answers exactly as on ids that never existed, and does nothing."""
+    method, template = OPERATIONS[name]
+    before = await two.owners_view()
+    unknown = {"conversation_id": format_id(new_uuid()), "turn_id": format_id(new_uuid())}
+    foreign = {"conversation_id": two.conversation, "turn_id": two.turn}
+    pairs = [(unknown, foreign)]
+    if "{turn_id}" in template:
+        own = {"conversation_id": two.mine}
+        pairs.append((unknown | own, foreign | own))
+        pairs.append(({"conversation_id": unknown["conversation_id"], "turn_id": two.my_turn},
+                      {"conversation_id": two.conversation, "turn_id": two.my_turn}))  # fmt: skip
+    for never, others in pairs:
+        for spell in (str, lambda text: str(parse_id(text))):
+            expected, got = [
+                await two.intruder.request(
+                    method, template.format(**{key: spell(value) for key, value in ids.items()}), json=BODIES.get(name)
+                )
+                for ids in (never, others)
+            ]
+            problem(got, 404, "not_found")
+            assert without_request_id(got) == without_request_id(expected)
+    assert await two.owners_view() == before
+
+
+async def creates_an_own_conversation(two: Two, _name: str) -> None:
+    before = await two.owners_view()
+    for body in ({"external_id": "shared name"}, {"id": two.conversation}):
+        made = await two.intruder.post("/v1/conversations", json=body)
+        assert made.status_code == 201
+        assert SECRET not in made.text
+        assert (made.json()["turn_count"], made.json()["owner"]) == (0, None)
+        assert await two.intruder.history(made.json()["id"]) == []
+        again = await two.intruder.post("/v1/conversations", json=body)
+        assert (again.status_code, again.json()) == (200, made.json())
+    # under its own id now: everything is still the intruder's own and empty
+    path = f"/v1/conversations/{two.conversation}"
+    await two.intruder.append(two.conversation, "mine")
+    assert [turn["content"] for turn in await two.intruder.history(two.conversation)] == ["mine"]
+    problem(await two.intruder.get(f"{path}/turns/{two.turn}"), 404, "not_found")
+    assert SECRET not in (await two.intruder.post(f"{path}/recall", json={"query": SECRET})).text
+    assert SECRET not in (await two.intruder.post(f"{path}/context", json={"token_budget": 1000})).text
+    assert (await two.intruder.delete(path)).status_code == 204
+    assert await two.owners_view() == before
+
+
+async def lists_only_its_own(two: Two, _name: str) -> None:
+    for params in (
+        {},
+        {"order": "asc"},
+        {"external_id": "shared name"},
+        {"owner": "ann"},
+        {"participant": SECRET},
+        {"project": "default"},
+    ):
+        page = await two.intruder.get("/v1/conversations", params=params)
+        assert page.status_code == 200
+        assert {item["id"] for item in page.json()["data"]} <= {two.mine}, params
+        assert SECRET not in page.text
+
+
+async def recalls_only_its_own(two: Two, _name: str) -> None:
+    before = await two.owners_view()
+    for body in (
+        {},
+        {"mode": "text"},
+        {"mode": "vector"},
+        {"k": 200, "neighbours": 5, "explain": True},
+        {"owner": "ann"},
+        {"project": "default"},
+        {"filters": {"actors": [SECRET, "user"], "roles": ["user"]}},
+    ):
+        answer = await two.intruder.post("/v1/recall", json={"query": f"{SECRET} burrow", **body})
+        assert answer.status_code == 200, answer.text
+        assert {hit["conversation_id"] for hit in answer.json()["data"]} <= {two.mine}
+        # with `explain` the query's own words come back, so it is the rest of the sentence that must not
+        assert "lives in a" not in answer.text
+    for ids in ([two.conversation], [two.mine, two.conversation]):
+        unknown = [format_id(new_uuid()) if one == two.conversation else one for one in ids]
+        got, expected = [
+            await two.intruder.post("/v1/recall", json={"query": SECRET, "conversation_ids": some})
+            for some in (ids, unknown)
+        ]
+        problem(got, 404, "not_found")
+        assert without_request_id(got) == without_request_id(expected)
+    assert await two.owners_view() == before
+
+
+async def says_nothing_of_any_tenant(two: Two, name: str) -> None:
+    method, path = OPERATIONS[name]
+    answer = await two.intruder.request(method, path)
+    assert answer.status_code == 200
+    tenant = format_id(two.owner.tenant_id)
+    for text in (SECRET, two.conversation, two.turn, tenant, str(two.owner.tenant_id), str(parse_id(two.conversation))):
+        assert text not in answer.text
+
+
+CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
+    "create_conversation": creates_an_own_conversation,
+    "list_conversations": lists_only_its_own,
+    "get_conversation": refuses_foreign_ids,
+    "update_conversation": refuses_foreign_ids,
+    "delete_conversation": refuses_foreign_ids,
+    "append_turns": refuses_foreign_ids,
+    "list_turns": refuses_foreign_ids,
+    "get_turn": refuses_foreign_ids,
+    "build_context": refuses_foreign_ids,
+    "recall": recalls_only_its_own,
+    "recall_in_conversation": refuses_foreign_ids,
+    "get_health": says_nothing_of_any_tenant,
+    "get_readiness": says_nothing_of_any_tenant,
+    "get_metrics": says_nothing_of_any_tenant,
+}
+
+
+def test_every_operation_has_a_case_here() -> None:
+    assert set(CASES) == set(OPERATIONS), "say above what another tenant's key may not do with a new operation"
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+async def test_another_tenants_key_reaches_nothing_by(name: str, two: Two) -> None:
+    await CASES[name](two, name)
+
+
+async def test_turn_ids_of_another_tenant_are_free_and_say_nothing(two: Two) -> None:
+    before = await two.owners_view()
+    turn = {"id": two.turn, "role": "user", "content": "the same id here"}
+    first = await two.intruder.append(two.mine, turn)
+    assert first["turns"][0]["id"] == two.turn
+    path = f"/v1/conversations/{two.mine}/turns"
+    assert (await two.intruder.post(path, json={"turns": [turn]})).status_code == 200
+    assert (await two.intruder.get(f"{path}/{two.turn}")).json()["content"] == "the same id here"
+    hits = await two.intruder.recall(None, "same id")
+    assert [hit["text"] for hit in hits if hit["id"] == two.turn] == ["the same id here"]
+    assert await two.owners_view() == before
+    assert (await two.owner.recall(None, SECRET))[0]["text"] == f"the {SECRET} lives in a burrow"
+
+
+async def test_the_same_ids_in_two_tenants_are_recalled_and_deleted_apart(client: Client, other: Client) -> None:
+    ids = {"conversation": format_id(new_uuid()), "turn": format_id(new_uuid())}
+    for one, text in ((client, "red wombat"), (other, "blue wombat")):
+        await one.conversation(id=ids["conversation"])
+        await one.append(ids["conversation"], {"id": ids["turn"], "role": "user", "content": text})
+    for mode in ("text", "vector", "hybrid"):
+        assert [hit["text"] for hit in await client.recall(None, "wombat", mode=mode)] == ["red wombat"]
+        assert [hit["text"] for hit in await other.recall(ids["conversation"], "wombat", mode=mode)] == ["blue wombat"]
+    assert (await client.delete(f"/v1/conversations/{ids['conversation']}")).status_code == 204
+    assert await client.recall(None, "wombat") == []
+    assert [hit["text"] for hit in await other.recall(None, "wombat")] == ["blue wombat"]
+    assert [turn["content"] for turn in await other.history(ids["conversation"])] == ["blue wombat"]
+
+
+async def test_a_tool_call_of_another_tenant_is_not_there_to_be_answered(two: Two) -> None:
+    call = {"role": "assistant", "tool_calls": [{"id": "call-1", "name": "look", "arguments": "{}"}]}
+    await two.owner.append(two.conversation, call)
+    result = {"turns": [{"role": "tool", "tool_call_id": "call-1", "content": "x"}]}
+    path = f"/v1/conversations/{two.mine}/turns"
+    problem(await two.intruder.post(path, json=result), 422, "tool_call_unknown", "/turns/0/tool_call_id")
+
+
+async def test_idempotency_keys_of_two_tenants_are_independent(client: Client, other: Client) -> None:
+    headers = {"Idempotency-Key": "one key"}
+    first = await client.post("/v1/conversations", json={"title": SECRET}, headers=headers)
+    for title in (SECRET, "another"):
+        body = {"title": title}
+        made = await other.post("/v1/conversations", json=body, headers={"Idempotency-Key": f"one key{title[6:]}"})
+        assert made.status_code == 201
+    same = await other.post("/v1/conversations", json={"title": "its own"}, headers=headers)
+    assert same.status_code == 201
+    assert "Idempotent-Replayed" not in same.headers
+    assert same.json()["id"] != first.json()["id"]
+
+
+async def test_cursors_of_another_tenant_are_refused_on_every_list(client: Client, other: Client) -> None:
+    shared = format_id(new_uuid())
+    for one in (client, other):
+        await one.conversation(id=shared)
+        await one.conversation()
+        await one.append(shared, "one", "two")
+    for path in ("/v1/conversations", f"/v1/conversations/{shared}/turns"):
+        cursor = (await client.get(path, params={"limit": 1})).json()["next_cursor"]
+        assert (await client.get(path, params={"limit": 1, "cursor": cursor})).status_code == 200
+        problem(await other.get(path, params={"limit": 1, "cursor": cursor}), 422, "cursor_invalid", "/cursor")
+
+
+# in the database
+
+
+@asynccontextmanager
+async def connected(url: str, tenant: UUID | None = None) -> AsyncIterator[Connection]:
+    connection = await asyncpg.connect(url)
+    try:
+        if tenant is not None:
+            await connection.execute("select set_config('app.tenant', $1, false)", str(tenant))
+        yield connection
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def tables(service: Service) -> list[str]:
+    """Every table that has rows of tenants."""
+    async with connected(service.database.superuser) as connection:
+        rows = await connection.fetch(
+            """
+            select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
+            where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace order by 1
+            """
+        )
+    names = [row["relname"] for row in rows]
+    assert {"tenants", "api_keys", "conversations", "conversation_heads", "turns", "index_entries", "vectors"} <= set(
+        names
+    )
+    return names
+
+
+@pytest.fixture
+async def filled(two: Two, service: Service, tables: list[str]) -> Two:
+    """Both tenants have a row in every table."""
+    for one, conversation in ((two.owner, two.conversation), (two.intruder, two.mine)):
+        await one.post(
+            f"/v1/conversations/{conversation}/turns",
+            json={"turns": [{"role": "user", "content": "again"}]},
+            headers={"Idempotency-Key": "k"},
+        )
+    async with connected(service.database.superuser) as connection:
+        for table in tables:
+            for one in (two.owner, two.intruder):
+                count = await connection.fetchval(
+                    f"select count(*) from {table} where tenant_id = $1",  # noqa: S608
+                    one.tenant_id,
+                )
+                assert count, f"{table} has no row to hide: fill it above"
+    return two
+
+
+async def refused(connection: Connection, statement: str, *args: object) -> None:
+    """Fail unless the database refuses a statement for want of a right."""
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await connection.execute(statement, *args)
+
+
+async def test_without_a_tenant_the_application_role_sees_and_writes_nothing(
+    filled: Two, service: Service, tables: list[str]
+) -> None:
+    for unset in ("reset app.tenant", "set app.tenant = ''"):
+        async with connected(service.database.app) as connection:
+            await connection.execute(unset)
+            for table in tables:
+                assert await connection.fetchval(f"select count(*) from {table}") == 0  # noqa: S608
+                await refused(
+                    connection,
+                    f"insert into {table} (tenant_id) values ($1)",  # noqa: S608
+                    filled.owner.tenant_id,
+                )
+                await refused(connection, f"insert into {table} (tenant_id) values (null)")  # noqa: S608
+
+
+async def test_with_a_tenant_the_application_role_sees_and_writes_that_tenant_only(
+    filled: Two, service: Service, tables: list[str]
+) -> None:
+    a, b = filled.owner.tenant_id, filled.intruder.tenant_id
+    async with connected(service.database.app, a) as connection:
+        for table in tables:
+            seen = await connection.fetch(f"select distinct tenant_id from {table}")  # noqa: S608
+            assert [row["tenant_id"] for row in seen] == [a], table
+            await refused(connection, f"insert into {table} (tenant_id) values ($1)", b)  # noqa: S608
+            await refused(connection, f"update {table} set tenant_id = $1", b)  # noqa: S608
+            if table != "tenants":
+                for change in ("delete from {table} where", "update {table} set tenant_id = tenant_id where"):
+                    done = await connection.execute(f"{change.format(table=table)} tenant_id = $1", b)
+                    assert done.split()[-1] == "0", table
+
+
+async def test_a_row_cannot_hang_on_a_row_of_another_tenant(filled: Two, service: Service) -> None:
+    async with connected(service.database.app, filled.intruder.tenant_id) as connection:
+        with pytest.raises(asyncpg.ForeignKeyViolationError):
+            await connection.execute(
+                """
+                insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at)
+                values ($1, $2, ''::bytea, now())
+                """,
+                filled.intruder.tenant_id,
+                parse_id(filled.conversation),
+            )
+
+
+async def test_the_text_search_function_names_the_tenant_itself(filled: Two, service: Service) -> None:
+    query = "select entry_id from match_entries(to_tsquery('simple', $1))"
+    async with connected(service.database.superuser) as connection:
+        words = await connection.fetchval(
+            "select string_agg(distinct quote_literal(w), ' | ') from index_entries, unnest(tsvector_to_array(lexemes)) w"
+            " where tenant_id = any($1::uuid[])",
+            [filled.owner.tenant_id, filled.intruder.tenant_id],
+        )
+    for tenant, own in ((None, None), (filled.owner.tenant_id, filled.owner), (filled.intruder.tenant_id, None)):
+        async with connected(service.database.app, tenant) as connection:
+            found = {row["entry_id"] for row in await connection.fetch(query, words)}
+            expected = await connection.fetch("select entry_id from index_entries")
+            assert found == {row["entry_id"] for row in expected}
+            assert bool(found) == (tenant is not None)
+            assert (parse_id(filled.turn) in found) == (own is not None)
+
+
+async def test_the_application_role_cannot_become_or_grant_itself_more(service: Service, tables: list[str]) -> None:
+    async with connected(service.database.superuser) as connection:
+        roles = [row["rolname"] for row in await connection.fetch("select rolname from pg_roles")]
+        assert not await connection.fetch(
+            "select 1 from pg_auth_members where member = 'turnkeep_app'::regrole", timeout=5
+        )
+    async with connected(service.database.app) as connection:
+        me = await connection.fetchrow("select * from pg_roles where rolname = current_user")
+        assert me is not None
+        for right in ("rolsuper", "rolbypassrls", "rolcreaterole", "rolcreatedb", "rolreplication"):
+            assert me[right] is False, right
+        for role in roles:
+            if role != "turnkeep_app":
+                await refused(connection, f'set role "{role}"')
+                await refused(connection, f'set session authorization "{role}"')
+        for table in [*tables, "installation", "embedding_spaces"]:
+            await refused(connection, f"alter table {table} disable row level security")
+            await refused(connection, f"alter table {table} no force row level security")
+            await refused(connection, f"create policy all_of_it on {table} using (true)")
+            await refused(connection, f"drop table {table}")
+            await refused(connection, f"truncate {table}")
+        for statement in (
+            "create table public.mine (id integer)",
+            "create function public.mine() returns integer language sql as 'select 1'",
+            "create temporary table mine (id integer)",
+            "create schema mine",
+            "create extension pg_trgm",
+            "select * from pg_authid",
+            "select * from pg_shadow",
+            "select pg_read_file('postgresql.conf')",
+            "copy (select 1) to program 'true'",
+            "alter role turnkeep_app bypassrls",
+            "create role mine",
+            "update installation set secret = ''",
+            "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres'",
+            "alter function match_entries(tsquery) owner to turnkeep_app",
+            "create or replace function match_entries(query tsquery) returns table (entry_id uuid, lexemes tsvector)"
+            " language sql as 'select null::uuid, null::tsvector'",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                assert await connection.fetch(statement) == ["never"], statement
+
+
+async def test_the_application_role_cannot_make_keys_or_tenants(filled: Two, service: Service) -> None:
+    async with connected(service.database.app, filled.owner.tenant_id) as connection:
+        await refused(connection, "update api_keys set scopes = '{read,write,admin,operator}'")
+        await refused(connection, "update api_keys set revoked_at = null, expires_at = null")
+        await refused(
+            connection,
+            "insert into api_keys (tenant_id, id, name, secret_hmac, scopes) values ($1, $2, 'x', '', '{operator}')",
+            filled.owner.tenant_id,
+            new_uuid(),
+        )
+        await refused(connection, "delete from api_keys")
+        await refused(connection, "update tenants set name = 'x'")
+        await refused(connection, "delete from tenants")
+        await refused(connection, "select secret from installation")
+
+
+async def test_every_tenant_table_has_row_security_forced_and_a_policy(service: Service, tables: list[str]) -> None:
+    async with connected(service.database.superuser) as connection:
+        for table in tables:
+            row = await connection.fetchrow(
+                "select relrowsecurity, relforcerowsecurity from pg_class where oid = $1::text::regclass", table
+            )
+            assert row is not None
+            assert (row["relrowsecurity"], row["relforcerowsecurity"]) == (True, True), table
+            policies = await connection.fetch("select * from pg_policies where tablename = $1", table)
+            of_app = [policy for policy in policies if "turnkeep_app" in policy["roles"]]
+            assert of_app, f"{table} has no policy for turnkeep_app"
+            for policy in policies:
+                assert "public" not in policy["roles"], policy["policyname"]
+                if policy in of_app:
+                    assert "tenant_id" in policy["qual"], policy["policyname"]
+                    assert "app.tenant" in policy["qual"], policy["policyname"]
+                    assert policy["with_check"] == policy["qual"], policy["policyname"]
+                elif "turnkeep_search" in policy["roles"]:
+                    assert policy["cmd"] == "SELECT"
+
+
+async def test_every_key_of_a_tenant_table_starts_with_the_tenant(service: Service, tables: list[str]) -> None:
+    async with connected(service.database.superuser) as connection:
+        rows = await connection.fetch(
+            """
+            select i.indexrelid::regclass::text as name, a.attname as first
+            from pg_index i join pg_class c on c.oid = i.indrelid
+            left join pg_attribute a on a.attrelid = c.oid and a.attnum = i.indkey[0]
+            where (i.indisunique or i.indisprimary) and c.relname = any($1::text[])
+            """,
+            tables,
+        )
+        keyless = await connection.fetch(
+            """
+            select c.relname from pg_class c where c.relname = any($1::text[]) and not exists (
+                select from pg_index i where i.indrelid = c.oid and i.indisprimary)
+            """,
+            tables,
+        )
+        foreign = await connection.fetch(
+            """
+            select k.conname as name, a.attname as first from pg_constraint k
+            join pg_class c on c.oid = k.conrelid join pg_class target on target.oid = k.confrelid
+            join pg_attribute a on a.attrelid = c.oid and a.attnum = k.conkey[1]
+            where k.contype = 'f' and c.relname = any($1::text[]) and target.relname = any($1::text[])
+            """,
+            tables,
+        )
+    assert rows
+    assert foreign
+    assert keyless == []
+    assert {row["name"]: row["first"] for row in [*rows, *foreign] if row["first"] != "tenant_id"} == {}
+
+
+async def test_no_role_of_the_service_bypasses_row_security_by_attribute(service: Service) -> None:
+    async with connected(service.database.superuser) as connection:
+        roles = await connection.fetch(
+            "select rolname, rolsuper, rolbypassrls, rolcanlogin from pg_roles where rolname like 'turnkeep_%'"
+        )
+        assert {role["rolname"] for role in roles} == {
+            "turnkeep_app",
+            "turnkeep_ops",
+            "turnkeep_owner",
+            "turnkeep_search",
+        }
+        assert [role["rolname"] for role in roles if role["rolsuper"] or role["rolbypassrls"]] == []
+        assert [role["rolname"] for role in roles if not role["rolcanlogin"]] == ["turnkeep_search"]
+        owners = await connection.fetch(
+            """
+            select distinct pg_get_userbyid(relowner) as owner from pg_class
+            where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')
+            """
+        )
+        assert [row["owner"] for row in owners] == ["turnkeep_owner"]
+
+
+async def test_even_the_owner_of_the_tables_sees_no_row(filled: Two, service: Service, tables: list[str]) -> None:
+    for tenant in (None, filled.owner.tenant_id):
+        async with connected(service.database.owner, tenant) as connection:
+            for table in tables:
+                assert await connection.fetchval(f"select count(*) from {table}") == 0  # noqa: S608
+
+
+async def test_nobody_else_may_connect_to_the_database(service: Service) -> None:
+    async with connected(service.database.superuser) as connection:
+        may = await connection.fetchval("select has_database_privilege('public', current_database(), 'connect')")
+    assert may is False
+
+
+async def test_answers_to_a_foreign_key_hold_no_trace_in_json(two: Two) -> None:
+    answer = await two.intruder.post("/v1/recall", json={"query": "burrow", "k": 200, "explain": True})
+    assert SECRET not in json.dumps(answer.json())

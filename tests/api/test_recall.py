@@ -1,0 +1,221 @@
+"""Recall: what is appended is found, by words and by meaning, k of k, explained."""
+
+from typing import Any
+
+from tests.support.api import Client, Service, open_service
+
+PETS = [
+    {"role": "user", "actor": "Caroline", "content": "My dog Pepper hates the vacuum cleaner."},
+    {"role": "user", "actor": "Melanie", "content": "Hey Caroline! We adopted two kittens last week."},
+    {"role": "user", "actor": "Caroline", "content": "I research adoption agencies these days."},
+    {"role": "user", "actor": "Melanie", "content": "The invoice number is INV-20931."},
+]
+
+
+async def pets(client: Client) -> str:
+    conversation = await client.conversation(participants=["Caroline", "Melanie"])
+    await client.append(conversation, *PETS)
+    return conversation
+
+
+def texts(hits: list[dict[str, Any]]) -> list[str]:
+    return [hit["text"] for hit in hits]
+
+
+async def test_what_is_appended_is_found_by_the_next_call(client: Client) -> None:
+    conversation = await pets(client)
+    assert texts(await client.recall(conversation, "What is the dog called?", k=1)) == [PETS[0]["content"]]
+    await client.append(conversation, "The dog is called Salt now.")
+    found = await client.recall(conversation, "called Salt", k=1)
+    assert found[0]["turn"]["seq"] == 5
+
+
+async def test_each_mode_finds_by_what_it_searches(client: Client) -> None:
+    conversation = await pets(client)
+    exact = await client.recall(conversation, "INV-20931", mode="text")
+    assert texts(exact) == [PETS[3]["content"]]
+    by_meaning = await client.recall(conversation, "feline pets", mode="vector", k=1)
+    assert texts(by_meaning) == [PETS[1]["content"]]
+    assert await client.recall(conversation, "feline", mode="text") == []
+
+
+async def test_the_actor_a_query_names_is_preferred_to_whom_addresses_it(client: Client) -> None:
+    conversation = await pets(client)
+    best = (await client.recall(conversation, "What did Caroline research?", k=1, explain=True))[0]
+    assert best["text"] == PETS[2]["content"]
+    assert best["explain"]["actor_bonus"] == 0.1
+    assert "said by whom the query is about" in best["explain"]["reason"]
+
+
+async def test_k_rows_in_scope_give_k_rows_under_any_filter(client: Client) -> None:
+    conversation = await client.conversation(owner="ann", project="p")
+    turns = [
+        {"role": "user" if n % 2 else "assistant", "actor": f"a{n % 3}", "content": f"row {n}", "metadata": {"m": n % 5},
+         "occurred_at": f"2024-01-{n + 1:02}T00:00:00Z"}
+        for n in range(28)
+    ]  # fmt: skip
+    await client.append(conversation, *turns)
+    for filters, count in (
+        ({}, 28),
+        ({"actors": ["a1"]}, 9),
+        ({"actors": ["a1", "a2"]}, 18),
+        ({"roles": ["assistant"]}, 14),
+        ({"metadata": {"m": 3}}, 5),
+        ({"occurred_after": "2024-01-10T00:00:00Z"}, 18),
+        ({"occurred_after": "2024-01-10T00:00:00Z", "occurred_before": "2024-01-12T00:00:00Z"}, 1),
+        ({"actors": ["a0"], "roles": ["user"], "metadata": {"m": 4}}, 1),
+        ({"actors": ["nobody"]}, 0),
+    ):
+        for scope in (conversation, None):
+            hits = await client.recall(scope, "something else entirely", k=50, filters=filters)
+            assert len(hits) == count, filters
+            assert len({hit["id"] for hit in hits}) == count
+            assert len(await client.recall(scope, "anything", k=3, filters=filters, mode="vector")) == min(3, count)
+
+
+async def test_scopes_narrow_to_project_owner_and_conversations(client: Client) -> None:
+    places = {}
+    for project, owner in (("p", "ann"), ("p", "bob"), ("q", "ann")):
+        made = await client.conversation(project=project, owner=owner)
+        await client.append(made, f"the parrot of {owner} in {project}")
+        places[project, owner] = made
+
+    async def found(**scope: Any) -> set[str]:
+        return {hit["conversation_id"] for hit in await client.recall(None, "parrot", **scope)}
+
+    assert await found() == set(places.values())
+    assert await found(project="p") == {places["p", "ann"], places["p", "bob"]}
+    assert await found(owner="ann") == {places["p", "ann"], places["q", "ann"]}
+    assert await found(owner="ann", project="q") == {places["q", "ann"]}
+    assert await found(conversation_ids=[places["p", "bob"], places["q", "ann"]]) == {
+        places["p", "bob"],
+        places["q", "ann"],
+    }
+    assert await found(kinds=["summary"]) == set()
+
+
+async def test_wide_and_narrow_scope_score_alike(client: Client) -> None:
+    conversation = await pets(client)
+    narrow = await client.recall(conversation, "Which kittens were adopted?", explain=True)
+    wide = await client.recall(None, "Which kittens were adopted?", explain=True)
+    assert [(hit["id"], hit["score"]) for hit in narrow] == [(hit["id"], hit["score"]) for hit in wide]
+
+
+async def test_neighbours_stand_beside_a_hit_in_order(client: Client) -> None:
+    conversation = await pets(client)
+    hit = (await client.recall(conversation, "adoption agencies research", k=1, neighbours=1))[0]
+    assert [turn["seq"] for turn in hit["neighbours"]] == [2, 4]
+    assert (await client.recall(conversation, "adoption agencies", k=1))[0]["neighbours"] is None
+
+
+async def test_explain_adds_up_to_the_score(client: Client) -> None:
+    conversation = await pets(client)
+    for hit in await client.recall(conversation, "kittens and dogs", explain=True):
+        parts = hit["explain"]
+        total = sum(parts[name] for name in ("fused", "actor_bonus", "session_bonus", "neighbour_bonus"))
+        assert abs(total - hit["score"]) < 1e-5
+        assert parts["words"] == ["kitten", "dog"]
+
+
+async def test_a_threshold_drops_what_is_too_far(client: Client) -> None:
+    conversation = await pets(client)
+    hits = await client.recall(conversation, "dog", threshold=0.3, explain=True)
+    assert 0 < len(hits) < len(PETS)
+    assert all(hit["explain"]["cosine"] >= 0.3 for hit in hits)
+
+
+async def test_scripts_without_spaces_and_diacritics_are_found_by_words(client: Client) -> None:
+    conversation = await client.conversation()
+    lines = [
+        "我明天要去北京大学参加考试",
+        "お誕生日おめでとうございます",
+        "Žluťoučký kůň v café",
+        "ภาษาไทยง่ายมาก",
+        "한국어를 공부합니다",
+    ]
+    await client.append(conversation, *lines, "nothing of the kind")
+    for query, line in (("北京", 0), ("誕生日", 1), ("cafe kun", 2), ("ไทย", 3), ("공부", 4), ("猫", None)):
+        hits = await client.recall(conversation, query, mode="text")
+        assert texts(hits)[:1] == ([] if line is None else [lines[line]]), query
+
+
+async def test_hostile_queries_are_only_words(client: Client) -> None:
+    conversation = await pets(client)
+    for query in (
+        "'); drop table turns; --",
+        "a & b | !c <-> d:*",
+        "\\' \\\\ '' \"",
+        "((((",
+        "the of and",
+        "🐶",
+        "%_%",
+    ):
+        assert len(await client.recall(conversation, query, k=4)) == 4, query
+        await client.recall(conversation, query, mode="text")
+        await client.recall(None, query)
+
+
+async def test_system_turns_are_not_recalled(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, {"role": "system", "content": "secret parrot"}, "a parrot")
+    assert texts(await client.recall(conversation, "parrot")) == ["a parrot"]
+
+
+async def test_tool_calls_and_results_are_found(client: Client) -> None:
+    conversation = await client.conversation()
+    call = {"role": "assistant", "tool_calls": [{"id": "c1", "name": "lookup", "arguments": '{"city":"Reykjavik"}'}]}
+    await client.append(conversation, call, {"role": "tool", "tool_call_id": "c1", "content": "Drizzle, 4 degrees"})
+    assert (await client.recall(conversation, "Reykjavik", mode="text"))[0]["turn"]["seq"] == 1
+    assert (await client.recall(conversation, "drizzle", mode="text"))[0]["turn"]["seq"] == 2
+
+
+async def test_long_text_is_found_by_its_end(client: Client) -> None:
+    conversation = await client.conversation()
+    filler = "The committee discussed the agenda of the meeting. " * 200
+    await client.append(
+        conversation, filler + "Penguins waddle on the ice of Antarctica.", filler, "Ice cream is cold."
+    )
+    hit = (await client.recall(conversation, "antarctic birds that cannot fly", mode="vector", k=1))[0]
+    assert hit["turn"]["seq"] == 1
+
+
+async def test_memories_need_an_agent_below_admin(service: Service, client: Client) -> None:
+    from app.tenancy.schemas import Scope
+
+    key = await service.container.tenancy.create_key(client.tenant_id, name="r", scopes=[Scope.READ])
+    async with service.client(str(key)) as reader:
+        response = await reader.post("/v1/recall", json={"query": "x", "kinds": ["memory"]})
+        assert (response.status_code, response.json()["code"]) == (422, "agent_id_required")
+        assert await reader.recall(None, "x", kinds=["memory"], agent_id="a") == []
+
+
+async def test_without_an_embedder_recall_goes_by_words_and_says_so(service: Service, tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("text-only")
+    async with open_service(service.database, folder, embedder="none") as text_only:
+        async with await text_only.new_tenant() as client:
+            conversation = await pets(client)
+            response = await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "kittens"})
+            assert texts(response.json()["data"]) == [PETS[1]["content"]]
+            assert response.json()["degraded"] == ["embedder_none"]
+            assert response.json()["space"] is None
+            context = await client.context(conversation, 500, semantic_recall={"k": 2})
+            assert context["degraded"] == ["embedder_none"]
+
+
+async def test_a_failing_embedder_loses_no_turn(service: Service, client: Client, monkeypatch: Any) -> None:
+    from app.core.errors import Unavailable
+
+    async def fail(*_args: object, **_options: object) -> None:
+        raise Unavailable("embedder_overloaded", "Too much to embed.")
+
+    conversation = await pets(client)
+    monkeypatch.setattr(service.container.embedder, "embed", fail)
+    result = await client.append(conversation, "The tortoise is called Shelly.")
+    assert result["turns"][0]["index_state"] == "pending"
+    monkeypatch.undo()
+    response = (
+        await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "tortoise", "k": 5})
+    ).json()
+    assert response["degraded"] == ["vectors_pending"]
+    assert response["data"][0]["text"] == "The tortoise is called Shelly."
+    assert len(response["data"]) == 5

@@ -1,0 +1,302 @@
+"""What the hot paths cost in the database: statements, round trips, and the index that each one uses under RLS."""
+
+import json
+import uuid
+from typing import Any
+
+import asyncpg
+import numpy as np
+import pytest
+
+from app.conversations import store as conversations_store
+from app.core.db import Database, PoolOptions
+from app.index.schemas import EntryKind, Scope
+from app.index.store import search_statement
+from tests.support.api import Client, Service
+from tests.support.statements import counted_statements, first_words
+
+
+@pytest.fixture
+async def warm(client: Client) -> str:
+    """A conversation on which every hot path has been walked once, so that keys and plans are cached."""
+    conversation = await client.conversation()
+    for _ in range(2):
+        await client.append(conversation, "the first parrot", "the second parrot")
+        await client.recall(conversation, "parrot")
+        await client.context(conversation, 1000, semantic_recall={"k": 3})
+    return conversation
+
+
+async def test_an_append_takes_seven_round_trips_however_many_turns(client: Client, warm: str) -> None:
+    for turns in (["one"], [f"turn {n}" for n in range(100)]):
+        with counted_statements() as sent:
+            await client.append(warm, *turns)
+        assert first_words(sent) == [
+            "begin",
+            "select",
+            "insert into turns",
+            "insert into index_entries",
+            "insert into vectors",
+            "update conversation_heads set",
+            "commit",
+        ]
+        assert sent[0].startswith("begin; set local app.tenant = '")
+
+
+async def test_an_append_with_turn_ids_or_an_idempotency_key_says_what_it_adds(client: Client, warm: str) -> None:
+    with counted_statements() as sent:
+        await client.append(warm, {"id": str(uuid.uuid4()), "role": "user", "content": "x"})
+    assert len(sent) == 8
+    headers = {"Idempotency-Key": str(uuid.uuid4())}
+    body = {"turns": [{"role": "user", "content": "y"}]}
+    with counted_statements() as sent:
+        await client.post(f"/v1/conversations/{warm}/turns", json=body, headers=headers)
+    # before: begin, look, commit; inside: lock the key, look again, remember
+    assert len(sent) == 7 + 6
+    with counted_statements() as sent:
+        await client.post(f"/v1/conversations/{warm}/turns", json=body, headers=headers)
+    assert first_words(sent) == ["begin", "select", "select", "commit"]
+
+
+async def test_recall_takes_seven_round_trips_and_one_search(client: Client, warm: str) -> None:
+    for scope in (warm, None):
+        await client.recall(scope, "parrot")
+        with counted_statements() as sent:
+            await client.recall(scope, "parrot")
+        assert first_words(sent) == ["begin", "select", "commit", "begin", "with", "select", "commit"]
+
+
+async def test_context_takes_four_round_trips_and_four_more_with_recall(client: Client, warm: str) -> None:
+    with counted_statements() as sent:
+        await client.context(warm, 1000)
+    assert first_words(sent) == ["begin", "select", "select", "commit"]
+    with counted_statements() as sent:
+        await client.context(warm, 1000, semantic_recall={"k": 3})
+    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "select", "commit"]
+
+
+async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, warm: str, service: Service) -> None:
+    await client.get(f"/v1/conversations/{warm}")
+    with counted_statements() as sent:
+        await client.get(f"/v1/conversations/{warm}")
+    assert len(sent) == 3
+    service.container.tenancy._checked.clear()  # noqa: SLF001
+    with counted_statements() as sent:
+        await client.get(f"/v1/conversations/{warm}")
+    assert len(sent) == 6
+
+
+@pytest.fixture(scope="module")
+async def crowd(service: Service) -> dict[str, Any]:
+    """Two tenants, one of them with many conversations, analysed: large enough that a plan matters."""
+    tenant, small = [(await service.new_tenant()).tenant_id for _ in range(2)]
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute(CROWD, tenant, 600, 50)
+    await connection.execute(CROWD_ENTRIES, tenant)
+    await connection.execute("insert into embedding_spaces (provider, model, dimensions) values ('t', 'm', 3)")
+    space = await connection.fetchval("select id from embedding_spaces where provider = 't'")
+    await connection.execute(
+        "insert into vectors select tenant_id, $1, entry_id, 0, conversation_id,"
+        " array[random(), random(), random()]::real[]::vector from index_entries where tenant_id = $2",
+        space,
+        tenant,
+    )
+    for table in ("conversations", "conversation_heads", "turns", "index_entries", "vectors"):
+        await connection.execute(f"vacuum analyze {table}")
+    conversation = await connection.fetchval("select id from conversations where tenant_id = $1 limit 1", tenant)
+    turn = await connection.fetchval("select id from turns where conversation_id = $1 limit 1", conversation)
+    await connection.close()
+    return {"tenant": tenant, "small": small, "conversation": conversation, "turn": turn, "space": space}
+
+
+CROWD = """
+    with made as (
+        insert into conversations (tenant_id, id, project, external_id, compaction, facts, created_at, updated_at,
+                                   active_at)
+        select $1::uuid, gen_random_uuid(), 'p' || n % 2, 'e' || n, '{}', '{}', now(), now(), now() - n * interval '1 minute'
+        from generate_series(1, $2::int) n returning tenant_id, id
+    ), heads as (
+        insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at, last_seq)
+        select tenant_id, id, '', now(), $3::int from made
+    )
+    insert into turns (tenant_id, id, conversation_id, seq, position, rev, kind, actor, role, status, occurred_at,
+                       created_at, content)
+    select tenant_id, gen_random_uuid(), id, n, n, n, 'user_message', 'a' || n % 3, 'user', 'committed', now(), now(),
+           to_json('word' || n)
+    from made, generate_series(1, $3::int) n
+"""
+CROWD_ENTRIES = """
+    insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, position, session, actor, role,
+                               occurred_at, doc_length, lexemes)
+    select tenant_id, id, 'turn', conversation_id, 'p', position, 1, actor, role, occurred_at, 4,
+           array_to_tsvector(array['word' || position, 'rare' || (random() * 1e6)::int, 'common'])
+    from turns where tenant_id = $1
+"""
+
+
+class _Explained:
+    """Stands in for a transaction: keeps the plan of every statement instead of its rows."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._connection = connection
+        self.plans: list[str] = []
+
+    async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        rows = await self._connection.fetch(f"explain (format json, costs off) {sql}", *args)
+        self.plans.append(json.dumps(json.loads(rows[0][0])))
+        return []
+
+    async def fetchrow(self, sql: str, *args: object) -> None:
+        await self.fetch(sql, *args)
+
+    async def execute(self, sql: str, *args: object) -> int:
+        await self.fetch(sql, *args)
+        return 0
+
+
+async def explain(service: Service, tenant: Any, run: Any) -> str:
+    """The plans of what `run` sends, as the application role with the tenant set."""
+    connection = await asyncpg.connect(service.database.app)
+    try:
+        await connection.execute(f"begin; set local app.tenant = '{tenant}'")
+        explained = _Explained(connection)
+        await run(explained)
+        return "\n".join(explained.plans)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("lock_conversation", ["conversations_pkey", "conversation_heads_pkey"]),
+        ("find_conversation", ["conversations_pkey", "conversation_heads_pkey"]),
+        ("find_turns", ["turns_pkey"]),
+        ("list_turns", ["turns_live_idx"]),
+        ("list_turns_page", ["turns_live_idx"]),
+        ("list_neighbours", ["turns_live_idx"]),
+        ("open_call_ids", ["turns_tool_calls_idx"]),
+        ("list_conversations", ["conversations_active_idx"]),
+        ("list_conversations_project", ["conversations_project_idx"]),
+        ("find_by_external_id", ["conversations_tenant_id_project_external_id_key"]),
+    ],
+)
+async def test_hot_queries_keep_their_index_under_row_security(
+    service: Service, crowd: dict[str, Any], name: str, index: list[str]
+) -> None:
+    from app.conversations.schemas import ConversationFilter
+
+    tenant, conversation = crowd["tenant"], crowd["conversation"]
+    page = {"newest_first": True, "after": None, "actors": None, "limit": 51}
+    listing = {"newest_first": True, "after": None, "limit": 21}
+    calls = {
+        "lock_conversation": lambda tx: conversations_store.lock_conversation(tx, tenant, conversation),
+        "find_conversation": lambda tx: conversations_store.find_conversation(tx, tenant, conversation),
+        "find_turns": lambda tx: conversations_store.find_turns(tx, tenant, [crowd["turn"]]),
+        "list_turns": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=None, **page),
+        "list_turns_page": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=45, **page),
+        "list_neighbours": lambda tx: conversations_store.list_neighbours(tx, tenant, [(conversation, 5)], 1),
+        "open_call_ids": lambda tx: conversations_store.open_call_ids(tx, tenant, conversation, ["c1"]),
+        "list_conversations": lambda tx: conversations_store.list_conversations(
+            tx, tenant, where=ConversationFilter(), **listing
+        ),
+        "list_conversations_project": lambda tx: conversations_store.list_conversations(
+            tx, tenant, where=ConversationFilter(project="p1"), **listing
+        ),
+        "find_by_external_id": lambda tx: conversations_store.find_by_external_id(tx, tenant, "p1", "e7"),
+    }
+    plan = await explain(service, tenant, calls[name])
+    assert "Seq Scan" not in plan
+    for wanted in index:
+        assert f'"Index Name": "{wanted}"' in plan, plan
+
+
+async def test_a_search_in_one_conversation_reads_its_entries_and_vectors_alone(
+    service: Service, crowd: dict[str, Any]
+) -> None:
+    sql, args = search_statement(
+        crowd["tenant"],
+        Scope(kinds=[EntryKind.TURN], conversation_ids=[crowd["conversation"]]),
+        space_id=crowd["space"],
+        vector=np.ones(3, dtype=np.float32),
+        lexemes=["word7", "common"],
+        pool=100,
+    )
+    plan = await explain(service, crowd["tenant"], lambda tx: _as_text(tx, sql, args))
+    assert '"Index Name": "index_entries_conversation_idx"' in plan
+    assert '"Index Name": "vectors_conversation_idx"' in plan or '"Index Name": "vectors_pkey"' in plan
+    assert '"Node Type": "Seq Scan"' not in plan
+
+
+async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(
+    service: Service, crowd: dict[str, Any]
+) -> None:
+    sql, args = search_statement(
+        crowd["tenant"],
+        Scope(kinds=[EntryKind.TURN]),
+        space_id=crowd["space"],
+        vector=None,
+        lexemes=["word7"],
+        pool=100,
+    )
+    plan = await explain(service, crowd["tenant"], lambda tx: _as_text(tx, sql, args))
+    assert '"Function Name": "match_entries"' in plan
+    # inside the function, which EXPLAIN does not look into: the same statement as its owner
+    connection = await asyncpg.connect(service.database.superuser)
+    body = await connection.fetchval("select prosrc from pg_proc where proname = 'match_entries'")
+    await connection.execute(f"begin; set local app.tenant = '{crowd['tenant']}'; set local role turnkeep_search")
+    rows = await connection.fetch("explain (costs off) " + body.replace("query", "'''word7'''::tsquery"))
+    await connection.close()
+    text = "\n".join(row[0] for row in rows)
+    assert "Bitmap Index Scan on index_entries_lexemes_idx" in text, text
+    assert "lexemes @@" in text.split("Index Cond")[1], text
+
+
+async def _as_text(tx: _Explained, sql: str, args: list[object]) -> None:
+    from app.core.db import encode_vector
+
+    await tx._connection.set_type_codec(  # noqa: SLF001
+        "vector", schema="public", encoder=encode_vector, decoder=lambda raw: raw, format="binary"
+    )
+    await tx.fetch(sql, *args)
+
+
+async def test_appends_leave_the_head_hot(client: Client, service: Service) -> None:
+    conversation = await client.conversation()
+    for number in range(60):
+        await client.append(conversation, f"turn {number}")
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute("select pg_stat_force_next_flush()")
+    row = await connection.fetchrow(
+        "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'conversation_heads'"
+    )
+    await connection.close()
+    assert row is not None
+    assert row["n_tup_upd"] > 0
+    assert row["n_tup_hot_upd"] >= 0.9 * row["n_tup_upd"]
+
+
+async def test_a_provider_refuses_to_run_inside_a_transaction(service: Service, client: Client) -> None:
+    embedder, database = service.container.embedder, service.container.database
+    assert embedder is not None
+    async with database.transaction(client.tenant_id):
+        with pytest.raises(RuntimeError, match="inside a database transaction"):
+            await embedder.embed(["x"], purpose="query")
+
+
+async def test_a_transaction_inside_another_is_refused(service: Service, client: Client) -> None:
+    database = service.container.database
+    async with database.transaction(client.tenant_id):
+        with pytest.raises(RuntimeError, match="the outermost service owns it"):
+            async with database.transaction(client.tenant_id):
+                pass
+
+
+async def test_a_role_that_bypasses_row_security_is_refused_at_start(service: Service) -> None:
+    from app.core.errors import Unavailable
+
+    wide = Database(PoolOptions(service.database.superuser, 1, timeout_s=5))
+    await wide.open()
+    with pytest.raises(Unavailable, match="can bypass row-level security"):
+        await wide.require_role_without_bypass()
+    await wide.close()

@@ -1,0 +1,82 @@
+"""Rules that every route keeps."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from app.main import create_app, openapi_document
+from app.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = openapi_document(create_app(Settings()))
+OPERATIONS = [
+    (f"{method.upper()} {path}", operation)
+    for path, operations in DOCUMENT["paths"].items()  # type: ignore[attr-defined]
+    for method, operation in operations.items()
+]
+PUBLIC = {"get_health", "get_readiness", "get_metrics"}
+
+
+def test_the_committed_openapi_document_is_current() -> None:
+    committed = json.loads((ROOT / "openapi/openapi.json").read_text())
+    assert committed == json.loads(json.dumps(DOCUMENT)), "run `make openapi` and commit what it wrote"
+
+
+@pytest.mark.parametrize(("name", "operation"), OPERATIONS, ids=[name for name, _ in OPERATIONS])
+def test_every_operation_is_described_secured_and_declares_its_problems(name: str, operation: dict) -> None:
+    assert operation["description"].strip(), "the docstring is what users read"
+    assert operation["operationId"].replace("_", "").isalpha()
+    if operation["operationId"] in PUBLIC:
+        assert "security" not in operation
+        return
+    assert operation["security"], "every route has auth or is on the short public list"
+    problems = {status for status in operation["responses"] if int(status) >= 400}
+    assert {"401", "403", "422", "503"} <= problems
+    assert not any("application/json" in operation["responses"][status]["content"] for status in problems), (
+        "every error is problem+json"
+    )
+    if "{" in name:
+        assert "404" in problems
+    if "requestBody" in operation:
+        assert {"400", "413", "415"} <= problems
+
+
+def test_operation_ids_are_unique() -> None:
+    names = [operation["operationId"] for _, operation in OPERATIONS]
+    assert len(names) == len(set(names))
+
+
+def test_every_list_has_paging() -> None:
+    for name, operation in OPERATIONS:
+        schema = operation["responses"].get("200", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        if "Page" in schema.get("$ref", ""):
+            parameters = {parameter["name"] for parameter in operation["parameters"]}
+            assert {"limit", "cursor", "order"} <= parameters, name
+
+
+def test_every_route_declares_a_typed_return_model() -> None:
+    for context in iter_route_contexts(create_app(Settings()).routes):
+        if getattr(context, "include_in_schema", False) and getattr(context, "status_code", None) != 204:
+            assert context.response_field is not None or context.name == "get_metrics", context.path
+
+
+def test_every_list_like_input_is_bounded() -> None:
+    """A limit on everything: arrays and texts that callers send have a bound, here or in a named setting."""
+    bounded_by_setting = {
+        ("Append", "turns"),
+        ("TurnInput", "content"),
+        ("ContextRequest", "system"),
+    }
+    for name, schema in DOCUMENT["components"]["schemas"].items():  # type: ignore[index]
+        if schema.get("additionalProperties") is not False:
+            continue  # only what callers send forbids unknown members
+        for member, shape in schema.get("properties", {}).items():
+            for option in shape.get("anyOf", [shape]):
+                if (name, member) in bounded_by_setting:
+                    continue
+                if option.get("type") == "array":
+                    assert "maxItems" in option, f"{name}.{member}"
+                if option.get("type") == "string" and "format" not in option and "enum" not in option:
+                    assert "maxLength" in option or "const" in option, f"{name}.{member}"

@@ -1,0 +1,150 @@
+"""The documents say what the code does: settings, error codes, links, and the manner of CONTRIBUTING."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import AliasChoices
+
+from app.core import errors
+from app.core.error_codes import ERROR_CODES
+from app.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+CODE = sorted((ROOT / "app").rglob("*.py"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "app").rglob("*.md")])
+KINDS = frozenset(
+    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.AppError)
+)
+PREFIX = "TURNKEEP_"
+SETTING_ROW = re.compile(r"^\| `(\w+)` \| (`[^`]*`|empty) \|", re.MULTILINE)
+ERROR_HEADING = re.compile(r"^### (\w+)$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/~…])/(?:etc|home|mnt|opt|private|root|srv|tmp|usr|Users|var|work)(?:/|\b)")
+FORBIDDEN_WORDS = re.compile(r"none of these words:\n\n((?:> .*\n)+)")
+
+
+def shown(default: object) -> str:
+    """How the page writes a default."""
+    if default is None:
+        return "empty"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def literals(tree: ast.AST) -> Iterator[str]:
+    """Every text that stands literally in a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def raised_codes(tree: ast.AST) -> Iterator[str]:
+    """Every code that is given literally to the constructor of an error."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        first, name = node.args[0], node.func
+        called = name.id if isinstance(name, ast.Name) else name.attr if isinstance(name, ast.Attribute) else ""
+        if called in KINDS and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            yield first.value
+
+
+def headings_of(text: str) -> set[str]:
+    """The anchors of a document's headings, as a renderer makes them."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_every_setting_is_documented_with_its_default_and_nothing_else_is() -> None:
+    rows = SETTING_ROW.findall((ROOT / "docs/settings.md").read_text())
+    documented = dict(rows)
+    assert len(documented) == len(rows), "a setting stands twice on the page"
+    expected = {PREFIX + name.upper(): shown(field.default) for name, field in Settings.model_fields.items()}
+    assert documented == expected
+
+
+def test_names_that_are_honoured_bare_are_documented() -> None:
+    page = (ROOT / "docs/settings.md").read_text()
+    for name, field in Settings.model_fields.items():
+        alias = field.validation_alias
+        choices = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else []
+        bare = [choice for choice in choices if choice.isupper() and not choice.startswith(PREFIX)]
+        assert all(f"`{choice}`" in page for choice in bare), name
+
+
+def test_no_document_names_a_setting_that_does_not_exist() -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {"TURNKEEP_TEST_POSTGRES"}
+    for path in DOCUMENTS:
+        unknown = set(re.findall(rf"{PREFIX}[A-Z0-9_]*[A-Z0-9]", path.read_text())) - known
+        assert not unknown, named(path)
+
+
+def test_every_code_that_is_raised_is_in_the_catalogue() -> None:
+    raised = {code: named(path) for path in CODE for code in raised_codes(ast.parse(path.read_text()))}
+    assert {code: path for code, path in raised.items() if code not in ERROR_CODES} == {}
+
+
+def test_every_code_in_the_catalogue_is_used() -> None:
+    modules = [path for path in CODE if path.name != "error_codes.py"]
+    used = {text for path in modules for text in literals(ast.parse(path.read_text()))}
+    assert sorted(set(ERROR_CODES) - used) == []
+
+
+def test_the_catalogue_and_the_page_of_errors_list_the_same_codes() -> None:
+    documented = ERROR_HEADING.findall((ROOT / "docs/errors.md").read_text())
+    assert documented == sorted(ERROR_CODES)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_links_lead_to_files_and_headings_that_exist(path: Path) -> None:
+    text = path.read_text()
+    for link in LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        file = (path.parent / target) if target else path
+        assert file.exists(), link
+        assert not anchor or anchor in headings_of(file.read_text()), link
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_no_document_holds_an_absolute_path(path: Path) -> None:
+    assert ABSOLUTE_PATH.findall(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_no_document_uses_the_words_that_contributing_forbids(path: Path) -> None:
+    found = FORBIDDEN_WORDS.search((ROOT / "CONTRIBUTING.md").read_text())
+    assert found is not None, "CONTRIBUTING lists no words"
+    words = [word.strip() for word in found[1].replace("> ", " ").replace("\n", " ").split(",")]
+    text = path.read_text().replace(found[1], "")
+    used = [word for word in words if re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE)]
+    assert used == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_shell_and_python_in_documents_parse(path: Path) -> None:
+    for language, code in FENCE.findall(path.read_text()):
+        if language in {"sh", "bash"}:
+            checked = subprocess.run(["bash", "-n"], input=code, text=True, capture_output=True, check=False)  # noqa: S607
+            assert checked.returncode == 0, checked.stderr
+        elif language == "python":
+            ast.parse(code)
+
+
+def test_decisions_are_numbered_one_by_one_and_titled_by_their_number() -> None:
+    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    assert [page.name[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    for page in pages:
+        text = page.read_text()
+        assert text.startswith(f"# {page.name[:4]} "), page.name
+        for heading in ("Context", "Decision", "Consequences", "Alternatives"):
+            assert f"\n## {heading}\n" in text, f"{page.name} has no {heading}"

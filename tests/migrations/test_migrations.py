@@ -1,0 +1,95 @@
+"""Migrations: one head, empty to head equals the models, down and up again."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.conversations import models as conversations
+from app.core import schema
+from app.core.tables import METADATA, Vector
+from app.index import models as index
+from app.tenancy import models as tenancy
+from tests.support.postgres import Servers, TestDatabase, drop_database, superuser
+
+DESCRIBED = (tenancy, conversations, index)
+
+
+@pytest.fixture
+async def empty(servers: Servers) -> AsyncIterator[TestDatabase]:
+    """A database with roles and extensions, and no tables."""
+    name = "turnkeep_migrations"
+    async with superuser(servers) as connection:
+        await connection.execute(f"drop database if exists {name} with (force)")
+    await schema.prepare_server(servers.url(None, "postgres"), database=name)
+    await schema.prepare_extensions(servers.url(None, name))
+    yield servers.database(name)
+    await drop_database(servers, name)
+
+
+def test_there_is_one_head() -> None:
+    assert len(ScriptDirectory.from_config(schema.alembic_config()).get_heads()) == 1
+
+
+async def _differences(url: str) -> list[object]:
+    def compare(connection: Connection) -> list[object]:
+        connection.dialect.ischema_names["vector"] = Vector
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": False})
+        return list(compare_metadata(context, METADATA))
+
+    engine = create_async_engine(schema.sqlalchemy_url(url), poolclass=NullPool)
+    async with engine.connect() as connection:
+        found = await connection.run_sync(compare)
+    await engine.dispose()
+    return found
+
+
+async def _fingerprint(url: str) -> list[tuple[str, str]]:
+    connection = await asyncpg.connect(url)
+    rows = await connection.fetch(
+        """
+        select 'column' as what, table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' '
+               || coalesce(column_default, '') as name
+        from information_schema.columns where table_schema = 'public'
+        union all select 'index', indexdef from pg_indexes where schemaname = 'public'
+        union all select 'constraint', conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)
+        from pg_constraint where connamespace = 'public'::regnamespace
+        union all select 'policy', tablename || policyname || roles::text || coalesce(qual, '') from pg_policies
+        union all select 'grant', table_name || grantee || privilege_type from information_schema.table_privileges
+        where table_schema = 'public'
+        order by 1, 2
+        """
+    )
+    await connection.close()
+    return [(row["what"], row["name"]) for row in rows]
+
+
+async def test_empty_to_head_equals_the_models(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    assert await schema.current_revision(empty.owner) == schema.head_revision()
+    assert await _differences(empty.owner) == []
+
+
+async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    before = await _fingerprint(empty.owner)
+    await schema.migrate_down(empty.owner, target="base")
+    connection = await asyncpg.connect(empty.owner)
+    left = await connection.fetch("select tablename from pg_tables where schemaname = 'public'")
+    await connection.close()
+    assert [row["tablename"] for row in left] == ["alembic_version"]
+    await schema.migrate(empty.owner)
+    assert await _fingerprint(empty.owner) == before
+
+
+async def test_two_processes_may_migrate_at_once(empty: TestDatabase) -> None:
+    import asyncio
+
+    await asyncio.gather(*(schema.migrate(empty.owner) for _ in range(3)))
+    assert await schema.current_revision(empty.owner) == schema.head_revision()

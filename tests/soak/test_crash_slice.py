@@ -1,0 +1,19 @@
+"""A short slice of the crash proof; `make soak` runs the long form (`tests/soak/crash.py`)."""
+
+import os
+
+import pytest
+
+from tests.soak.crash import Options, run_round
+
+# read at import: the suite removes TURNKEEP_ settings from the environment before the first test
+SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
+
+
+@pytest.mark.timeout(180)
+async def test_what_was_acknowledged_survives_kill_of_server_and_postgres_exactly_once() -> None:
+    cycle = ("server", "postgres", "both")
+    report = await run_round(Options(SEED, kills=3, clients=12, longest_pause_s=1.0, cycle=cycle))
+    assert report.violations == [], report
+    assert report.kills.total() == 3
+    assert report.counts["appends acknowledged"] > 20

@@ -1,0 +1,40 @@
+"""Counts what goes to Postgres: every message that the driver sends and waits for is one round trip."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+import pytest
+
+
+@contextmanager
+def counted_statements() -> Iterator[list[str]]:
+    """The statements sent while inside, each one round trip once its plan is cached on the connection."""
+    sent: list[str] = []
+    patch = pytest.MonkeyPatch()
+    prepared, simple = asyncpg.Connection._execute, asyncpg.Connection.execute  # noqa: SLF001
+
+    async def count_prepared(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
+        sent.append(" ".join(query.split()))
+        return await prepared(self, query, *args, **options)
+
+    async def count_simple(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
+        if not args:  # with arguments it goes on to the other
+            sent.append(" ".join(query.split()))
+        return await simple(self, query, *args, **options)
+
+    patch.setattr(asyncpg.Connection, "_execute", count_prepared)
+    patch.setattr(asyncpg.Connection, "execute", count_simple)
+    try:
+        yield sent
+    finally:
+        patch.undo()
+
+
+def first_words(statements: list[str]) -> list[str]:
+    """The first word of each statement, and the table that a write goes to."""
+    shown: list[str] = []
+    for statement in statements:
+        words = statement.split()
+        shown.append(" ".join(words[:3]) if words[0] in {"insert", "update", "delete"} else words[0].rstrip(";"))
+    return shown

@@ -87,6 +87,9 @@ class Contexts:
     too_small: int = 0
     worst: int = 0
     degraded: Counter[str] = field(default_factory=Counter[str])
+    evidence: defaultdict[tuple[int, int | None], list[float]] = field(
+        default_factory=lambda: defaultdict[tuple[int, int | None], list[float]](list)
+    )
 
     def note(self, budget: int, shape: str, *, used: int, counted: int, exact: bool, turn_ids: Sequence[str]) -> None:
         """Count one context."""
@@ -103,8 +106,13 @@ class Contexts:
         """How many contexts broke a promise about their size or showed a turn twice."""
         return self.over_budget + self.understated + self.repeated_turns
 
+    def evidence_shown(self, budget: int, window: int | None) -> float:
+        """Mean share of a question's evidence that stood in its context, in percent."""
+        shares = self.evidence.get((budget, window), [])
+        return round(100 * sum(shares) / len(shares), 1) if shares else 0.0
+
     def as_json(self) -> JsonValue:
-        """Give the counts, and how full contexts were (median share of the budget)."""
+        """Give the counts, how full contexts were (median share of the budget), how much evidence they showed."""
         return {
             "built": self.built.total(),
             "by_budget_and_format": {f"{budget}/{shape}": n for (budget, shape), n in sorted(self.built.items())},
@@ -114,6 +122,10 @@ class Contexts:
             "repeated_turns": self.repeated_turns,
             "budget_too_small": self.too_small,
             "most_tokens_over": max(0, self.worst) if self.over_budget else 0,
+            "evidence_shown": {
+                f"{budget}/recent_turns {window or 'default'}": self.evidence_shown(budget, window)
+                for budget, window in self.evidence
+            },
             "fill_median": {str(budget): round(percentile(fill, 0.5), 3) for budget, fill in sorted(self.fill.items())},
             "degraded": dict(self.degraded),
         }
@@ -174,11 +186,14 @@ def print_recall(console: Console, recalled: Recalled) -> None:
 
 def print_contexts(console: Console, contexts: Contexts) -> None:
     """Print what was built and what was wrong with it."""
-    shapes = sorted({shape for _, shape in contexts.built})
-    table = Table("contexts", *shapes, "median fill")
+    windows = list(dict.fromkeys(window for _, window in contexts.evidence))
+    table = Table(
+        "budget", "contexts", "median fill", *(f"evidence shown, recent_turns {w or 'default'}" for w in windows)
+    )
     for budget in sorted(contexts.fill):
-        counts = (str(contexts.built[budget, shape]) for shape in shapes)
-        table.add_row(f"{budget:,}", *counts, f"{percentile(contexts.fill[budget], 0.5):.0%}")
+        shown = (f"{contexts.evidence_shown(budget, window):.1f} %" for window in windows)
+        fill = contexts.fill[budget]
+        table.add_row(f"{budget:,}", str(len(fill)), f"{percentile(fill, 0.5):.0%}", *shown)
     console.print(table)
     console.print(
         f"{contexts.violations} violations in {contexts.built.total()} contexts: {contexts.over_budget} over budget,"

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Final
 from uuid import uuid4
@@ -51,6 +50,8 @@ from app.providers.tokens import EncodingName, TiktokenCounter
 BATCH_SIZES: Final = (1, 2, 5, 10, 25, 50)
 BUDGETS: Final = (256, 1024, 4096, 16384)
 FORMATS: Final = ("openai", "openai_responses", "anthropic", "workers_ai", "canonical")
+WINDOWS: Final = (None, 1000)
+"""`recent_turns`: the default, which large budgets hold whole, and one that no budget holds."""
 TOKENIZERS: Final[tuple[EncodingName, ...]] = ("o200k_base", "cl100k_base")
 ESTIMATED: Final = frozenset({"anthropic", "workers_ai"})
 SYSTEM: Final = "You are a helpful assistant who remembers what was said."
@@ -198,60 +199,77 @@ async def ask_all(run: Run, loaded: Sequence[Loaded], concurrency: int) -> None:
     await asyncio.gather(*(work() for _ in range(concurrency)))
 
 
-def context_body(question: Question, budget: int, shape: str, tokenizer: str) -> dict[str, JsonValue]:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One context to build."""
+
+    loaded: Loaded
+    question: Question
+    budget: int
+    shape: str = "openai"
+    tokenizer: EncodingName = "o200k_base"
+    window: int | None = None
+
+
+def context_body(wish: Wish) -> dict[str, JsonValue]:
     """Ask for a context with recall."""
-    return {
-        "token_budget": budget,
-        "query": question.text,
+    window: dict[str, JsonValue] = {} if wish.window is None else {"recent_turns": wish.window}
+    return window | {
+        "token_budget": wish.budget,
+        "query": wish.question.text,
         "semantic_recall": {"k": 10},
         "system": SYSTEM,
-        "format": shape,
-        "tokenizer": tokenizer,
+        "format": wish.shape,
+        "tokenizer": wish.tokenizer,
     }
 
 
-async def build_one(run: Run, client: Client, path: str, body: dict[str, JsonValue], counter: TiktokenCounter) -> None:
-    """Build one context and count it again."""
-    answer = await client.post("context", path, body)
-    if answer.status == UNPROCESSABLE and failure("context", answer).code == "budget_too_small":
+async def build_one(run: Run, client: Client, wish: Wish, counter: TiktokenCounter) -> None:
+    """Build one context, count it again, and look for the question's evidence in it."""
+    call = "context" if wish.window is None else f"context, recent_turns {wish.window}"
+    answer = await client.post(call, f"/v1/conversations/{wish.loaded.conversation_id}/context", context_body(wish))
+    if answer.status == UNPROCESSABLE and failure(call, answer).code == "budget_too_small":
         run.contexts.too_small += 1
         return
     if answer.status != 200:  # noqa: PLR2004 - success
-        raise failure("context", answer)
+        raise failure(call, answer)
     context = _Context.model_validate_json(answer.body)
-    shape, budget = str(body["format"]), body["token_budget"]
-    margin = run.margin if shape in ESTIMATED else 1.0
+    margin = run.margin if wish.shape in ESTIMATED else 1.0
     counted = recount(context.messages, context.system, counter, margin=margin)
     run.contexts.degraded.update(context.degraded)
     run.contexts.note(
-        budget if isinstance(budget, int) else 0,
-        shape,
+        wish.budget,
+        wish.shape,
         used=context.usage.used,
         counted=counted,
         exact=context.usage.exact,
         turn_ids=context.included.turn_ids,
     )
+    if wish.question.evidence:
+        shown = {wish.loaded.keys[turn_id] for turn_id in context.included.turn_ids}
+        share = sum(key in shown for key in wish.question.evidence) / len(wish.question.evidence)
+        run.contexts.evidence[wish.budget, wish.window].append(share)
 
 
 async def build_all(run: Run, loaded: Sequence[Loaded], concurrency: int, most: int) -> None:
-    """Build contexts for questions spread over all dialogues, at every budget, formats and tokenizers in turn."""
+    """Build contexts for questions of all dialogues at every budget; formats, tokenizers and windows take turns."""
     counters = {name: TiktokenCounter(name) for name in TOKENIZERS}
     questions = [(one, question) for one in loaded for question in one.dialogue.questions]
     random.Random(1).shuffle(questions)  # noqa: S311 - the same sample in every run
-    asked = [(one, question, budget) for one, question in questions[: most or None] for budget in BUDGETS]
-    task = run.progress.add_task("contexts", total=len(asked))
-    remaining = iter(zip(count(), asked, strict=False))
+    wishes = [
+        # budgets step at their own pace, so that each meets every format, tokenizer and window
+        Wish(one, question, budget, FORMATS[(number + step) % 5], TOKENIZERS[number % 2], WINDOWS[number // 2 % 2])
+        for number, (one, question) in enumerate(questions[: most or None])
+        for step, budget in enumerate(BUDGETS)
+    ]
+    task = run.progress.add_task("contexts", total=len(wishes))
+    remaining = iter(wishes)
 
     async def work() -> None:
         async with run.client() as client:
-            for number, (one, question, budget) in remaining:
-                # a step of its own per budget, so that every budget meets every format and tokenizer
-                turn = number // len(BUDGETS) + number % len(BUDGETS)
-                shape, tokenizer = FORMATS[turn % len(FORMATS)], TOKENIZERS[turn % len(TOKENIZERS)]
-                path = f"/v1/conversations/{one.conversation_id}/context"
-                body = context_body(question, budget, shape, tokenizer)
+            for wish in remaining:
                 try:
-                    await build_one(run, client, path, body, counters[tokenizer])
+                    await build_one(run, client, wish, counters[wish.tokenizer])
                 except RequestFailedError as error:
                     run.failures.note(error)
                 run.progress.advance(task)
@@ -290,7 +308,7 @@ async def measure_round(run: Run, client: Client, floor: Floor | None, one: Load
         await time_call(run, f"recall, k {k}", client, f"{path}/recall", {"query": question.text, "k": k})
     plain: dict[str, JsonValue] = {"token_budget": 4096}
     await time_call(run, "context, 4,096", client, f"{path}/context", plain)
-    body = context_body(question, 4096, "openai", "o200k_base")
+    body = context_body(Wish(one, question, 4096))
     await time_call(run, "context, 4,096, recall", client, f"{path}/context", body)
 
 

@@ -47,7 +47,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 async def database(servers: Servers) -> AsyncIterator[TestDatabase]:
-    """This worker's own database."""
+    """The own database of this worker."""
     name = f"turnkeep_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     await make_template(servers)
     yield await clone_template(servers, name)

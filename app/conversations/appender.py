@@ -148,15 +148,16 @@ class Appender:
             chain_hash=placed.chain,
             session=placed.session,
             last_occurred_at=placed.last_occurred_at,
-            updated_at=head.now,
+            updated_at=placed.at,
         )
         participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
-        if participants is not None or head.now - head.active_at >= _TOUCH_AFTER:
+        is_stale = placed.at - head.active_at >= _TOUCH_AFTER
+        if participants is not None or is_stale:
             await store.touch_conversation(
                 tx,
                 caller.tenant_id,
                 conversation_id,
-                active_at=head.now if head.now - head.active_at >= _TOUCH_AFTER else head.active_at,
+                active_at=placed.at if is_stale else head.active_at,
                 participants=head.participants if participants is None else participants,
             )
 

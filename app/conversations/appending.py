@@ -1,7 +1,7 @@
 """Gives drafts their place in a conversation: ids, seq, session, hashes, index entries. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -35,6 +35,7 @@ class Placed:
     chain: bytes
     session: int
     last_occurred_at: datetime
+    at: datetime
 
 
 def is_searchable(draft: Draft) -> bool:
@@ -44,6 +45,8 @@ def is_searchable(draft: Draft) -> bool:
 
 def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s: int) -> Placed:
     """Append `incoming` (at least one) after a locked `head`, all at its moment `now` and in one revision."""
+    # the clock may have been read before the lock was had: times never run against seq
+    head = replace(head, now=max(head.now, head.updated_at))
     now, seq, chain = head.now, head.last_seq, head.chain_hash
     session, last, tokens = head.session, head.last_occurred_at, head.token_count
     rev = head.rev + 1
@@ -76,6 +79,7 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
         chain=chain,
         session=session,
         last_occurred_at=last or now,
+        at=now,
     )
 
 

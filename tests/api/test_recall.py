@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from app.core.errors import Unavailable
+from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service
 
 PETS = [
@@ -50,10 +52,15 @@ async def test_the_actor_a_query_names_is_preferred_to_whom_addresses_it(client:
 async def test_k_rows_in_scope_give_k_rows_under_any_filter(client: Client) -> None:
     conversation = await client.conversation(owner="ann", project="p")
     turns = [
-        {"role": "user" if n % 2 else "assistant", "actor": f"a{n % 3}", "content": f"row {n}", "metadata": {"m": n % 5},
-         "occurred_at": f"2024-01-{n + 1:02}T00:00:00Z"}
+        {
+            "role": "user" if n % 2 else "assistant",
+            "actor": f"a{n % 3}",
+            "content": f"row {n}",
+            "metadata": {"m": n % 5},
+            "occurred_at": f"2024-01-{n + 1:02}T00:00:00Z",
+        }
         for n in range(28)
-    ]  # fmt: skip
+    ]
     await client.append(conversation, *turns)
     for filters, count in (
         ({}, 28),
@@ -180,8 +187,6 @@ async def test_long_text_is_found_by_its_end(client: Client) -> None:
 
 
 async def test_memories_need_an_agent_below_admin(service: Service, client: Client) -> None:
-    from app.tenancy.schemas import Scope
-
     key = await service.container.tenancy.create_key(client.tenant_id, name="r", scopes=[Scope.READ])
     async with service.client(str(key)) as reader:
         response = await reader.post("/v1/recall", json={"query": "x", "kinds": ["memory"]})
@@ -192,19 +197,18 @@ async def test_memories_need_an_agent_below_admin(service: Service, client: Clie
 async def test_without_an_embedder_recall_goes_by_words_and_says_so(service: Service, tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("text-only")
     async with open_service(service.database, folder, embedder="none") as text_only:
-        async with await text_only.new_tenant() as client:
-            conversation = await pets(client)
-            response = await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "kittens"})
-            assert texts(response.json()["data"]) == [PETS[1]["content"]]
-            assert response.json()["degraded"] == ["embedder_none"]
-            assert response.json()["space"] is None
-            context = await client.context(conversation, 500, semantic_recall={"k": 2})
-            assert context["degraded"] == ["embedder_none"]
+        client = await text_only.new_tenant()
+        conversation = await pets(client)
+        response = await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "kittens"})
+        assert texts(response.json()["data"]) == [PETS[1]["content"]]
+        assert response.json()["degraded"] == ["embedder_none"]
+        assert response.json()["space"] is None
+        context = await client.context(conversation, 500, semantic_recall={"k": 2})
+        assert context["degraded"] == ["embedder_none"]
+        await client.aclose()
 
 
 async def test_a_failing_embedder_loses_no_turn(service: Service, client: Client, monkeypatch: Any) -> None:
-    from app.core.errors import Unavailable
-
     async def fail(*_args: object, **_options: object) -> None:
         raise Unavailable("embedder_overloaded", "Too much to embed.")
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from app.conversations import store as conversations_store
-from app.core.db import Database, PoolOptions
+from app.conversations.schemas import ConversationFilter
+from app.core.db import Database, PoolOptions, encode_vector
+from app.core.errors import Unavailable
 from app.index.schemas import EntryKind, Scope
 from app.index.store import search_statement
 from tests.support.api import Client, Service
@@ -113,7 +115,8 @@ CROWD = """
     with made as (
         insert into conversations (tenant_id, id, project, external_id, compaction, facts, created_at, updated_at,
                                    active_at)
-        select $1::uuid, gen_random_uuid(), 'p' || n % 2, 'e' || n, '{}', '{}', now(), now(), now() - n * interval '1 minute'
+        select $1::uuid, gen_random_uuid(), 'p' || n % 2, 'e' || n, '{}', '{}', now(), now(),
+               now() - n * interval '1 minute'
         from generate_series(1, $2::int) n returning tenant_id, id
     ), heads as (
         insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at, last_seq)
@@ -184,8 +187,6 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
 async def test_hot_queries_keep_their_index_under_row_security(
     service: Service, crowd: dict[str, Any], name: str, index: list[str]
 ) -> None:
-    from app.conversations.schemas import ConversationFilter
-
     tenant, conversation = crowd["tenant"], crowd["conversation"]
     page = {"newest_first": True, "after": None, "actors": None, "limit": 51}
     listing = {"newest_first": True, "after": None, "limit": 21}
@@ -253,8 +254,6 @@ async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(
 
 
 async def _as_text(tx: _Explained, sql: str, args: list[object]) -> None:
-    from app.core.db import encode_vector
-
     await tx._connection.set_type_codec(  # noqa: SLF001
         "vector", schema="public", encoder=encode_vector, decoder=lambda raw: raw, format="binary"
     )
@@ -293,8 +292,6 @@ async def test_a_transaction_inside_another_is_refused(service: Service, client:
 
 
 async def test_a_role_that_bypasses_row_security_is_refused_at_start(service: Service) -> None:
-    from app.core.errors import Unavailable
-
     wide = Database(PoolOptions(service.database.superuser, 1, timeout_s=5))
     await wide.open()
     with pytest.raises(Unavailable, match="can bypass row-level security"):

@@ -1,5 +1,6 @@
 """Migrations: one head, empty to head equals the models, down and up again."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -89,7 +90,5 @@ async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> N
 
 
 async def test_two_processes_may_migrate_at_once(empty: TestDatabase) -> None:
-    import asyncio
-
     await asyncio.gather(*(schema.migrate(empty.owner) for _ in range(3)))
     assert await schema.current_revision(empty.owner) == schema.head_revision()

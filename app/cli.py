@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, NoReturn
 
@@ -55,9 +56,10 @@ def serve(
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = Settings().model_copy(update=given)
     configure_logging(settings)
+    application = create_app(settings)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings),
+            application,
             host=settings.host,
             port=settings.port,
             log_config=None,
@@ -69,20 +71,26 @@ def serve(
         )
     )
     asyncio.run(_serve(server, settings))
+    if not server.started:
+        failure: object = getattr(application.state, "start_failure", None)
+        raise failure if isinstance(failure, AppError) else Unavailable("not_ready", "Turnkeep did not start.")
 
 
 async def _serve(server: uvicorn.Server, settings: Settings) -> None:
     # bound before anything starts, so that a taken port costs nothing and says so
-    listening = _bind(settings)
-    with listening:
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
+    with _bind(settings) as listening:
+        serving = asyncio.create_task(_serve_until_stopped(server, listening))
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(_POLL_S)
         if server.started:
             _say_where(listening, settings)
         await serving
-    if not server.started:
-        raise Unavailable("not_ready", "Turnkeep did not start; the log above says why.")
+
+
+async def _serve_until_stopped(server: uvicorn.Server, listening: socket.socket) -> None:
+    # uvicorn leaves a failed start by SystemExit, which would end the loop before anything is closed
+    with suppress(SystemExit):
+        await server.serve(sockets=[listening])
 
 
 def _bind(settings: Settings) -> socket.socket:

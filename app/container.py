@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from app.context.service import ContextBuilder
 from app.conversations.drafts import DraftLimits
 from app.conversations.service import ConversationOptions, Conversations
 from app.core.db import Database
-from app.core.errors import Unavailable
+from app.core.errors import AppError, Unauthenticated, Unavailable
 from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
@@ -88,16 +88,17 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
     async with AsyncExitStack() as stack:
         base = await stack.enter_async_context(open_foundation(settings, migrate=settings.migrate_on_start))
         await install_first_key(settings, base.tenancy)
-        flush = asyncio.create_task(base.tenancy.flush_forever())
-        stack.push_async_callback(_end_flush, flush, base.tenancy)
+        tending = asyncio.create_task(base.tenancy.tend_forever())
+        stack.push_async_callback(_end_tending, tending, base.tenancy)
         embedder = await _open_embedder(settings, base.database, stack)
         yield _build(settings, base, embedder, await ensure_space(base.ops, embedder))
 
 
-async def _end_flush(flush: "asyncio.Task[None]", tenancy: Tenancy) -> None:
-    flush.cancel()
-    await asyncio.gather(flush, return_exceptions=True)
-    await tenancy.flush_last_used()
+async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
+    tending.cancel()
+    await asyncio.gather(tending, return_exceptions=True)
+    with suppress(AppError):  # a database that is gone must not keep the process from ending
+        await tenancy.flush_last_used()
 
 
 async def _open_embedder(settings: Settings, database: Database, stack: AsyncExitStack) -> Embedder | None:
@@ -180,15 +181,23 @@ async def install_first_key(settings: Settings, tenancy: Tenancy) -> None:
                 "bootstrap_key_invalid",
                 "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints.",
             )
-        if await tenancy.install_key(key, name="bootstrap"):
-            get_logger().info("key.installed", key_id=str(key.key_id))
+        await _install(tenancy, key, name="bootstrap")
         return
     path = admin_key_path(settings)
     if not path.exists() and await tenancy.has_tenants():
         return
     key = await asyncio.to_thread(_read_or_make_key, path)
-    if await tenancy.install_key(key, name="default"):
-        get_logger().info("key.installed", key_id=str(key.key_id))
+    await _install(tenancy, key, name="default")
+
+
+async def _install(tenancy: Tenancy, key: KeyText, *, name: str) -> None:
+    if await tenancy.install_key(key, name=name):
+        get_logger().info("key.installed", key_id=key.key_id)
+    try:
+        await tenancy.authenticate(str(key))
+    except Unauthenticated as error:
+        # revoked on purpose, or TURNKEEP_SECRET_KEY is not what it was when the key was made
+        get_logger().warning("key.refused", key_id=key.key_id, code=error.code)
 
 
 def _read_or_make_key(path: Path) -> KeyText:

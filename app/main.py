@@ -1,16 +1,18 @@
 """The ASGI application: routers and edges around the container, which opens with the lifespan."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from app.container import open_container
-from app.routers import context, conversations, ops, recall, turns
+from app.core.errors import AppError
+from app.routers import context, conversations, docs, ops, recall, turns
 from app.routers.deps import require_caller
 from app.routers.middleware import install_middleware
 from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
@@ -29,8 +31,13 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with open_container(settings) as container:
-            app.state.container = container
+        async with AsyncExitStack() as stack:
+            try:
+                app.state.container = await stack.enter_async_context(open_container(settings))
+            except AppError as error:
+                # told to whoever started the process: the server only says that the start failed
+                app.state.start_failure = error
+                raise
             yield
 
     app = FastAPI(
@@ -41,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         # exceptions as the log exporter writes them carry their messages, and with them content
@@ -52,8 +60,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.body_guard = require_caller
     app.state.metrics = registry
-    for module in (conversations, turns, context, recall, ops):
+    for module in (docs, conversations, turns, context, recall, ops):
         app.include_router(module.router)
+    app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)
     install_middleware(app, settings, registry)
     app.openapi = lambda: openapi_document(app)

@@ -213,8 +213,7 @@ class Wish:
 
 def context_body(wish: Wish) -> dict[str, JsonValue]:
     """Ask for a context with recall."""
-    window: dict[str, JsonValue] = {} if wish.window is None else {"recent_turns": wish.window}
-    return window | {
+    body: dict[str, JsonValue] = {
         "token_budget": wish.budget,
         "query": wish.question.text,
         "semantic_recall": {"k": 10},
@@ -222,6 +221,9 @@ def context_body(wish: Wish) -> dict[str, JsonValue]:
         "format": wish.shape,
         "tokenizer": wish.tokenizer,
     }
+    if wish.window is not None:
+        body["recent_turns"] = wish.window
+    return body
 
 
 async def build_one(run: Run, client: Client, wish: Wish, counter: TiktokenCounter) -> None:

@@ -216,7 +216,8 @@ def upgrade() -> None:
         op.execute(f"create policy {table}_ops on {table} to turnkeep_ops using (true) with check (true)")
         op.execute(f"grant select, insert, update, delete on {table} to turnkeep_app, turnkeep_ops")
     op.execute("revoke insert, update, delete on tenants from turnkeep_app")
-    op.execute("grant select on installation to turnkeep_app, turnkeep_ops")
+    op.execute("grant select on installation to turnkeep_ops")
+    op.execute("grant select on alembic_version to turnkeep_app, turnkeep_ops")
     op.execute("grant select on embedding_spaces to turnkeep_app")
     op.execute("grant select, insert, delete on embedding_spaces to turnkeep_ops")
     # `@@` is not leakproof, so a row policy would keep the text index from being used: this function is owned by a

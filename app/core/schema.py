@@ -92,8 +92,7 @@ async def prepare_roles(owner_url: str) -> None:
         try:
             for role in (APP_ROLE, OPS_ROLE, SEARCH_ROLE):
                 await _make_role(connection, role, "nologin")
-                if not await connection.fetchval("select pg_has_role(current_user, $1, 'member')", role):
-                    await connection.execute(f"grant {role} to current_user")
+                await _let_take_on(connection, role)
         except asyncpg.InsufficientPrivilegeError as error:
             raise Unavailable(
                 "postgres_unusable",
@@ -115,9 +114,9 @@ async def migrate_down(owner_url: str, *, target: str) -> None:
     await _with_alembic(owner_url, lambda config: command.downgrade(config, target))
 
 
-async def current_revision(url: str) -> str | None:
-    """The revision the database stands at; None when it has none."""
-    connection = await asyncpg.connect(url)
+async def current_revision(url: str, *, role: str | None = None) -> str | None:
+    """The revision the database stands at; None when it has none. `role` is taken on where the URL's is a wider one."""
+    connection = await asyncpg.connect(url, server_settings={} if role is None else {"role": role})
     try:
         if await connection.fetchval("select to_regclass('alembic_version')") is None:
             return None
@@ -129,6 +128,16 @@ async def current_revision(url: str) -> str | None:
 async def _make_role(connection: "asyncpg.Connection[asyncpg.Record]", role: str, login: str) -> None:
     if not await connection.fetchval("select 1 from pg_roles where rolname = $1", role):
         await connection.execute(f"create role {role} {login}")
+
+
+async def _let_take_on(connection: "asyncpg.Connection[asyncpg.Record]", role: str) -> None:
+    # being a member is not enough since Postgres 16: a login that made a role may grant it, not take it on
+    try:
+        await connection.execute(f"set role {role}")
+    except asyncpg.InsufficientPrivilegeError:
+        await connection.execute(f"grant {role} to current_user")
+    else:
+        await connection.execute("reset role")
 
 
 async def _check_versions(connection: "asyncpg.Connection[asyncpg.Record]") -> None:

@@ -69,7 +69,7 @@ class Server:
 
     async def require_migrated(self) -> None:
         """Raise Unavailable unless the schema is that of this release."""
-        current = await _answering(schema.current_revision(self.owner.url))
+        current = await _answering(schema.current_revision(self.app.url, role=self.app.role))
         if current != schema.head_revision():
             raise Unavailable("schema_outdated", "The database schema is not this release's: run `turnkeep migrate`.")
 
@@ -121,6 +121,7 @@ async def _answering(work: Awaitable[T]) -> T:
     try:
         return await work
     except (OSError, asyncpg.PostgresConnectionError, asyncpg.InvalidAuthorizationSpecificationError,
+            asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError,
             asyncpg.InvalidCatalogNameError, asyncpg.CannotConnectNowError) as error:  # fmt: skip
         raise Unavailable(
             "database_unavailable",

@@ -8,12 +8,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import structlog
-from structlog.typing import FilteringBoundLogger
-
 from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError
 from app.core.ids import ConversationId
+from app.core.telemetry import get_logger
 from app.index import store
 from app.index.analyser import Analyser
 from app.index.schemas import Analysis, Document, Entry, Found, Prepared, Scope
@@ -50,7 +48,7 @@ class SearchIndex:
         self._embedder = embedder
         self._space_id = space_id
         self._options = options
-        self._log: FilteringBoundLogger = structlog.get_logger()
+        self._log = get_logger()
 
     @property
     def space(self) -> str | None:
@@ -80,7 +78,7 @@ class SearchIndex:
         return prepared
 
     async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> Sequence[FloatVector]:
-        """The vectors of all texts, or none when the embedder fails: what waits is embedded later."""
+        """The vectors of all texts, or none when the embedder fails: the entries are marked as waiting."""
         vectors: list[FloatVector] = []
         try:
             for start in range(0, len(texts), embedder.max_batch):

@@ -106,7 +106,7 @@ class ProblemField(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 says it. Some codes add members of their own, such as `current_seq`."""
+    """An error, as RFC 9457 says it. Some codes add members of their own, such as `seq`."""
 
     model_config = ConfigDict(serialize_by_alias=True, extra="allow")
 

@@ -14,14 +14,16 @@ from time import monotonic
 from uuid import UUID
 
 from app.core.db import Database, Transaction
-from app.core.errors import Busy, Conflict, NotFound, Unauthenticated
+from app.core.errors import AppError, Busy, Conflict, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId
+from app.core.telemetry import get_logger
 from app.tenancy import store
 from app.tenancy.keys import KeyText, generate_key, key_hmac, parse_key
 from app.tenancy.schemas import ApiKey, Caller, Repeatable, Replay, Scope
 
 ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
-_FLUSH_S = 60.0
+_TEND_S = 60.0
+_SWEEP_LIMIT = 10_000
 _LIST_LIMIT = 1000
 _NO_KEY = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
 _BAD_KEY = "This API key does not hold."
@@ -45,6 +47,7 @@ class Tenancy:
         self._secret = secret
         self._options = options
         self._checked: dict[bytes, tuple[float, Caller]] = {}
+        self._log = get_logger()
         self._used: dict[tuple[TenantId, KeyId], datetime] = {}
 
     def secret_for(self, purpose: str) -> bytes:
@@ -152,18 +155,32 @@ class Tenancy:
         self._checked.clear()
 
     async def flush_last_used(self) -> None:
-        """Write when keys were used last."""
+        """Write when keys were used last; what cannot be written now is kept for the next time."""
         used, self._used = self._used, {}
-        if used:
+        if not used:
+            return
+        tenants, keys = zip(*used, strict=True)
+        try:
             async with self._ops.across_tenants() as tx:
-                tenants, keys = zip(*used, strict=True)
                 await store.flush_last_used(tx, tenants, keys, list(used.values()))
+        except AppError:
+            self._used = used | self._used
+            raise
 
-    async def flush_forever(self) -> None:
-        """Flush by the minute, until cancelled."""
+    async def sweep_repeats(self) -> int:
+        """Forget requests whose time is over, a bounded number at a time; says how many."""
+        async with self._ops.across_tenants() as tx:
+            return await store.sweep_repeats(tx, _SWEEP_LIMIT)
+
+    async def tend_forever(self) -> None:
+        """Flush and sweep by the minute, until cancelled."""
         while True:
-            await asyncio.sleep(_FLUSH_S)
-            await self.flush_last_used()
+            await asyncio.sleep(_TEND_S)
+            try:
+                await self.flush_last_used()
+                await self.sweep_repeats()
+            except AppError as error:
+                self._log.warning("tenancy.tending_failed", code=error.code)
 
     # requests that may be repeated
 

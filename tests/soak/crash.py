@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +260,7 @@ def _resume(seed: int, state: Path | None) -> tuple[Report, int]:
 def _save(seed: int, state: Path | None, total: Report, done: int) -> None:
     if state is not None:
         draft = state.with_name(f"{state.name}.new")
-        draft.write_text(json.dumps({"seed": seed, "rounds": done, "report": asdict(total)}))
+        draft.write_text(json.dumps({"seed": seed, "rounds": done, "report": vars(total)}))
         draft.replace(state)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 import uvicorn
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +41,15 @@ def main() -> None:
         cli()
     except AppError as error:
         _fail(error.detail)
+    except ValidationError as error:  # only settings are validated before anything runs; values may be secrets
+        for wrong in error.errors(include_input=False, include_url=False, include_context=False):
+            name = str(wrong["loc"][0]) if wrong["loc"] else "a setting"
+            typer.echo(f"turnkeep: {_environment_name(name)}: {wrong['msg']}", err=True)
+        raise SystemExit(1) from None
+
+
+def _environment_name(setting: str) -> str:
+    return setting if setting.isupper() else f"TURNKEEP_{setting.upper()}"
 
 
 def _fail(sentence: str) -> NoReturn:

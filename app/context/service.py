@@ -11,8 +11,9 @@ from app.context.parts import ContextParts, Policy, RecalledPart
 from app.context.schemas import Context, ContextRequest
 from app.conversations.schemas import content_text
 from app.conversations.service import Conversations, Recent
-from app.core.errors import AppError, Unavailable
+from app.core.errors import Unavailable
 from app.core.ids import ConversationId
+from app.core.telemetry import error_stack, error_type, get_logger
 from app.formats.schemas import Role
 from app.providers.schemas import TokenCounter
 from app.recall.service import Recaller
@@ -39,6 +40,7 @@ class ContextBuilder:
         self._counters = counters
         self._policy = policy
         self._default_recent_turns = default_recent_turns
+        self._log = get_logger()
 
     async def build(self, caller: Caller, conversation_id: ConversationId, *, request: ContextRequest) -> Context:
         """The context for one model call, never over its budget.
@@ -83,7 +85,8 @@ class ContextBuilder:
             )
         except Unavailable as error:
             return [], [error.code]
-        except AppError:
+        except Exception as error:  # noqa: BLE001 - a context without recall is worth more to its caller than an error
+            self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
             return [], ["recall_failed"]
         return [RecalledPart(item.turn, item.score) for item in recalled], degraded
 

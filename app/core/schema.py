@@ -68,6 +68,8 @@ async def prepare_extensions(url: str) -> None:
     """Make the extensions in the database of `url`, or say what an administrator must do."""
     connection = await asyncpg.connect(url)
     try:
+        # even "if not exists" fails when two make the same extension at once
+        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
         for extension in EXTENSIONS:
             if await connection.fetchval("select 1 from pg_extension where extname = $1", extension):
                 continue

@@ -222,7 +222,7 @@ async def test_an_append_racing_a_delete_leaves_nothing_behind(client: Client, s
     assert await client.recall(None, "zebra") == []
 
 
-async def test_of_concurrent_deletes_one_deletes_and_the_others_find_nothing(client: Client, service: Service) -> None:
+async def test_of_concurrent_deletes_one_deletes_and_the_others_find_nothing(client: Client) -> None:
     conversation = await client.conversation()
     await client.append(conversation, "one", "two")
     answers = await asyncio.gather(*(client.delete(f"/v1/conversations/{conversation}") for _ in range(10)))

@@ -38,7 +38,7 @@ def server_at(root: Path) -> EmbeddedPostgres:
 def hold(root: Path) -> subprocess.Popen[str]:
     """Start another process that uses the server until its stdin is closed."""
     command = [sys.executable, "-c", HOLD, str(root)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def let_go(process: subprocess.Popen[str]) -> None:

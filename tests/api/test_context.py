@@ -1,0 +1,184 @@
+"""Contexts through the API: within the budget, in every format, the same bytes for the same request."""
+
+import json
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.formats.schemas import Format
+from app.providers.tokens import TiktokenCounter
+from tests.support.api import Client, problem
+
+O200K = TiktokenCounter("o200k_base")
+WORDS = ["parrot", "invoice", "Reykjavík", "天気", "🐎🌧️", "tomorrow", "12,345", "naïve", "\n", "we agreed on it"]
+
+
+def openai_count(messages: list[dict[str, Any]]) -> int:
+    """Recount an OpenAI chat render by the published rule: 3 a message, 1 more for a name, 3 for the reply."""
+    total = 3
+    for message in messages:
+        total += 3 + O200K.count(message["role"])
+        if isinstance(message.get("content"), str):
+            total += O200K.count(message["content"])
+        if "name" in message:
+            total += 1 + O200K.count(message["name"])
+        if "tool_call_id" in message:
+            total += O200K.count(message["tool_call_id"])
+        for call in message.get("tool_calls", []):
+            total += 3 + O200K.count(json.dumps(call, ensure_ascii=False, separators=(",", ":")))
+    return total
+
+
+def random_turns(chance: random.Random, count: int) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    for number in range(count):
+        kind = chance.random()
+        text = " ".join(chance.choices(WORDS, k=chance.choice([1, 5, 30, 400])))
+        if kind < 0.15:
+            calls = [
+                {"id": f"c{number}-{n}", "name": "look_up", "arguments": "{}"} for n in range(chance.randint(1, 3))
+            ]
+            turns.append({"role": "assistant", "content": chance.choice([None, text]), "tool_calls": calls})
+            answered = [call for call in calls if chance.random() < 0.8]
+            turns += [{"role": "tool", "tool_call_id": call["id"], "content": text[:200]} for call in answered]
+        else:
+            role = chance.choice(["user", "user", "assistant", "system"])
+            turns.append({"role": role, "actor": f"{role}{chance.randint(1, 2)}", "content": text})
+    return turns
+
+
+async def test_a_context_is_within_its_budget_by_an_independent_count(client: Client) -> None:
+    chance = random.Random(20)  # noqa: S311 - for repeatable tests
+    for _ in range(6):
+        conversation = await client.conversation()
+        await client.append(conversation, *random_turns(chance, 60))
+        for _ in range(8):
+            body = {
+                "token_budget": chance.choice([20, 64, 256, 1000, 4000]),
+                "system": chance.choice([None, "Be kind."]),
+                "semantic_recall": chance.choice([None, {"k": 5}]),
+                "recent_turns": chance.choice([None, 5, 200]),
+            }
+            response = await client.post(f"/v1/conversations/{conversation}/context", json=body)
+            if response.status_code == 422:
+                minimum = problem(response, 422, "budget_too_small", "/token_budget")["minimum_budget"]
+                assert minimum > body["token_budget"]
+                body["token_budget"] = minimum
+                response = await client.post(f"/v1/conversations/{conversation}/context", json=body)
+            made = response.json()
+            assert made["usage"]["used"] == openai_count(made["messages"]) <= body["token_budget"]
+            ids = made["included"]["turn_ids"]
+            assert len(ids) == len(set(ids))
+            calls = [call["id"] for message in made["messages"] for call in message.get("tool_calls", [])]
+            results = [message["tool_call_id"] for message in made["messages"] if message["role"] == "tool"]
+            assert calls == results
+            again = await client.post(f"/v1/conversations/{conversation}/context", json=body)
+            assert again.content == response.content
+
+
+@pytest.mark.parametrize("target", list(Format))
+async def test_every_format_renders_the_same_conversation(client: Client, target: Format) -> None:
+    conversation = await client.conversation()
+    call = {"role": "assistant", "tool_calls": [{"id": "c1", "name": "weather", "arguments": '{"city":"Oslo"}'}]}
+    await client.append(
+        conversation,
+        {"role": "user", "content": "What is the weather in Oslo?"},
+        call,
+        {"role": "tool", "tool_call_id": "c1", "content": "Rain, 4 degrees"},
+        {"role": "assistant", "content": "Take an umbrella."},
+        {"role": "user", "content": "Thanks!"},
+    )
+    made = await client.context(conversation, 2000, format=target, system="You are brief.")
+    assert made["format"] == target
+    text = json.dumps([made["system"], made["messages"]])
+    for wanted in (
+        "You are brief.",
+        "What is the weather in Oslo?",
+        "Rain, 4 degrees",
+        "umbrella",
+        "weather",
+        "Thanks!",
+    ):
+        assert wanted in text, wanted
+    assert made["usage"]["exact"] == (target not in {Format.ANTHROPIC, Format.WORKERS_AI})
+    assert len(made["included"]["turn_ids"]) == 5
+    assert made["as_of_seq"] == 5
+    await client.append(conversation, "Bye.", expected_seq=made["as_of_seq"])
+
+
+async def test_recalled_turns_are_older_ones_labelled_and_never_repeat_recent_ones(client: Client) -> None:
+    conversation = await client.conversation()
+    old = {
+        "role": "user",
+        "actor": "Ann",
+        "content": "My parrot is called Coco.",
+        "occurred_at": "2024-03-01T10:00:00Z",
+    }
+    await client.append(conversation, old, *[f"Filler number {n} about nothing." for n in range(80)])
+    await client.append(conversation, {"role": "user", "actor": "Ann", "content": "What is my parrot called?"})
+    made = await client.context(conversation, 1000, semantic_recall={"k": 3}, recent_turns=10, explain=True)
+    first = (await client.history(conversation, limit=1))[0]["id"]
+    assert first in made["included"]["turn_ids"]
+    assert made["usage"]["sections"]["recalled"]["used"] > 0
+    block = next(m for m in made["messages"] if "Coco" in json.dumps(m))
+    assert made["messages"].index(block) == len(made["messages"]) - 2
+    assert "Ann" in block["content"]
+    assert "2024-03-01" in block["content"]
+    recalled = [row for row in made["explain"] if row["section"] == "recalled" and row["decision"] == "included"]
+    assert len(recalled) == 3
+    ids = made["included"]["turn_ids"]
+    assert len(ids) == len(set(ids))
+
+
+async def test_the_query_narrows_what_is_recalled(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "The invoice is INV-7.", "The parrot is green.", *["ok"] * 60)
+    for query, wanted in (("invoice number", "INV-7"), ("colour of the parrot", "green")):
+        made = await client.context(conversation, 800, semantic_recall={"k": 1}, query=query, recent_turns=5)
+        assert wanted in json.dumps(made["messages"])
+
+
+async def test_filter_participants_shows_only_them(client: Client) -> None:
+    conversation = await client.conversation()
+    turns = [{"role": "user", "actor": actor, "content": f"{actor} speaks of parrots"} for actor in ("ann", "bob") * 5]
+    await client.append(conversation, *turns)
+    made = await client.context(
+        conversation, 2000, filter_participants=["ann"], semantic_recall={"k": 5}, recent_turns=2, explain=True
+    )
+    assert "bob" not in json.dumps(made)
+    assert len(made["included"]["turn_ids"]) == 5
+
+
+async def test_the_prefix_stays_the_same_while_turns_are_appended(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *[f"turn number {n}" for n in range(300)])
+    starts: list[str] = []
+    for number in range(32):
+        await client.append(conversation, f"and one more, {number}")
+        made = await client.context(conversation, 600, system="Stable.", recent_turns=100)
+        starts.append(made["messages"][1]["content"])
+        assert made["messages"][0] == {"role": "system", "content": "Stable."}
+    moves = sum(one != other for one, other in pairwise(starts))
+    assert moves <= 3, "the window moves in blocks of 16"
+
+
+async def test_an_empty_conversation_gives_an_empty_context(client: Client) -> None:
+    conversation = await client.conversation()
+    made = await client.context(conversation, 50, semantic_recall={"k": 3}, system="Hi.")
+    assert [message["role"] for message in made["messages"]] == ["system"]
+    assert made["included"]["turn_ids"] == []
+
+
+async def test_a_failing_recall_leaves_a_context_that_says_so(client: Client, service: Any, monkeypatch: Any) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *["the parrot"] * 60)
+
+    async def fail(*_args: object, **_options: object) -> None:
+        raise RuntimeError("a defect in recall")
+
+    monkeypatch.setattr(type(service.container.recaller), "recall_turns", fail)
+    made = await client.context(conversation, 500, semantic_recall={"k": 3}, recent_turns=5)
+    assert made["degraded"] == ["recall_failed"]
+    assert made["messages"]

@@ -1,0 +1,213 @@
+"""Whole processes: the command line, start and stop, two of them on one data directory, the README as printed."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+START_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """One `turnkeep` of its own, on a data directory that may be shared."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.port, self.folder = free_port(), folder
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("TURNKEEP_", "DATABASE_URL"))} | {
+            "TURNKEEP_DATA_DIR": str(folder),
+            "TURNKEEP_PORT": str(self.port),
+            "TURNKEEP_EMBEDDED_SHARED_BUFFERS_MB": "64",
+        }
+        self.env |= {f"TURNKEEP_{name.upper()}": value for name, value in settings.items()}
+        self.serving: subprocess.Popen[str] | None = None
+
+    def command(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "app.cli", *args], env=self.env, cwd=ROOT, capture_output=True, text=True,
+            timeout=START_S, check=False,
+        )  # fmt: skip
+
+    def start(self) -> "Process":
+        self.serving = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "serve"], env=self.env, cwd=ROOT, text=True, stderr=subprocess.PIPE
+        )
+        return self
+
+    def wait(self) -> "Process":
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            try:
+                if self.call("GET", "/readyz")[0] == 200:
+                    return self
+            except OSError:
+                assert self.serving is not None
+                assert self.serving.poll() is None, self.serving.stderr and self.serving.stderr.read()
+                time.sleep(0.05)
+        raise AssertionError("not ready in time")
+
+    def stop(self) -> tuple[int, str]:
+        assert self.serving is not None
+        if self.serving.poll() is None:
+            self.serving.send_signal(signal.SIGTERM)
+        _, said = self.serving.communicate(timeout=START_S)
+        return self.serving.returncode, said
+
+    @property
+    def key(self) -> str:
+        return (self.folder / "admin-key").read_text().strip()
+
+    def call(self, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A data directory with a path short enough and open enough for the embedded server."""
+    with tempfile.TemporaryDirectory(prefix="turnkeep-process-", dir="/tmp") as made:
+        Path(made).chmod(0o711)
+        yield Path(made) / "data"
+
+
+def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
+    process = Process(folder).start().wait()
+    status, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
+    assert status == 201
+    assert (folder / "admin-key").stat().st_mode & 0o777 == 0o600
+    code, said = process.stop()
+    assert code in {0, -signal.SIGTERM}
+    assert process.key in said
+    assert f"http://127.0.0.1:{process.port}/docs" in said
+    again = Process(folder).start().wait()
+    assert again.call("GET", f"/v1/conversations/{conversation['id']}", key=process.key)[0] == 200
+    again.stop()
+    log_lines = [line for line in said.splitlines() if line.startswith("{")]
+    assert not any(process.key.rsplit("_", 1)[-1] in line for line in log_lines), "no secret in a log line"
+
+
+def test_two_processes_start_at_once_on_one_data_directory_and_see_the_same(folder: Path) -> None:
+    pair = [Process(folder).start() for _ in range(2)]
+    for process in pair:
+        process.wait()
+    one, two = pair
+    made = one.call("POST", "/v1/conversations", {"external_id": "x"}, key=one.key)
+    got = two.call("POST", "/v1/conversations", {"external_id": "x"}, key=one.key)
+    assert (made[0], got[0]) == (201, 200)
+    assert made[1]["id"] == got[1]["id"]
+    one.stop()
+    assert two.call("GET", f"/v1/conversations/{made[1]['id']}", key=one.key)[0] == 200
+    two.stop()
+
+
+def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(folder: Path) -> None:
+    process = Process(folder).start().wait()
+    made = process.command("keys", "create", "--scope", "read", "--name", "reader")
+    assert made.returncode == 0, made.stderr
+    reader = made.stdout.strip()
+    assert process.call("GET", "/v1/conversations", key=reader)[0] == 200
+    assert process.call("POST", "/v1/conversations", {}, key=reader)[0] == 403
+    listed = process.command("keys", "list")
+    assert reader.rsplit("_", 1)[-1] not in listed.stdout
+    assert process.command("keys", "revoke", reader).returncode == 0
+    until = time.monotonic() + 1.0
+    while process.call("GET", "/v1/conversations", key=reader)[0] == 200:
+        assert time.monotonic() < until, "still good after a second"
+    other = process.command("keys", "create", "--new-tenant", "second").stdout.strip()
+    assert process.call("GET", "/v1/conversations", key=other)[1]["data"] == []
+    process.stop()
+
+
+def test_a_preset_bootstrap_key_is_valid_from_the_first_start(folder: Path) -> None:
+    key = Process(folder).command("keys", "generate").stdout.strip()
+    process = Process(folder, bootstrap_key=key).start().wait()
+    assert process.call("GET", "/v1/conversations", key=key)[0] == 200
+    assert not (folder / "admin-key").exists()
+    code, said = process.stop()
+    assert code in {0, -signal.SIGTERM}
+    assert key not in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"bootstrap_key": "tk_wrong"}, "TURNKEEP_BOOTSTRAP_KEY is not of the form"),
+        ({"database_url": "postgresql://nobody@127.0.0.1:1/none"}, "The database does not answer"),
+        ({"host": "192.0.2.1"}, "cannot be listened on"),
+    ],
+)
+def test_a_start_that_fails_says_why_in_one_sentence(folder: Path, settings: dict[str, str], sentence: str) -> None:
+    done = Process(folder, log_level="error", **settings).command("serve")
+    assert done.returncode == 1
+    told = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(told) == 1, done.stderr
+    assert sentence in told[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_setting_that_is_no_setting_value_is_refused_by_name(folder: Path) -> None:
+    done = Process(folder, database_pool_size="many").command("serve")
+    assert done.returncode == 1
+    assert "TURNKEEP_DATABASE_POOL_SIZE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_request_under_way_is_finished_before_the_process_ends(folder: Path) -> None:
+    process = Process(folder).start().wait()
+    _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
+    body = json.dumps({"turns": [{"role": "user", "content": f"long text number {n} " * 40} for n in range(200)]})
+    with socket.create_connection(("127.0.0.1", process.port), timeout=30) as caller:
+        head = (
+            f"POST /v1/conversations/{conversation['id']}/turns HTTP/1.1\r\nHost: x\r\n"
+            "Content-Type: application/json\r\n"
+            f"Authorization: Bearer {process.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        caller.sendall(head.encode() + body.encode())
+        time.sleep(0.2)
+        assert process.serving is not None
+        process.serving.send_signal(signal.SIGTERM)
+        assert b" 201 " in caller.recv(4096).split(b"\r\n")[0]
+    process.stop()
+
+
+def test_the_readme_works_as_printed(folder: Path) -> None:
+    """Run every bash block of the README in order, against a server on another port."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 3
+    process = Process(folder).start().wait()
+    script = "set -euo pipefail\n" + "\n".join(blocks)
+    script = script.replace("127.0.0.1:8765", f"127.0.0.1:{process.port}").replace(
+        "data/admin-key", f"{folder}/admin-key"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    process.stop()
+    assert done.returncode == 0, done.stderr
+    assert '"code"' not in done.stdout, done.stdout
+    assert '"messages"' in done.stdout

@@ -160,6 +160,7 @@ create table index_entries (
     metadata jsonb not null default '{}',
     live boolean not null default true,
     vectors_due boolean not null default false,
+    asks boolean not null default false,
     doc_length integer not null,
     lexemes tsvector not null,
     constraint index_entries_pkey primary key (tenant_id, entry_id),

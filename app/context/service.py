@@ -77,9 +77,10 @@ class ContextBuilder:
                 caller,
                 conversation_id,
                 query=query,
-                # the best may be recent ones: assembly keeps the best k of those that are not in the window
-                k=wanted.k + len(recent.turns),
+                k=wanted.k,
                 threshold=wanted.threshold or None,
+                # assembly keeps the best k of those that are not in the window
+                known=recent.turns,
                 participants=recent.participants,
                 actors=request.filter_participants,
             )

@@ -28,6 +28,8 @@ _SPACELESS = (
     r"\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORDS = re.compile(rf"[{_SPACELESS}]+|(?:(?![{_SPACELESS}])(?:[^\W_]|[{_MARKED}]))+")
+_SENTENCE_ENDS = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u061f]")
+_QUESTION_MARKS = "?\uff1f\u061f"
 _SPACELESS_RUN = re.compile(rf"[{_SPACELESS}]")
 
 STOP_WORDS = frozenset(
@@ -196,6 +198,12 @@ def words(text: str) -> list[str]:
     return _WORDS.findall(_APOSTROPHES.sub("", normalise(text)))
 
 
+def asks(text: str) -> bool:
+    """Whether the last sentence that ends is a question."""
+    ends = _SENTENCE_ENDS.findall(text)
+    return bool(ends) and ends[-1] in _QUESTION_MARKS
+
+
 class Analyser:
     """Turns texts into lexemes. Not for use by two threads at once (the stemmer keeps state)."""
 
@@ -241,7 +249,7 @@ class Analyser:
                 size += 2
                 places.append(index)
         literal = " ".join(f"{quote(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items())
-        return Analysis(literal, len(lexemes))
+        return Analysis(literal, len(lexemes), asks(text))
 
     def query(self, text: str) -> list[str]:
         """The distinct lexemes of a query."""

@@ -55,6 +55,7 @@ index_entries = Table(
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
     Column("live", Boolean, nullable=False, server_default=text("true")),
     Column("vectors_due", Boolean, nullable=False, server_default=text("false")),
+    Column("asks", Boolean, nullable=False, server_default=text("false")),
     Column("doc_length", Integer, nullable=False),
     Column("lexemes", TSVECTOR, nullable=False),
     ForeignKeyConstraint(

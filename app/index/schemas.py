@@ -38,10 +38,11 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A text as the index sees it: a tsvector literal and its length in lexemes."""
+    """A text as the index sees it: a tsvector literal, its length in lexemes, whether it ends in a question."""
 
     tsvector: str
     length: int
+    asks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An entry that may be an answer. `cosine` is None where it has no vector, `bm25` 0 where no word matches."""
+    """An entry that may be an answer. `cosine` is None where it has no vector, `bm25` 0 where no word matches.
+
+    `asks`: its text ends in a question.
+    """
 
     entry_id: UUID
     kind: EntryKind
@@ -102,6 +106,7 @@ class Candidate:
     occurred_at: datetime
     cosine: float | None
     bm25: float
+    asks: bool
 
 
 @dataclass(frozen=True, slots=True)

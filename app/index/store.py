@@ -1,7 +1,8 @@
 """Queries on the search index. Each takes the open transaction first and names the tenant.
 
 One statement searches: the scope's entries, their similarity to the query's vector, BM25 with statistics over that
-very scope, and the best of both as candidates. Exact: every entry in scope is compared.
+very scope, and the best of both with the turns beside them as candidates: an answer may share no word and little
+meaning with the query that its question matches. Exact: every entry in scope is compared.
 """
 
 from collections.abc import Sequence
@@ -20,14 +21,14 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
     await tx.execute(
         """
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
-                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes)
+                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks)
         select $1, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role, u.position,
-               u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector
+               u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks
         from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
                     $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[], $15::integer[],
-                    $16::text[])
+                    $16::text[], $17::boolean[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
-                  occurred_at, metadata, vectors_due, doc_length, lexemes)
+                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks)
         """,
         tenant_id,
         [entry.entry_id for entry in entries],
@@ -45,6 +46,7 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         [entry.prepared.vectors_due for entry in entries],
         [entry.prepared.analysis.length for entry in entries],
         [entry.prepared.analysis.tsvector for entry in entries],
+        [entry.prepared.analysis.asks for entry in entries],
     )
 
 
@@ -187,7 +189,7 @@ def search_statement(
     sql = f"""
         with scope as materialized (
             select e.entry_id, e.kind, e.conversation_id, e.position, e.session, e.actor, e.role, e.occurred_at,
-                   e.doc_length, e.vectors_due{lexeme_column}
+                   e.doc_length, e.vectors_due, e.asks{lexeme_column}
             from index_entries e where {where}
         ),
         corpus as (
@@ -209,11 +211,18 @@ def search_statement(
             (select entry_id from cosines order by cosine desc, entry_id limit {best})
             union (select entry_id from texts order by bm25 desc, entry_id limit {best})
             {waiting}
+        ),
+        near as (
+            select entry_id from pool
+            union select n.entry_id
+            from pool join scope s using (entry_id) cross join (values (-1), (1)) as step (by)
+            join scope n on n.conversation_id = s.conversation_id and n.session = s.session
+                and n.position = s.position + step.by
         )
         select s.entry_id, s.kind, s.conversation_id, s.position, s.session, s.actor, s.role, s.occurred_at,
-               v.cosine, coalesce(t.bm25, 0) as bm25, c.pending
+               s.asks, v.cosine, coalesce(t.bm25, 0) as bm25, c.pending
         from corpus c left join (
-            pool join scope s using (entry_id) left join cosines v using (entry_id) left join texts t using (entry_id)
+            near join scope s using (entry_id) left join cosines v using (entry_id) left join texts t using (entry_id)
         ) on true
         """  # noqa: S608
     return sql, search.args
@@ -244,6 +253,7 @@ async def search(
             occurred_at=row["occurred_at"],
             cosine=row["cosine"],
             bm25=row["bm25"],
+            asks=row["asks"],
         )
         for row in rows
         if row["entry_id"] is not None

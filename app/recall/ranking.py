@@ -2,8 +2,10 @@
 
 Method: scores by vector and by words are brought to 0 to 1 over the pool and added with weights 0.6 and 0.4 (reciprocal
 rank fusion did worse than words alone on LoCoMo); then + 0.1 for turns of the one actor the query names, + 0.3 of the
-mean of the session's three best, + 0.3 of the better neighbour's score in the same session. Few and round numbers on
-purpose; `bench/replay.py` measures what they give.
+mean of the session's three best, + 0.3 of the better neighbour's score in the same session. A turn right after another
+actor's question inherits 0.5 of the question's score instead, where that is more: the question has the words, the
+answer has what is asked for (the same share after turns that are no questions makes recall worse).
+Few and round numbers on purpose; `bench/replay.py` measures what they give.
 """
 
 import re
@@ -23,6 +25,7 @@ ACTOR_BONUS = 0.1
 SESSION_SHARE = 0.3
 SESSION_BEST = 3
 NEIGHBOUR_SHARE = 0.3
+ANSWER_SHARE = 0.5
 
 _ROLE_NAMES = frozenset(role.value for role in Role)
 _FIRST_PERSON = frozenset({"i", "im", "ive", "id", "ill", "me", "my", "mine", "myself"})
@@ -110,7 +113,7 @@ def rank(candidates: Sequence[Candidate], intent: Intent, *, by_vector: bool, by
     base = [f + a for f, a in zip(fused, actor, strict=True)]
     session = _session_bonus(candidates, base)
     base = [b + s for b, s in zip(base, session, strict=True)]
-    neighbour = _neighbour_bonus(candidates, base)
+    neighbour = _neighbour_bonus(candidates, base, intent)
     ranked = [
         Ranked(candidate, base[i] + neighbour[i], vector[i], text[i], fused[i], actor[i], session[i], neighbour[i])
         for i, candidate in enumerate(candidates)
@@ -153,17 +156,22 @@ def _session_bonus(candidates: Sequence[Candidate], base: Sequence[float]) -> li
     ]
 
 
-def _neighbour_bonus(candidates: Sequence[Candidate], base: Sequence[float]) -> list[float]:
-    scores: dict[tuple[UUID | None, int | None, int], float] = {
-        (c.conversation_id, c.session, c.position): score
-        for c, score in zip(candidates, base, strict=True)
-        if c.position is not None
-    }
+def _neighbour_bonus(candidates: Sequence[Candidate], base: Sequence[float], intent: Intent) -> list[float]:
+    placed = {_place(candidate): (candidate, score) for candidate, score in zip(candidates, base, strict=True)}
     bonus: list[float] = []
     for candidate in candidates:
-        best = 0.0
-        if candidate.position is not None:
-            for position in (candidate.position - 1, candidate.position + 1):
-                best = max(best, scores.get((candidate.conversation_id, candidate.session, position), 0.0))
-        bonus.append(NEIGHBOUR_SHARE * best)
+        before, after = placed.get(_place(candidate, -1)), placed.get(_place(candidate, +1))
+        best = NEIGHBOUR_SHARE * max((score for _, score in filter(None, (before, after))), default=0.0)
+        # a query about what one side said is not about what the other answered
+        meant = intent.role is None or intent.role == candidate.role
+        if before is not None and meant and before[0].asks and before[0].actor != candidate.actor:
+            best = max(best, ANSWER_SHARE * before[1])
+        bonus.append(best)
     return bonus
+
+
+def _place(candidate: Candidate, step: int = 0) -> tuple[UUID | None, int | None, int | None, UUID | None]:
+    """Where a candidate stands in its session; what stands nowhere is only its own neighbour."""
+    if candidate.position is None:
+        return None, None, None, candidate.entry_id if step == 0 else None
+    return candidate.conversation_id, candidate.session, candidate.position + step, None

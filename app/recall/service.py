@@ -13,7 +13,7 @@ from app.conversations.schemas import Participant, Turn, turn_text
 from app.conversations.service import Conversations
 from app.core.db import Database, Transaction
 from app.core.errors import FieldError, Invalid, NotFound
-from app.core.ids import ConversationId, format_id
+from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import Candidate, EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex
@@ -32,6 +32,15 @@ class RecalledTurn:
 
     turn: CanonicalTurn
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What decides an order: the query, how many are wanted at least, how near they must be."""
+
+    query: str
+    k: int
+    threshold: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +91,10 @@ class Recaller:
             )
         scope = _scope(request, conversation_ids, project, owner)
         people = await self._people(caller, scope)
+        asked = _Asked(request.query, k=request.k, threshold=request.threshold)
         query = await self._prepare(request.query, request.mode, people)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, request, scope, query, people)
+            ranking = await self._rank(caller, tx, asked, scope, query, people)
             ranked = ranking.ranked[: request.k]
             turns = await self._hydrate(caller, tx, ranked)
             around = await self._neighbours(caller, tx, ranked, request.neighbours)
@@ -104,26 +114,31 @@ class Recaller:
         query: str,
         k: int,
         threshold: float | None,
+        known: Sequence[CanonicalTurn],
         participants: Sequence[Participant],
         actors: Sequence[str] | None,
     ) -> tuple[list[RecalledTurn], list[str]]:
-        """The turns of one conversation that a context may want, best first, and what was degraded."""
-        request = ConversationRecall(query=query, k=k, threshold=threshold, kinds=[EntryKind.TURN])
+        """The turns of one conversation that a context may want, best first, and what was degraded.
+
+        `known` turns are loaded already and may stand in the context as recent ones: they come along for nothing, and
+        the `k` best of the others with them.
+        """
+        loaded = {parse_id(turn.id): turn for turn in known}
+        asked = _Asked(query, k=k + len(known), threshold=threshold)
         scope = Scope(kinds=[EntryKind.TURN], conversation_ids=[conversation_id], actors=actors)
-        people = {UUID(int=0): list(participants)}
-        prepared = await self._prepare(query, Mode.HYBRID, people)
+        prepared = await self._prepare(query, Mode.HYBRID, participants)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, request, scope, prepared, people)
-            ranked = ranking.ranked[:k]
-            turns = await self._hydrate(caller, tx, ranked)
+            ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
+            fresh = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
+            found = {key: turn for key, (_, turn) in (await self._hydrate(caller, tx, fresh)).items()} | loaded
         recalled = [
-            RecalledTurn(turns[item.candidate.entry_id][1], item.score)
-            for item in ranked
-            if item.candidate.entry_id in turns
+            RecalledTurn(found[item.candidate.entry_id], item.score)
+            for item in ranking.ranked
+            if item.candidate.entry_id in found
         ]
         return recalled, list(ranking.degraded)
 
-    async def _people(self, caller: Caller, scope: Scope) -> dict[UUID, list[Participant]]:
+    async def _people(self, caller: Caller, scope: Scope) -> list[Participant]:
         people = await self._conversations.participants(
             caller,
             conversation_ids=scope.conversation_ids,
@@ -133,13 +148,12 @@ class Recaller:
         )
         if scope.conversation_ids is not None and set(scope.conversation_ids) - set(people):
             raise NotFound("not_found", "There is no such conversation.")
-        return people
+        return list({one.actor: one for some in people.values() for one in some}.values())
 
-    async def _prepare(self, text: str, mode: Mode, people: dict[UUID, list[Participant]]) -> Query:
-        everybody = [participant for some in people.values() for participant in some]
+    async def _prepare(self, text: str, mode: Mode, people: Sequence[Participant]) -> Query:
         return await self._index.prepare_query(
             text,
-            bare_text=without_names(text, everybody),
+            bare_text=without_names(text, people),
             by_words=mode is not Mode.VECTOR,
             by_vector=mode is not Mode.TEXT,
         )
@@ -148,19 +162,21 @@ class Recaller:
         self,
         caller: Caller,
         tx: Transaction,
-        request: ConversationRecall,
+        asked: _Asked,
         scope: Scope,
         query: Query,
-        people: dict[UUID, list[Participant]],
+        people: Sequence[Participant],
     ) -> _Ranking:
-        found = await self._index.search(caller, tx, scope=scope, query=query, at_least=request.k)
-        everybody = {p.actor: p for some in people.values() for p in some}
-        intent = read_intent(request.query, list(everybody.values()))
+        found = await self._index.search(caller, tx, scope=scope, query=query, at_least=asked.k)
+        intent = read_intent(asked.query, people)
         ranked = rank(found.candidates, intent, by_vector=query.vector is not None, by_text=bool(query.lexemes))
-        if request.threshold is not None and query.vector is not None:
-            ranked = [item for item in ranked if (item.candidate.cosine or 0.0) >= request.threshold]
+        if query.vector is None:
+            # by words alone, what shares no word is no answer, though it stands beside one
+            ranked = [item for item in ranked if item.candidate.bm25 > 0]
+        elif asked.threshold is not None:
+            ranked = [item for item in ranked if (item.candidate.cosine or 0.0) >= asked.threshold]
         degraded = [query.degraded] if query.degraded else []
-        if found.vectors_pending:
+        if found.vectors_pending and query.vector is not None:
             degraded.append("vectors_pending")
         return _Ranking(ranked, found, degraded)
 

@@ -159,7 +159,7 @@ async def test_concurrent_patches_keep_what_each_changed(client: Client) -> None
 
 
 async def test_an_append_that_names_a_new_speaker_survives_a_concurrent_patch(client: Client) -> None:
-    for _ in range(5):
+    for _ in range(15):
         conversation = await client.conversation()
         path = f"/v1/conversations/{conversation}"
         turn = {"role": "user", "actor": "zoe", "content": "hello"}

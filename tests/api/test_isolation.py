@@ -1,7 +1,7 @@
 """Tenants never meet: not through the API, and not in the database even when a query forgets the tenant."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -343,7 +343,9 @@ async def test_with_a_tenant_the_application_role_sees_and_writes_that_tenant_on
             await refused(connection, f"update {table} set tenant_id = $1", b)  # noqa: S608
             if table != "tenants":
                 for change in ("delete from {table} where", "update {table} set tenant_id = tenant_id where"):
-                    done = await connection.execute(f"{change.format(table=table)} tenant_id = $1", b)
+                    done = "refused 0"
+                    with suppress(asyncpg.InsufficientPrivilegeError):
+                        done = await connection.execute(f"{change.format(table=table)} tenant_id = $1", b)
                     assert done.split()[-1] == "0", table
 
 

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,6 +29,8 @@ def free_port() -> int:
 
 class Process:
     """One `turnkeep` of its own, on a data directory that may be shared."""
+
+    started: ClassVar[list["subprocess.Popen[str]"]] = []
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.port, self.folder = free_port(), folder
@@ -50,6 +52,7 @@ class Process:
         self.serving = subprocess.Popen(
             [sys.executable, "-m", "app.cli", "serve"], env=self.env, cwd=ROOT, text=True, stderr=subprocess.PIPE
         )
+        self.started.append(self.serving)
         return self
 
     def wait(self) -> "Process":
@@ -95,6 +98,11 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="turnkeep-process-", dir="/tmp") as made:
         Path(made).chmod(0o711)
         yield Path(made) / "data"
+        while Process.started:  # a test that failed leaves nothing running
+            left = Process.started.pop()
+            if left.poll() is None:
+                left.terminate()
+                left.wait(START_S)
 
 
 def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:

@@ -223,3 +223,21 @@ async def test_a_failing_embedder_loses_no_turn(service: Service, client: Client
     assert response["degraded"] == ["vectors_pending"]
     assert response["data"][0]["text"] == "The tortoise is called Shelly."
     assert len(response["data"]) == 5
+
+
+async def test_the_answer_to_a_question_is_found_by_the_words_of_the_question(client: Client) -> None:
+    conversation = await client.conversation()
+    talk = [f"Unrelated remark number {n}, nothing more." for n in range(150)]
+    talk[70] = "Which instrument do you play in the orchestra?"
+    turns = [{"role": "user", "actor": ("ann", "bob")[n % 2], "content": text} for n, text in enumerate(talk)]
+    turns[71]["content"] = "Mostly second violin, since I was seven."
+    await client.append(conversation, *turns)
+    found = texts(await client.recall(conversation, "Who plays an instrument in the orchestra?", k=2))
+    assert found == [talk[70], turns[71]["content"]]
+
+
+async def test_a_context_may_recall_more_than_a_search_gives_at_once(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *[f"parrot number {n}" for n in range(400)])
+    context = await client.context(conversation, 100_000, recent_turns=300, semantic_recall={"k": 100}, query="parrot")
+    assert len(context["included"]["turn_ids"]) >= 380

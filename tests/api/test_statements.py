@@ -73,8 +73,11 @@ async def test_context_takes_four_round_trips_and_four_more_with_recall(client: 
         await client.context(warm, 1000)
     assert first_words(sent) == ["begin", "select", "select", "commit"]
     with counted_statements() as sent:
-        await client.context(warm, 1000, semantic_recall={"k": 3})
+        await client.context(warm, 1000, semantic_recall={"k": 3}, recent_turns=1)
     assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "select", "commit"]
+    with counted_statements() as sent:  # what is loaded already is not read again
+        await client.context(warm, 1000, semantic_recall={"k": 3})
+    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "commit"]
 
 
 async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, warm: str, service: Service) -> None:

@@ -27,6 +27,7 @@ from tests.soak.installation import Installation
 
 _RECOVERY_S = 90.0
 _SETTLE_S = 130.0
+_SUCCESSES_BETWEEN = 20  # so that a slow machine has something to lose too
 _CYCLE = ("server", "postgres", "both", "server", "postgres", "both", "backend")
 
 
@@ -103,10 +104,12 @@ class Killer:
         self._options = options
         self._rng = random.Random(f"{options.seed} killer")  # noqa: S311 - repeatable, not secret
         self._turn = 0
+        self._successes = 0
         self.kills: list[Kill] = []
 
     def succeeded(self, port: int, started: float) -> None:
         """Note that an append which `started` then has succeeded."""
+        self._successes += 1
         for kill in self._waiting():
             if started > kill.at and kill.port in {None, port} and self._replaced(kill):
                 kill.recovered_s = time.monotonic() - kill.at
@@ -159,10 +162,14 @@ class Killer:
         return kill.postmaster is None or kill.replaced
 
     async def _recovered(self) -> None:
+        """Wait until an append has succeeded after every kill, and then some more."""
         give_up = time.monotonic() + _RECOVERY_S
-        while self._waiting():
+        enough = self._successes + _SUCCESSES_BETWEEN
+        while self._waiting() or self._successes < enough:
+            if self._waiting():
+                enough = self._successes + _SUCCESSES_BETWEEN
             if time.monotonic() > give_up:
-                raise TimeoutError(f"no append succeeded within {_RECOVERY_S:.0f} s of {self._waiting()}")
+                raise TimeoutError(f"too few appends succeeded within {_RECOVERY_S:.0f} s of {self.kills[-3:]}")
             await asyncio.sleep(0.02)
 
 

@@ -173,17 +173,14 @@ create index index_entries_owner_idx on index_entries (tenant_id, owner) where l
 create index index_entries_lexemes_idx on index_entries using gin (tenant_id, lexemes) where live;
 create table vectors (
     tenant_id uuid not null,
-    space_id integer not null constraint vectors_space_id_fkey references embedding_spaces (id),
     entry_id uuid not null,
+    space_id integer not null constraint vectors_space_id_fkey references embedding_spaces (id),
     part smallint not null,
-    conversation_id uuid,
     embedding vector not null,
-    constraint vectors_pkey primary key (tenant_id, space_id, entry_id, part),
+    constraint vectors_pkey primary key (tenant_id, entry_id, space_id, part),
     constraint vectors_tenant_id_entry_id_fkey foreign key (tenant_id, entry_id)
         references index_entries (tenant_id, entry_id) on delete cascade
 );
-create index vectors_conversation_idx on vectors (tenant_id, conversation_id, space_id);
-create index vectors_entry_idx on vectors (tenant_id, entry_id);
 """
 
 SEARCH_FUNCTION = f"""
@@ -216,7 +213,7 @@ def upgrade() -> None:
         )
         op.execute(f"create policy {table}_ops on {table} to turnkeep_ops using (true) with check (true)")
         op.execute(f"grant select, insert, update, delete on {table} to turnkeep_app, turnkeep_ops")
-    op.execute("revoke insert, update, delete on tenants from turnkeep_app")
+    op.execute("revoke insert, update, delete on tenants, api_keys from turnkeep_app")
     op.execute("grant select on installation to turnkeep_ops")
     op.execute("grant select on alembic_version to turnkeep_app, turnkeep_ops")
     op.execute("grant select on embedding_spaces to turnkeep_app")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictFloat, StrictInt, field_validator
 
 from app.formats.schemas import Format
 
@@ -25,8 +25,8 @@ class SemanticRecall(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    k: Annotated[int, Field(ge=1, le=100)] = 10
-    threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
+    k: Annotated[StrictInt, Field(ge=1, le=100)] = 10
+    threshold: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
 
 
 class ContextRequest(BaseModel):
@@ -34,17 +34,17 @@ class ContextRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    token_budget: Annotated[int, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of the whole render.")]
-    recent_turns: Annotated[int, Field(ge=1, le=MAX_RECENT_TURNS)] | None = Field(
+    token_budget: Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of the whole render.")]
+    recent_turns: Annotated[StrictInt, Field(ge=1, le=MAX_RECENT_TURNS)] | None = Field(
         None, description="Newest turns to look at; default: the setting max_context_messages."
     )
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = Field(
         None, description="What to recall by; default: the newest user turn."
     )
     semantic_recall: SemanticRecall | None = Field(None, description="Recall earlier turns; off unless given.")
-    include_facts: bool = False
-    include_memories: bool = False
-    include_summary: bool = True
+    include_facts: StrictBool = False
+    include_memories: StrictBool = False
+    include_summary: StrictBool = True
     filter_participants: Annotated[list[Name], Field(min_length=1, max_length=MAX_FILTERED_PARTICIPANTS)] | None = (
         Field(None, description="Only turns of these actors; a summary only if all its actors are among them.")
     )
@@ -52,7 +52,14 @@ class ContextRequest(BaseModel):
     agent_id: Name | None = None
     format: Format = Format.OPENAI
     tokenizer: Tokenizer = "o200k_base"
-    explain: bool = False
+    explain: StrictBool = False
+
+    @field_validator("query")
+    @classmethod
+    def _not_blank(cls, query: str | None) -> str | None:
+        if query is not None and not query.strip():
+            raise ValueError("a query has at least one character that is not a space")
+        return query
 
 
 class SectionUsage(BaseModel):

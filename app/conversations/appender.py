@@ -152,13 +152,13 @@ class Appender:
         )
         participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
         is_stale = placed.at - head.active_at >= _TOUCH_AFTER
-        if participants is not None or is_stale:
+        if participants or is_stale:
             await store.touch_conversation(
                 tx,
                 caller.tenant_id,
                 conversation_id,
                 active_at=placed.at if is_stale else head.active_at,
-                participants=head.participants if participants is None else participants,
+                participants=participants,
             )
 
     async def _known(

@@ -139,11 +139,9 @@ def _entry(head: ConversationRow, row: TurnRow, draft: Draft, prepared: Prepared
     )
 
 
-def new_participants(head: ConversationRow, drafts: Sequence[Draft], *, at_most: int) -> list[JsonObject] | None:
-    """The participants with those who speak here for the first time (tools apart); None when nobody is new."""
+def new_participants(head: ConversationRow, drafts: Sequence[Draft], *, at_most: int) -> list[JsonObject]:
+    """Those who speak here for the first time, tools apart."""
     known = {str(item.get("actor")) for item in head.participants}
     spoke = dict.fromkeys(draft.actor for draft in drafts if draft.role is not Role.TOOL)
     fresh = [actor for actor in spoke if actor not in known][: max(0, at_most - len(known))]
-    if not fresh:
-        return None
-    return [*head.participants, *({"actor": actor, "name": None, "aliases": []} for actor in fresh)]
+    return [{"actor": actor, "name": None, "aliases": []} for actor in fresh]

@@ -114,7 +114,7 @@ class ConversationCreate(Strict):
 
     id: IdIn | None = None
     external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
-    project: Name = "default"
+    project: Annotated[str, StringConstraints(min_length=1, max_length=128)] = "default"
     owner: Name | None = None
     title: Title | None = None
     participants: list[ParticipantIn] = Field(default=[], max_length=MAX_PARTICIPANTS)

@@ -136,7 +136,7 @@ class Conversations:
         if row is None and body.external_id is not None:
             row = await store.find_by_external_id(tx, caller.tenant_id, body.project, body.external_id)
         if row is None:
-            raise Busy("resource_busy", "This conversation is being deleted right now; send it again.")
+            raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
         asked = (body.id or row.id, body.external_id or row.external_id, body.project)
         if asked != (row.id, row.external_id, row.project if body.external_id else body.project):
             raise Conflict(
@@ -197,7 +197,9 @@ class Conversations:
         given = body.model_fields_set
         self._check_metadata(body.metadata)
         async with self._database.transaction(caller.tenant_id) as tx:
-            row = await lock_conversation(caller, tx, conversation_id)
+            await lock_conversation(caller, tx, conversation_id)
+            # read only now that the head is held, so that no change made meanwhile is lost
+            row = await get_conversation(caller, tx, conversation_id)
             await store.update_conversation(
                 tx,
                 caller.tenant_id,

@@ -184,7 +184,10 @@ async def find_by_external_id(
 async def lock_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
 ) -> ConversationRow | None:
-    """One conversation, its head locked until the transaction ends."""
+    """One conversation, its head locked until the transaction ends.
+
+    Of the rest of the row, a statement that had to wait gives what stood there before: read it again to change it.
+    """
     row = await tx.fetchrow(
         f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2 for update of h",
         tenant_id,
@@ -252,12 +255,17 @@ async def touch_conversation(
     active_at: datetime,
     participants: Sequence[JsonValue],
 ) -> None:
-    """Move a conversation to the top of the lists, and note who speaks in it."""
+    """Move a conversation to the top of the lists, and add whoever of `participants` is not among its own."""
     await tx.execute(
         """
-        update conversations set active_at = $3::timestamptz, participants = $4::jsonb,
-            expires_at = $3::timestamptz + make_interval(secs => ttl_s)
-        where tenant_id = $1 and id = $2
+        update conversations c set active_at = $3::timestamptz,
+            expires_at = $3::timestamptz + make_interval(secs => c.ttl_s),
+            participants = c.participants || coalesce((
+                select jsonb_agg(n.item order by n.place)
+                from jsonb_array_elements($4::jsonb) with ordinality n (item, place)
+                where not c.participants @> jsonb_build_array(jsonb_build_object('actor', n.item -> 'actor'))
+            ), '[]')
+        where c.tenant_id = $1 and c.id = $2
         """,
         tenant_id,
         conversation_id,

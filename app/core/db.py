@@ -216,7 +216,8 @@ class Database:
         except (*_LOST, TimeoutError, asyncpg.QueryCanceledError) as error:
             raise _unavailable() from error
         except _CONTENDED as error:
-            raise Busy("resource_busy", "Something else is changing this right now; send it again.") from error
+            detail = "Something else is changing this right now; send it again."
+            raise Busy("resource_busy", detail, retry_after_s=1) from error
 
 
 def _unavailable() -> Unavailable:

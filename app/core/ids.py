@@ -1,5 +1,6 @@
 """Ids: a `uuid` inside (column, Python), 26 characters of ULID outside. Either spelling is read."""
 
+import re
 from typing import NewType
 from uuid import UUID
 
@@ -12,6 +13,7 @@ TurnId = NewType("TurnId", UUID)
 EntryId = NewType("EntryId", UUID)
 
 _ULID_LENGTH = 26
+_UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def new_uuid() -> UUID:
@@ -23,7 +25,7 @@ def parse_id(text: str) -> UUID:
     """Read a ULID (any case) or a UUID; raises ValueError for anything else."""
     if len(text) == _ULID_LENGTH:
         return ULID.from_str(text.upper()).to_uuid()
-    if len(text) not in {32, 36}:
+    if _UUID.fullmatch(text) is None:  # UUID() reads much more: underscores, signs, spaces, other digits
         msg = "an id is a ULID (26 characters) or a UUID"
         raise ValueError(msg)
     return UUID(text)

@@ -6,6 +6,7 @@ set, one login serves all three: each connection takes on the narrower role, so 
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,6 +41,7 @@ class Server:
         self._settings = settings
         self._embedded: EmbeddedPostgres | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
         if settings.database_url is None:
             root = settings.data_dir.absolute() / "postgres"
             self._embedded = EmbeddedPostgres(root, shared_buffers_mb=settings.embedded_shared_buffers_mb)
@@ -54,8 +56,9 @@ class Server:
 
     async def stop(self) -> None:
         """Leave the embedded server; the last process that leaves stops it."""
+        self._leaving.set()
         if self._watch is not None:
-            self._watch.cancel()
+            # not cancelled: its thread would go on starting the server, and take up its use again after close()
             await asyncio.gather(self._watch, return_exceptions=True)
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.close)
@@ -105,13 +108,14 @@ class Server:
     async def _keep_running(self, embedded: EmbeddedPostgres) -> None:
         """Start the embedded server again when it was killed; its own recovery keeps what was acknowledged."""
         log = get_logger()
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            if await asyncio.to_thread(embedded.running):
-                continue
-            log.warning("postgres.restarting")
+        while not self._leaving.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), _WATCH_S)
+                return
             try:
-                await asyncio.to_thread(embedded.start)
+                if not await asyncio.to_thread(embedded.running):
+                    log.warning("postgres.restarting")
+                    await asyncio.to_thread(embedded.start)
             except AppError as error:
                 log.warning("postgres.restart_failed", code=error.code)
 

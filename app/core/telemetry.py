@@ -77,9 +77,7 @@ def configure_logging(settings: Settings | TelemetrySettings, stream: TextIO | N
     """
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     console = settings.log_format == "console"
-    renderer: Processor = (
-        structlog.dev.ConsoleRenderer(colors=False) if console else structlog.processors.JSONRenderer()
-    )
+    renderer: Processor = _render_for_people if console else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -99,6 +97,16 @@ def configure_logging(settings: Settings | TelemetrySettings, stream: TextIO | N
 def get_logger() -> FilteringBoundLogger:
     """Return a logger of the service: `get_logger().info("turns.appended", count=3)`."""
     return cast("FilteringBoundLogger", structlog.get_logger())
+
+
+_CONSOLE = structlog.dev.ConsoleRenderer(colors=False)
+
+
+def _render_for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    # the renderer takes `stack` for a text, and fails on our list of places
+    if isinstance(places := event.get("stack"), list):
+        event["stack"] = "\n".join(cast("list[str]", places))
+    return _CONSOLE(logger, method, event)
 
 
 def error_type(error: BaseException) -> str:

@@ -1,9 +1,14 @@
 """Times outside are RFC 3339 in UTC with milliseconds; inside they are aware datetimes of the same precision."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
-from pydantic import AwareDatetime, BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, WithJsonSchema
+
+_DATE_AND_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
+_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 def truncate_ms(value: datetime) -> datetime:
@@ -19,13 +24,24 @@ def format_time(value: datetime) -> str:
 
 def _only_text(value: object) -> object:
     # a bare number would be read as seconds since 1970 and land decades off when it meant milliseconds
-    if isinstance(value, str | datetime):
+    # and so would one in quotes
+    if isinstance(value, datetime) or (isinstance(value, str) and _DATE_AND_TIME.match(value)):
         return value
     raise ValueError("a time is RFC 3339 text with an offset, such as 2026-11-20T08:30:00Z")
 
 
+def _in_utc(value: datetime) -> datetime:
+    # an offset may carry the first and the last day beyond what a datetime holds
+    if not _EARLIEST <= value <= _LATEST:
+        raise ValueError("a time lies between the years 1 and 9999 in UTC")
+    return value.astimezone(UTC)
+
+
 TimeIn: TypeAlias = Annotated[
-    AwareDatetime, BeforeValidator(_only_text), WithJsonSchema({"type": "string", "format": "date-time"})
+    AwareDatetime,
+    BeforeValidator(_only_text),
+    AfterValidator(_in_utc),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 TimeOut: TypeAlias = Annotated[
     datetime,

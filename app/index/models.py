@@ -72,14 +72,11 @@ vectors = Table(
     "vectors",
     METADATA,
     Column("tenant_id", Uuid, primary_key=True),
-    Column("space_id", Integer, ForeignKey("embedding_spaces.id"), primary_key=True),
     Column("entry_id", Uuid, primary_key=True),
+    Column("space_id", Integer, ForeignKey("embedding_spaces.id"), primary_key=True),
     Column("part", SmallInteger, primary_key=True),
-    Column("conversation_id", Uuid),
     Column("embedding", Vector, nullable=False),
     ForeignKeyConstraint(
         ["tenant_id", "entry_id"], ["index_entries.tenant_id", "index_entries.entry_id"], ondelete="CASCADE"
     ),
-    Index("vectors_conversation_idx", "tenant_id", "conversation_id", "space_id"),
-    Index("vectors_entry_idx", "tenant_id", "entry_id"),
 )

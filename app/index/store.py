@@ -53,7 +53,7 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
 async def insert_vectors(tx: Transaction, tenant_id: TenantId, space_id: int, entries: Sequence[Entry]) -> None:
     """Insert the vectors of entries, all in one statement."""
     parts = [
-        (entry.entry_id, part, entry.conversation_id, encode_vector(vector))
+        (entry.entry_id, part, encode_vector(vector))
         for entry in entries
         for part, vector in enumerate(entry.prepared.vectors)
     ]
@@ -61,17 +61,15 @@ async def insert_vectors(tx: Transaction, tenant_id: TenantId, space_id: int, en
         return
     await tx.execute(
         """
-        insert into vectors (tenant_id, space_id, entry_id, part, conversation_id, embedding)
-        select $1, $2, u.entry_id, u.part, u.conversation_id, u.embedding
-        from unnest($3::uuid[], $4::smallint[], $5::uuid[], $6::vector[])
-            as u (entry_id, part, conversation_id, embedding)
+        insert into vectors (tenant_id, entry_id, space_id, part, embedding)
+        select $1, u.entry_id, $2, u.part, u.embedding
+        from unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
         """,
         tenant_id,
         space_id,
         [part[0] for part in parts],
         [part[1] for part in parts],
         [part[2] for part in parts],
-        [part[3] for part in parts],
     )
 
 
@@ -79,14 +77,18 @@ async def delete_of_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
 ) -> dict[str, int]:
     """Delete every entry and vector of a conversation; says how many of each."""
-    deleted: dict[str, int] = {}
-    for table in ("vectors", "index_entries"):
-        deleted[table] = await tx.execute(
-            f"delete from {table} where tenant_id = $1 and conversation_id = $2",  # noqa: S608
-            tenant_id,
-            conversation_id,
-        )
-    return deleted
+    vectors = await tx.execute(
+        """
+        delete from vectors v using index_entries e
+        where e.tenant_id = $1 and e.conversation_id = $2 and v.tenant_id = $1 and v.entry_id = e.entry_id
+        """,
+        tenant_id,
+        conversation_id,
+    )
+    entries = await tx.execute(
+        "delete from index_entries where tenant_id = $1 and conversation_id = $2", tenant_id, conversation_id
+    )
+    return {"vectors": vectors, "index_entries": entries}
 
 
 async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
@@ -109,17 +111,43 @@ async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions
     raise RuntimeError("an embedding space was neither found nor made")
 
 
-class _Search:
-    """The parts of one search statement and their arguments."""
+_OF_ENTRIES = (
+    "entry_id, kind, conversation_id, position, session, actor, role, occurred_at, asks, vectors_due, doc_length"
+)
 
-    def __init__(self, tenant_id: TenantId) -> None:
+
+class _Search:
+    """The parts of one search statement and their arguments.
+
+    Nothing here is joined where it can be looked up or hashed: right after a start the tables have no statistics, and
+    a join that was planned for one row takes its square.
+    """
+
+    def __init__(self, tenant_id: TenantId, scope: Scope, *, space_id: int, vector: FloatVector | None,
+                 lexemes: Sequence[str]) -> None:  # fmt: skip
         self.args: list[object] = [tenant_id]
+        self._where = self._conditions(scope)
+        self._entry = ", ".join(f"e.{column}" for column in _OF_ENTRIES.split(", "))
+        self._cosine = "null::float8 as cosine"
+        if vector is not None:
+            # the space stands in the text, not in the arguments: a partial index is lost to a parameter
+            self._cosine = f"""(
+                select max(1 - (v.embedding <=> {self.arg(vector)})) from vectors v
+                where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = e.entry_id
+            ) as cosine"""  # noqa: S608
+        self._asked = self.arg(any_of(lexemes)) if lexemes else ""
+        # how often each lexeme of the query stands in an entry, in the order of the query
+        self._counts = f"""(
+            select array_agg(coalesce(cardinality(l.positions), 0) order by q.n)
+            from unnest({self.arg(list(lexemes))}::text[]) with ordinality q (lexeme, n)
+            left join unnest(e.lexemes) l on l.lexeme = q.lexeme
+        )"""  # noqa: S608
 
     def arg(self, value: object) -> str:
         self.args.append(value)
         return f"${len(self.args)}"
 
-    def where(self, scope: Scope) -> str:
+    def _conditions(self, scope: Scope) -> str:
         conditions = ["e.tenant_id = $1", "e.live", f"e.kind = any({self.arg([k.value for k in scope.kinds])}::text[])"]
         if scope.conversation_ids is not None:
             conditions.append(f"e.conversation_id = any({self.arg(list(scope.conversation_ids))}::uuid[])")
@@ -138,33 +166,35 @@ class _Search:
             conditions.append(f"e.metadata @> {self.arg(scope.metadata)}::jsonb")
         return " and ".join(conditions)
 
-    def cosines(self, scope: Scope, space_id: int, vector: FloatVector | None) -> str:
-        if vector is None:
-            return "select null::uuid as entry_id, null::float8 as cosine where false"
-        same = ""
-        if scope.conversation_ids is not None:
-            same = f" and v.conversation_id = any({self.arg(list(scope.conversation_ids))}::uuid[])"
-        # the space stands in the text, not in the arguments: a partial index is lost to a parameter
+    def found_side_by_side(self) -> str:
+        """Entries of some conversations: few, and side by side, so their words are looked at in passing."""
+        matches = f"e.lexemes @@ {self._asked}::text::tsquery" if self._asked else "false"
         return f"""
-            select s.entry_id, max(1 - (v.embedding <=> {self.arg(vector)})) as cosine
-            from scope s
-            join vectors v on v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = s.entry_id{same}
-            group by s.entry_id"""  # noqa: S608
+            scope as materialized (
+                select {self._entry}, {self._cosine}, case when {matches} then {self._counts} end as counts
+                from index_entries e where {self._where}
+            ),
+            found as (select * from scope)"""  # noqa: S608
 
-    def hits(self, lexemes: Sequence[str], *, narrow: bool) -> str:
-        if not lexemes:
-            return "select null::uuid as entry_id, 0 as doc_length, '' as lexeme, 0 as tf where false"
-        asked, wanted = self.arg(any_of(lexemes)), self.arg(list(lexemes))
-        # a whole tenant's entries go through the text index, which row security leaves to a function of its own;
-        # those of some conversations are few and lie side by side
-        if narrow:
-            matching, found = "scope s", f"s.lexemes @@ {asked}::text::tsquery and"
-        else:
-            matching, found = f"match_entries({asked}::text::tsquery) m join scope s using (entry_id)", ""
+    def found_by_index(self) -> str:
+        """Entries of a whole tenant: words through the text index, which row security leaves to a function."""
+        if not self._asked:
+            return self.found_side_by_side()
         return f"""
-            select s.entry_id, s.doc_length, l.lexeme, cardinality(l.positions) as tf
-            from {matching} cross join lateral unnest({"s" if narrow else "m"}.lexemes) l
-            where {found} l.lexeme = any({wanted}::text[])"""  # noqa: S608
+            scope as materialized (
+                select {self._entry}, {self._cosine}, null::bigint[] as counts
+                from index_entries e where {self._where}
+            ),
+            matching as materialized (
+                select {self._entry}, {self._cosine}, {self._counts} as counts
+                from match_entries({self._asked}::text::tsquery) m
+                join index_entries e on e.tenant_id = $1 and e.entry_id = m.entry_id
+                where {self._where}
+            ),
+            found as (
+                select * from matching
+                union all select * from scope where entry_id not in (select entry_id from matching)
+            )"""  # noqa: S608
 
 
 def search_statement(
@@ -177,53 +207,51 @@ def search_statement(
     pool: int,
 ) -> tuple[str, list[object]]:
     """The statement of one search with its arguments, apart from running it so that a test can EXPLAIN it."""
-    search = _Search(tenant_id)
-    where = search.where(scope)
-    narrow = scope.conversation_ids is not None
-    cosines = search.cosines(scope, space_id, vector)
-    hits = search.hits(lexemes, narrow=narrow)
+    search = _Search(tenant_id, scope, space_id=space_id, vector=vector, lexemes=lexemes)
+    found = search.found_by_index() if scope.conversation_ids is None else search.found_side_by_side()
     best = search.arg(pool)
-    # what still waits for its vector competes all the same
-    waiting = "" if vector is None else f"union (select entry_id from scope where vectors_due limit {best})"  # noqa: S608
-    lexeme_column = ", e.lexemes" if narrow else ""
     sql = f"""
-        with scope as materialized (
-            select e.entry_id, e.kind, e.conversation_id, e.position, e.session, e.actor, e.role, e.occurred_at,
-                   e.doc_length, e.vectors_due, e.asks{lexeme_column}
-            from index_entries e where {where}
-        ),
+        with {found},
         corpus as (
             select count(*)::float8 as n, greatest(coalesce(avg(doc_length), 0), 1)::float8 as mean_length,
                    coalesce(bool_or(vectors_due), false) as pending
             from scope
         ),
-        cosines as ({cosines}),
-        hits as ({hits}),
-        frequencies as (select lexeme, count(*)::float8 as df from hits group by lexeme),
-        texts as (
-            select h.entry_id, sum(
-                ln(1 + (c.n - f.df + 0.5) / (f.df + 0.5)) * h.tf * ({BM25_K1} + 1)
-                / (h.tf + {BM25_K1} * (1 - {BM25_B} + {BM25_B} * h.doc_length / c.mean_length))
-            )::float8 as bm25
-            from hits h join frequencies f using (lexeme) cross join corpus c group by h.entry_id
+        frequencies as (
+            select array_agg(f.df order by f.n) as dfs from (
+                select t.n, (count(*) filter (where t.tf > 0))::float8 as df
+                from found, unnest(counts) with ordinality t (tf, n) group by t.n
+            ) f
         ),
-        pool as (
-            (select entry_id from cosines order by cosine desc, entry_id limit {best})
-            union (select entry_id from texts order by bm25 desc, entry_id limit {best})
-            {waiting}
+        scored as materialized (
+            select {_OF_ENTRIES}, cosine, coalesce((
+                select sum(
+                    ln(1 + (c.n - u.df + 0.5) / (u.df + 0.5)) * u.tf * ({BM25_K1} + 1)
+                    / (u.tf + {BM25_K1} * (1 - {BM25_B} + {BM25_B} * f.doc_length / c.mean_length))
+                ) from unnest(f.counts, d.dfs) as u (tf, df) where u.tf > 0
+            ), 0)::float8 as bm25
+            from found f cross join corpus c cross join frequencies d
         ),
-        near as (
-            select entry_id from pool
-            union select n.entry_id
-            from pool join scope s using (entry_id) cross join (values (-1), (1)) as step (by)
-            join scope n on n.conversation_id = s.conversation_id and n.session = s.session
-                and n.position = s.position + step.by
+        least as (
+            select
+                (select min(b.cosine) from (
+                    select cosine from scored where cosine is not null order by cosine desc limit {best}
+                ) b) as cosine,
+                (select min(b.bm25) from (
+                    select bm25 from scored where bm25 > 0 order by bm25 desc limit {best}
+                ) b) as bm25
+        ),
+        pool as materialized (
+            select s.* from scored s cross join least l
+            where s.cosine >= l.cosine or (s.bm25 > 0 and s.bm25 >= l.bm25)
+               -- what still waits for its vector competes all the same
+               or s.entry_id in (select entry_id from scored where vectors_due order by occurred_at desc limit {best})
         )
-        select s.entry_id, s.kind, s.conversation_id, s.position, s.session, s.actor, s.role, s.occurred_at,
-               s.asks, v.cosine, coalesce(t.bm25, 0) as bm25, c.pending
-        from corpus c left join (
-            near join scope s using (entry_id) left join cosines v using (entry_id) left join texts t using (entry_id)
-        ) on true
+        select s.*, c.pending from scored s cross join corpus c
+        where s.entry_id in (select entry_id from pool) or (s.conversation_id, s.session, s.position) in (
+            select p.conversation_id, p.session, p.position + step.by
+            from pool p cross join (values (-1), (1)) step (by)
+        )
         """  # noqa: S608
     return sql, search.args
 
@@ -256,6 +284,5 @@ async def search(
             asks=row["asks"],
         )
         for row in rows
-        if row["entry_id"] is not None
     ]
-    return Found(candidates, vectors_pending=bool(rows[0]["pending"]), lexemes=lexemes)
+    return Found(candidates, vectors_pending=bool(rows) and bool(rows[0]["pending"]), lexemes=lexemes)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, field_validator
+from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
 from app.conversations.schemas import IdIn, Name, Strict, Turn
 from app.core.times import TimeIn
@@ -10,7 +10,7 @@ from app.formats.schemas import JsonObject, Role
 from app.index.schemas import EntryKind, Mode
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
-Threshold: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
 
 
 class RecallFilters(Strict):

@@ -7,12 +7,12 @@ from fastapi import APIRouter, Query, Response
 from app.conversations.schemas import Conversation, ConversationCreate, ConversationFilter, ConversationUpdate
 from app.core.paging import Page
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, Cursor, Order, Reader, Repeat, Services, Writer
+from app.routers.deps import ConversationPath, Cursor, Order, QueryText, Reader, Repeat, Services, Writer
 from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=StrictJsonRoute)
 
-Text = Annotated[str | None, Query(min_length=1, max_length=512)]
+Text = QueryText | None
 
 
 @router.post(

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, TypeAlias, cast
 
 from fastapi import Depends, Header, Path, Query, Request
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import AfterValidator, StringConstraints
 
 from app.container import Container
 from app.conversations.schemas import IdIn
@@ -68,6 +69,15 @@ def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or
 
 ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id)]
 TurnPath: TypeAlias = Annotated[TurnId, Depends(_turn_id)]
+
+
+def _storable(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("a text that holds NUL is never stored")
+    return value
+
+
+QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(_storable)]
 Cursor: TypeAlias = Annotated[
     str | None, Query(max_length=1024, description="`next_cursor` of the page before, with the same filters.")
 ]

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from app.conversations.schemas import Append, AppendResult, Turn
 from app.core.paging import Page
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, Cursor, Order, Reader, Repeat, Services, TurnPath, Writer
+from app.routers.deps import ConversationPath, Cursor, Order, QueryText, Reader, Repeat, Services, TurnPath, Writer
 from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
@@ -46,7 +46,7 @@ async def list_turns(
     services: Services,
     after: Annotated[Position, Query(description="Only turns after this position.")] = None,
     before: Annotated[Position, Query(description="Only turns before this position.")] = None,
-    actors: Annotated[list[str] | None, Query(max_length=200, description="Only what these actors said.")] = None,
+    actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only what these actors said.")] = None,
     order: Order = "asc",
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Cursor = None,

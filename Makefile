@@ -53,7 +53,8 @@ migrations-lint: .venv/.dev ## locks and rewrites in the migrations' SQL (squawk
 	$(BIN)/squawk .venv/migrations.sql
 
 soak: .venv/.dev assets ## the long proofs
-	$(BIN)/pytest -n 0 -m soak --timeout 3600
+	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-3000} $(BIN)/pytest -n 0 tests/properties --timeout 3600
+	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
 
 bench: .venv/.dev assets ## how to measure
 	@echo 'Start a server (make run), then run one of these with $(BIN)/python; --help tells its options:'

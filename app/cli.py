@@ -80,7 +80,8 @@ def serve(
             timeout_graceful_shutdown=settings.graceful_shutdown_s,
         )
     )
-    asyncio.run(_serve(server, settings))
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(_serve(server, settings))
     if not server.started:
         failure: object = getattr(application.state, "start_failure", None)
         raise failure if isinstance(failure, AppError) else Unavailable("not_ready", "Turnkeep did not start.")

@@ -1,9 +1,14 @@
 """The hash chain over a conversation's turns. Pure.
 
-`content_hash` = SHA-256(salt ‖ RFC 8785 form of the caller-given fields as stored). The salt is 32 random bytes of
-that turn: once it is erased with the content, the text cannot be guessed from the hash.
-`chain_hash` = SHA-256(previous chain_hash ‖ UTF-8 of the lines id, seq, role, kind, created_at, hex content_hash).
-The first turn's previous hash is 32 zero bytes. Anybody can walk the chain with a SHA-256 and a JSON library.
+`content_hash` = SHA-256(salt, then the RFC 8785 form of an object with the caller-given fields as they are stored):
+
+- role, kind and actor (after their defaults), content, tool_calls, tool_call_id, tool_results, usage, model, adapter,
+  metadata; what is null, and an empty tool_calls, tool_results or metadata, is left out
+- occurred_at as RFC 3339 in UTC with milliseconds, only where it differs from created_at
+
+The salt is 32 random bytes of that turn: once it is erased with the content, the text cannot be guessed from the hash.
+`chain_hash` = SHA-256(previous chain_hash, then the UTF-8 of six lines: id as a ULID, seq, role, kind, created_at, hex
+content_hash), with a newline between lines and none at the end. The first turn's previous hash is 32 zero bytes.
 """
 
 import hashlib

@@ -50,15 +50,15 @@ imports: .venv/.dev ## which way modules may depend (import-linter)
 # A file in between, so that a failure of the first command is one of the target.
 migrations-lint: .venv/.dev ## locks and rewrites in the migrations' SQL (squawk)
 	@$(BIN)/turnkeep migrate --sql > .venv/migrations.sql
-	$(BIN)/squawk .venv/migrations.sql
+	$(BIN)/squawk --config .squawk.toml .venv/migrations.sql
 
 soak: .venv/.dev assets ## the long proofs
-	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-3000} $(BIN)/pytest -n 0 tests/properties --timeout 3600
+	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
 
 bench: .venv/.dev assets ## how to measure
 	@echo 'Start a server (make run), then run one of these with $(BIN)/python; --help tells its options:'
-	@ls bench/*.py 2>/dev/null || echo '  (none yet)'
+	@grep -l '^if __name__' bench/*.py
 
 assets: $(UV_STAMP) ## fetch and verify the embedding model
 	@$(BIN)/python scripts/fetch_assets.py

@@ -22,11 +22,14 @@ from app.core.servers import Server
 from app.core.telemetry import configure_logging
 from app.core.times import format_time
 from app.main import create_app, openapi_document
+from app.routers.protocol import BoundedHeadProtocol
 from app.settings import Settings
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
 
 _POLL_S = 0.02
+_KEY_COLUMN = 53
+_WIDE = 240
 
 cli = typer.Typer(
     help="Turnkeep: keeps conversations, builds context.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -60,7 +63,9 @@ def _fail(sentence: str) -> NoReturn:
 @cli.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; default: TURNKEEP_HOST.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; default: TURNKEEP_PORT.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; default: TURNKEEP_PORT.")
+    ] = None,
 ) -> None:
     """Start the service: on the embedded Postgres unless TURNKEEP_DATABASE_URL names one."""
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
@@ -72,6 +77,7 @@ def serve(
             application,
             host=settings.host,
             port=settings.port,
+            http=BoundedHeadProtocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -177,7 +183,7 @@ def create(
     scope: Annotated[list[Scope] | None, typer.Option(help="A scope; may be repeated. Default: read, write.")] = None,
     tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
     new_tenant: Annotated[str | None, typer.Option(help="Make a tenant of this name, with a key for it.")] = None,
-    expires_days: Annotated[int | None, typer.Option(min=1, help="Days until the key expires.")] = None,
+    expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
 ) -> None:
     """Make a key and print it, once."""
     settings = _quiet_settings()
@@ -203,23 +209,25 @@ def list_keys(
     tenant_id = None if tenant is None else _tenant(settings, tenant)
 
     async def run() -> Table:
-        table = Table("tenant", "key", "name", "scopes", "created", "last used", "state")
+        table = Table("name", "scopes", "created", "last used", "state")
+        # whole, whatever the width: it is what `keys revoke` takes
+        table.add_column("tenant/key", no_wrap=True, min_width=_KEY_COLUMN)
         async with open_foundation(settings, migrate=False) as base:
             for key in await base.tenancy.list_keys(tenant_id):
                 expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
                 state = "revoked" if key.revoked_at else "expired" if expired else "valid"
                 table.add_row(
-                    format_id(key.tenant_id),
-                    format_id(key.key_id),
                     key.name,
                     " ".join(key.scopes),
                     format_time(key.created_at),
                     format_time(key.last_used_at) if key.last_used_at else "never",
                     state,
+                    f"{format_id(key.tenant_id)}/{format_id(key.key_id)}",
                 )
         return table
 
-    Console().print(asyncio.run(run()))
+    # a pipe has no width: nothing is cut for it
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(asyncio.run(run()))
 
 
 @keys.command("revoke")

@@ -64,6 +64,8 @@ class Foundation:
 async def open_foundation(settings: Settings, *, migrate: bool) -> AsyncGenerator[Foundation]:
     """Start the server, the pools and tenancy: all that commands about keys need."""
     async with AsyncExitStack() as stack:
+        if not migrate:
+            _require_data(settings)
         server = Server(settings)
         stack.push_async_callback(server.stop)
         await server.start()
@@ -80,6 +82,16 @@ async def open_foundation(settings: Settings, *, migrate: bool) -> AsyncGenerato
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
         options = TenancyOptions(settings.key_cache_s, settings.key_cache_entries, settings.idempotency_ttl_h)
         yield Foundation(server, database, ops, Tenancy(database, ops, secret=secret, options=options))
+
+
+def _require_data(settings: Settings) -> None:
+    """Raise Unavailable where a command would make an empty database because it runs in the wrong folder."""
+    if settings.database_url is None and not (settings.data_dir / "postgres").exists():
+        raise Unavailable(
+            "data_missing",
+            f"There is no Turnkeep data in {settings.data_dir.absolute()}: run this where the service runs, or set"
+            " TURNKEEP_DATA_DIR.",
+        )
 
 
 @asynccontextmanager
@@ -121,6 +133,7 @@ def _build(settings: Settings, base: Foundation, embedder: Embedder | None, spac
             max_vectors_per_append=settings.max_vectors_per_append,
             index_text_bytes=settings.index_text_bytes,
             recall_pool=settings.recall_pool,
+            max_query_lexemes=settings.max_query_lexemes,
         ),
     )
     conversations = Conversations(
@@ -142,7 +155,13 @@ def _build(settings: Settings, base: Foundation, embedder: Embedder | None, spac
             default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
         ),
     )
-    recaller = Recaller(base.database, conversations=conversations, index=index)
+    recaller = Recaller(
+        base.database,
+        conversations=conversations,
+        index=index,
+        # searches are the longest statements: they leave connections for everything else
+        concurrent_searches=max(1, settings.database_pool_size // 2),
+    )
     contexts = ContextBuilder(
         conversations=conversations,
         recaller=recaller,
@@ -213,7 +232,7 @@ def _read_or_make_key(path: Path) -> KeyText:
             pass
         finally:
             draft.unlink()
-    key = parse_key(path.read_text().strip())
+    key = parse_key(path.read_text(errors="replace").strip())
     if key is None:
         raise Unavailable(
             "admin_key_file_invalid",

@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Positive = Annotated[int, Field(ge=1)]
@@ -23,6 +23,16 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address the server listens on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8765, description="Port the server listens on.")
     data_dir: Path = Field(default=Path("data"), description="Holds the embedded Postgres and the admin key file.")
+
+    @field_validator("database_url", "ops_database_url", "owner_database_url")
+    @classmethod
+    def _postgres_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        scheme, separator, rest = url.partition("://")
+        if not separator or scheme.removesuffix("+asyncpg") not in {"postgresql", "postgres"}:
+            raise ValueError("a database URL is like postgresql://user:password@host:5432/database")
+        return f"postgresql://{rest}"
 
     # database
     database_url: str | None = Field(
@@ -61,7 +71,9 @@ class Settings(BaseSettings):
     # limits
     max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
     max_json_depth: Positive = Field(default=32, description="Deepest nesting of a JSON body.")
-    max_turns_per_append: Positive = Field(default=500, description="Most turns in one append.")
+    max_turns_per_append: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=500, description="Most turns in one append."
+    )
     max_text_bytes: Positive = Field(default=2**20, description="Largest text of one part, in UTF-8 bytes.")
     max_metadata_bytes: Positive = Field(
         default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
@@ -90,6 +102,9 @@ class Settings(BaseSettings):
     )
     session_gap_s: Positive = Field(
         default=3600, description="A longer silence starts a new session of the turns to come."
+    )
+    max_query_lexemes: Positive = Field(
+        default=64, description="Distinct words of a query that are searched for; of a longer one, the first."
     )
     recall_pool: Annotated[int, Field(ge=20, le=1000)] = Field(
         default=100, description="Candidates taken from each of vector and text search before they are ranked."

@@ -168,7 +168,7 @@ create table index_entries (
         references conversations (tenant_id, id) on delete cascade,
     constraint index_entries_kind_check check (kind in ('turn', 'summary', 'fact', 'memory'))
 );
-create index index_entries_conversation_idx on index_entries (tenant_id, conversation_id, position) where live;
+create index index_entries_conversation_idx on index_entries (tenant_id, conversation_id, position);
 create index index_entries_owner_idx on index_entries (tenant_id, owner) where live and owner is not null;
 create index index_entries_lexemes_idx on index_entries using gin (tenant_id, lexemes) where live;
 create table vectors (

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictFloat, StrictInt, field_validator
 
+from app.conversations.schemas import Strict
 from app.formats.schemas import Format
 
 MAX_TOKEN_BUDGET = 10_000_000
@@ -20,19 +21,19 @@ Decision: TypeAlias = Literal["included", "dropped"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
-class SemanticRecall(BaseModel):
+class SemanticRecall(Strict):
     """How many earlier turns to look for, and how near they must be (cosine)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     k: Annotated[StrictInt, Field(ge=1, le=100)] = 10
     threshold: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
 
 
-class ContextRequest(BaseModel):
+class ContextRequest(Strict):
     """One context to build. `recent_turns` and `query` have defaults of their own when they are left out."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     token_budget: Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of the whole render.")]
     recent_turns: Annotated[StrictInt, Field(ge=1, le=MAX_RECENT_TURNS)] | None = Field(

@@ -4,7 +4,9 @@ The newest turns come first, because the query may be the newest user turn; reca
 open while its vector is made. A failing recall leaves the context without recalled turns and says so.
 """
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from app.context.assembly import assemble
 from app.context.parts import ContextParts, Policy, RecalledPart
@@ -21,6 +23,8 @@ from app.tenancy.schemas import Caller
 
 # recall reads no more of a query than its model does; a whole pasted document would only be analysed for nothing
 _MAX_QUERY_CHARACTERS = 10_000
+# counting so many takes under ten milliseconds
+_INLINE_TOKENS = 20_000
 
 
 class ContextBuilder:
@@ -61,22 +65,26 @@ class ContextBuilder:
             recalled=recalled,
             degraded=degraded,
         )
-        assembled = assemble(parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
+        work = partial(assemble, parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
+        # counting and rendering megabytes takes seconds, in which nothing else would be answered
+        most = max(request.token_budget, sum(turn.content_tokens for turn in recent.turns))
+        assembled = work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
         return assembled.answer(as_of_seq=recent.seq, explain=request.explain)
 
     async def _recalled(
         self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
     ) -> tuple[list[RecalledPart], list[str]]:
         wanted = request.semantic_recall
-        query = (request.query or _newest_question(recent))[:_MAX_QUERY_CHARACTERS]
-        # without older turns there is nothing to recall that is not there verbatim
-        if wanted is None or not query.strip():
+        if wanted is None:
+            return [], []
+        query = request.query or await self._newest_question(caller, conversation_id, request, recent)
+        if not query.strip():
             return [], []
         try:
             recalled, degraded = await self._recaller.recall_turns(
                 caller,
                 conversation_id,
-                query=query,
+                query=query[:_MAX_QUERY_CHARACTERS],
                 k=wanted.k,
                 threshold=wanted.threshold or None,
                 # assembly keeps the best k of those that are not in the window
@@ -89,11 +97,20 @@ class ContextBuilder:
         except Exception as error:  # noqa: BLE001 - a context without recall is worth more to its caller than an error
             self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
             return [], ["recall_failed"]
-        return [RecalledPart(item.turn, item.score) for item in recalled], degraded
+        # what was appended since the newest turns were read belongs to the next context
+        seen = [item for item in recalled if item.turn.position <= recent.seq]
+        return [RecalledPart(item.turn, item.score) for item in seen], degraded
 
-
-def _newest_question(recent: Recent) -> str:
-    for turn in reversed(recent.turns):
-        if turn.role is Role.USER:
-            return content_text(turn.content)
-    return ""
+    async def _newest_question(
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
+    ) -> str:
+        """The newest user turn's text: among the recent ones, or before them when tools have filled the window."""
+        for turn in reversed(recent.turns):
+            if turn.role is Role.USER:
+                return content_text(turn.content)
+        if not recent.more_before:
+            return ""
+        older = await self._conversations.newest_of_role(
+            caller, conversation_id, role=Role.USER, actors=request.filter_participants
+        )
+        return "" if older is None else content_text(older.content)

@@ -27,7 +27,7 @@ from app.tenancy.schemas import Caller, Repeatable, Replay
 from app.tenancy.service import Tenancy
 
 _TOUCH_AFTER = timedelta(minutes=1)
-_COUNT_IN_THREAD_CHARACTERS = 20_000
+_THREAD_CHARACTERS = 20_000
 _CREATED, _OK = 201, 200
 
 
@@ -85,21 +85,23 @@ class Appender:
         return _append_result(rows), stored, False
 
     async def _work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
-        """Count tokens and prepare the index, with no transaction open."""
-        texts = [draft.text for draft in drafts]
-        if sum(map(len, texts)) > _COUNT_IN_THREAD_CHARACTERS:
-            counts = await asyncio.to_thread(lambda: [self._counter.count(text) for text in texts])
+        """Count tokens, make what is hashed, prepare the index, with no transaction open."""
+        if sum(len(draft.text) for draft in drafts) > _THREAD_CHARACTERS:
+            worked = await asyncio.to_thread(lambda: [self._count_and_form(draft) for draft in drafts])
         else:
-            counts = [self._counter.count(text) for text in texts]
+            worked = [self._count_and_form(draft) for draft in drafts]
         now = datetime.now(UTC)
         documents = [
             Document(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
         ]
         prepared = iter(await self._index.prepare(documents))
         return [
-            Incoming(draft, count, next(prepared) if is_searchable(draft) else None)
-            for draft, count in zip(drafts, counts, strict=True)
+            Incoming(draft, form, count, next(prepared) if is_searchable(draft) else None)
+            for draft, (count, form) in zip(drafts, worked, strict=True)
         ]
+
+    def _count_and_form(self, draft: Draft) -> tuple[int, bytes]:
+        return self._counter.count(draft.text), draft.form(with_time=True)
 
     async def _store(
         self,
@@ -210,7 +212,7 @@ class Appender:
 def _same(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:
     if row.conversation_id != conversation_id or row.salt is None:
         return False
-    return content_hash(row.salt, draft.form(row.created_at)) == row.content_hash
+    return content_hash(row.salt, draft.form(with_time=draft.counts_time(row.created_at))) == row.content_hash
 
 
 def _append_result(rows: Sequence[TurnRow]) -> AppendResult:

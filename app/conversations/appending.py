@@ -18,6 +18,7 @@ class Incoming:
     """A draft with what was worked out for it outside the transaction."""
 
     draft: Draft
+    form: bytes
     tokens: int
     prepared: Prepared | None
 
@@ -60,7 +61,9 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
         if last is None or abs(occurred_at - last) > gap:
             session += 1
         last = occurred_at
-        hashed = content_hash(salt, draft.form(now))
+        # the form was made for a time that counts; that it is this very millisecond happens hardly ever
+        form = item.form if draft.occurred_at != now else draft.form(with_time=False)
+        hashed = content_hash(salt, form)
         chain = chain_hash(
             chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=now, content=hashed
         )

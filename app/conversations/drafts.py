@@ -58,13 +58,16 @@ class Draft:
     text: str
     call_ids: tuple[str, ...]
     answered_ids: tuple[str, ...]
-    turn: TurnInput
 
-    def form(self, created_at: datetime) -> bytes:
-        """What is hashed: `occurred_at` counts only when the caller gave one that is not simply the time of writing."""
-        if self.occurred_at is None or self.occurred_at == created_at:
+    def form(self, *, with_time: bool) -> bytes:
+        """What is hashed, with the time the caller gave or without it (see `counts_time`)."""
+        if not with_time or self.occurred_at is None:
             return canonical_form(self.fields)
         return canonical_form({**self.fields, "occurred_at": format_time(self.occurred_at)})
+
+    def counts_time(self, created_at: datetime) -> bool:
+        """Whether `occurred_at` is hashed: only when the caller gave one that is not simply the time of writing."""
+        return self.occurred_at is not None and self.occurred_at != created_at
 
 
 def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:
@@ -240,7 +243,6 @@ def _draft(turn: TurnInput) -> Draft:
         text=plain_text(turn),
         call_ids=tuple(str(call["id"]) for call in turn.tool_calls),
         answered_ids=tuple(answered) if turn.tool_call_id is None else (turn.tool_call_id,),
-        turn=turn,
     )
 
 

@@ -43,6 +43,9 @@ Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
 MAX_PARTICIPANTS = 200
+MAX_TURNS = 10_000
+MAX_PARTS = 1_000
+_MOST_MEMBERS = 64
 
 
 class Retention(StrEnum):
@@ -64,6 +67,14 @@ class Strict(BaseModel):
     """Base of everything a caller sends: an unknown member is an error, not a silence."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_members(cls, value: object) -> object:
+        # pydantic makes an error of every unknown member: of a body full of them, millions, while nothing else runs
+        if isinstance(value, dict) and len(value) > _MOST_MEMBERS:  # pyright: ignore[reportUnknownArgumentType]
+            raise ValueError("an object has far more members than are known here")
+        return value  # pyright: ignore[reportUnknownVariableType]
 
 
 class Participant(Strict):
@@ -197,6 +208,10 @@ class ConversationFilter:
     participant: str | None = None
 
 
+# the first wrong part is named, not each of a million
+Parts: TypeAlias = Annotated[list[JsonObject], Field(max_length=MAX_PARTS, fail_fast=True)]
+
+
 class TurnInput(Strict):
     """One turn to append.
 
@@ -209,10 +224,10 @@ class TurnInput(Strict):
     role: Role
     actor: Name | None = None
     kind: Kind | None = None
-    content: str | list[JsonObject] | None = None
-    tool_calls: list[JsonObject] = Field(default=[], max_length=128)
+    content: str | Parts | None = None
+    tool_calls: list[JsonObject] = Field(default=[], max_length=128, fail_fast=True)
     tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    tool_results: list[JsonObject] = Field(default=[], max_length=128)
+    tool_results: list[JsonObject] = Field(default=[], max_length=128, fail_fast=True)
     usage: JsonObject | None = None
     model: Name | None = None
     adapter: Name | None = None
@@ -223,7 +238,7 @@ class TurnInput(Strict):
 class Append(Strict):
     """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
 
-    turns: list[TurnInput] = Field(min_length=1)
+    turns: list[TurnInput] = Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)
     expected_seq: NonNegative | None = None
 
 

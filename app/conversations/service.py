@@ -34,7 +34,7 @@ from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.paging import Cursors, Key, Page, make_page
-from app.formats.schemas import CanonicalTurn, JsonObject
+from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable
@@ -137,12 +137,12 @@ class Conversations:
             row = await store.find_by_external_id(tx, caller.tenant_id, body.project, body.external_id)
         if row is None:
             raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
-        asked = (body.id or row.id, body.external_id or row.external_id, body.project)
-        if asked != (row.id, row.external_id, row.project if body.external_id else body.project):
+        project = body.project if "project" in body.model_fields_set else row.project
+        if (body.id or row.id, body.external_id or row.external_id, project) != (row.id, row.external_id, row.project):
             raise Conflict(
                 "conversation_conflict",
-                "A conversation exists that has this id or external_id, but not both as given.",
-                fields=[FieldError("/external_id", "belongs to another conversation than id")],
+                "A conversation exists that has this id or external_id, but not all as given.",
+                fields=[FieldError("/id", "belongs to a conversation of another external_id or project")],
             )
         return row, created
 
@@ -162,7 +162,10 @@ class Conversations:
             "trigger_tokens": self._options.compaction_trigger_tokens,
             "summarizer_model": None,
         }
-        return {**base, **given.model_dump(exclude_none=True)}
+        changed = given.model_dump(exclude_none=True)
+        if "summarizer_model" in given.model_fields_set:
+            changed["summarizer_model"] = given.summarizer_model
+        return {**base, **changed}
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """One conversation."""
@@ -307,11 +310,50 @@ class Conversations:
                 before=head.last_seq + 1,
                 actors=actors,
                 limit=limit + 1,
-                with_tools=True,
             )
+            recent = rows[:limit]
+            if actors is not None and recent:
+                recent = await self._with_answers(caller, tx, conversation_id, recent, head.last_seq)
         participants = [Participant.model_validate(item) for item in head.participants]
-        turns = [canonical_turn(row) for row in reversed(rows[:limit])]
+        turns = [canonical_turn(row) for row in reversed(recent)]
         return Recent(turns, head.last_seq, participants, more_before=len(rows) > limit)
+
+    async def newest_of_role(
+        self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
+    ) -> CanonicalTurn | None:
+        """The newest live turn in this role, of one of `actors` where they are given."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await store.list_turns(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                newest_first=True,
+                after=None,
+                before=None,
+                actors=actors,
+                role=role.value,
+                limit=1,
+            )
+        return canonical_turn(rows[0]) if rows else None
+
+    async def _with_answers(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow], last_seq: int
+    ) -> list[TurnRow]:
+        """The turns, newest first, with those that answer their calls, whoever ran the tool."""
+        calls = [call.id for row in rows for call in canonical_turn(row).tool_calls]
+        if not calls:
+            return list(rows)
+        answers = await store.list_answers(
+            tx,
+            caller.tenant_id,
+            conversation_id,
+            call_ids=calls,
+            after=min(row.position or 0 for row in rows),
+            before=last_seq + 1,
+            limit=len(calls),
+        )
+        found = {row.id: row for row in (*rows, *answers)}
+        return sorted(found.values(), key=lambda row: -(row.position or 0))
 
     async def participants(
         self,

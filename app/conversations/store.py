@@ -109,14 +109,21 @@ _CONVERSATION_COLUMNS = """
 _FROM_CONVERSATIONS = """
     from conversations c join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
 """
+_MAX_SAFE_INTEGER = 2**53 - 1
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
 
 
 def _conversation(row: asyncpg.Record) -> ConversationRow:
     values = dict(row)
     for name in ("participants", "metadata", "compaction", "facts"):
-        values[name] = json.loads(values[name])
+        values[name] = json.loads(values[name], parse_int=_number)
     return ConversationRow(**values)
+
+
+def _number(digits: str) -> int | float:
+    # jsonb writes 1e22 as its 23 digits, which not every JSON reader holds as an integer
+    value = int(digits)
+    return value if abs(value) <= _MAX_SAFE_INTEGER else float(value)
 
 
 def _turn(row: asyncpg.Record) -> TurnRow:
@@ -347,12 +354,9 @@ async def list_turns(
     before: int | None,
     actors: Sequence[str] | None,
     limit: int,
-    with_tools: bool = False,
+    role: str | None = None,
 ) -> list[TurnRow]:
-    """Live turns in the order of their position, between two positions (both exclusive).
-
-    `actors` narrows to what they said; `with_tools` keeps tool turns besides, whoever ran the tool.
-    """
+    """Live turns in the order of their position, between two positions (both exclusive). `actors`, `role` narrow."""
     args: list[object] = [tenant_id, conversation_id]
     conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}"]
     for bound, beyond in ((after, ">"), (before, "<")):
@@ -361,14 +365,48 @@ async def list_turns(
             conditions.append(f"t.position {beyond} ${len(args)}")
     if actors is not None:
         args.append(actors)
-        tools = " or t.role = 'tool'" if with_tools else ""
-        conditions.append(f"(t.actor = any(${len(args)}::text[]){tools})")
+        conditions.append(f"t.actor = any(${len(args)}::text[])")
+    if role is not None:
+        args.append(role)
+        conditions.append(f"t.role = ${len(args)}")
     args.append(limit)
     direction = "desc" if newest_first else "asc"
     rows = await tx.fetch(
         f"select {_TURN_COLUMNS_T} from turns t where {' and '.join(conditions)}"  # noqa: S608
         f" order by t.position {direction} limit ${len(args)}",
         *args,
+    )
+    return [_turn(row) for row in rows]
+
+
+async def list_answers(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    call_ids: Sequence[str],
+    after: int,
+    before: int,
+    limit: int,
+) -> list[TurnRow]:
+    """Live tool turns that answer these calls, between two positions (both exclusive), the newest first."""
+    rows = await tx.fetch(
+        f"""
+        select {_TURN_COLUMNS_T} from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.role = 'tool'
+          and t.position > $4 and t.position < $5
+          and (t.tool_call_id = any($3::text[]) or exists (
+              select 1 from json_array_elements(t.tool_results) r (item)
+              where r.item ->> 'tool_call_id' = any($3::text[])
+          ))
+        order by t.position desc limit $6
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        call_ids,
+        after,
+        before,
+        limit,
     )
     return [_turn(row) for row in rows]
 

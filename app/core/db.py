@@ -25,6 +25,8 @@ APP_ROLE = "turnkeep_app"
 OPS_ROLE = "turnkeep_ops"
 SEARCH_ROLE = "turnkeep_search"
 
+_PING_TIMEOUT_S = 2.0
+
 FloatVector: TypeAlias = npt.NDArray[np.float32]
 
 _LOST = (
@@ -162,9 +164,12 @@ class Database:
             raise RuntimeError("a provider was called inside a database transaction")
 
     async def ping(self) -> None:
-        """Raise Unavailable unless the server answers."""
-        async with self.across_tenants() as tx:
-            await tx.fetchrow("select 1")
+        """Raise Unavailable unless the server answers within a moment."""
+        try:
+            async with asyncio.timeout(_PING_TIMEOUT_S), self.across_tenants() as tx:
+                await tx.fetchrow("select 1")
+        except TimeoutError as error:
+            raise _unavailable() from error
 
     async def require_role_without_bypass(self) -> None:
         """Raise Unavailable when this role is not bound by row-level security: isolation would be a promise only."""

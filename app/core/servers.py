@@ -126,7 +126,7 @@ async def _answering(work: Awaitable[T]) -> T:
         return await work
     except (OSError, asyncpg.PostgresConnectionError, asyncpg.InvalidAuthorizationSpecificationError,
             asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError,
-            asyncpg.InvalidCatalogNameError, asyncpg.CannotConnectNowError) as error:  # fmt: skip
+            asyncpg.InvalidCatalogNameError, asyncpg.CannotConnectNowError, ValueError) as error:  # fmt: skip
         raise Unavailable(
             "database_unavailable",
             "The database does not answer or refuses the login: look at TURNKEEP_DATABASE_URL and the server.",

@@ -64,7 +64,8 @@ index_entries = Table(
         ondelete="CASCADE",
     ),
     CheckConstraint("kind in ('turn', 'summary', 'fact', 'memory')", name="kind"),
-    Index("index_entries_conversation_idx", "tenant_id", "conversation_id", "position", postgresql_where=text("live")),
+    # of dead entries too: deletes and the foreign key look them up by it
+    Index("index_entries_conversation_idx", "tenant_id", "conversation_id", "position"),
     Index("index_entries_owner_idx", "tenant_id", "owner", postgresql_where=text("live and owner is not null")),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )

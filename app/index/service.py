@@ -30,6 +30,7 @@ class IndexOptions:
     max_vectors_per_append: int
     index_text_bytes: int
     recall_pool: int
+    max_query_lexemes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class SearchIndex:
         pieces: list[list[str]] = []
         for document in documents:
             some = self._split(document.text)
-            # all pieces of a text or none: half a text would never be known to be half
+            # a text has the vectors of all its pieces up to the limit, or none yet
             some = some if len(some) <= left else []
             left -= len(some)
             pieces.append(some)
@@ -126,7 +127,8 @@ class SearchIndex:
 
     async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction."""
-        lexemes = Analyser().query(text) if by_words else []
+        # the work grows with the entries in scope times the words asked for
+        lexemes = Analyser().query(text)[: self._options.max_query_lexemes] if by_words else []
         if not by_vector:
             return Query(None, lexemes, None)
         if self._embedder is None:

@@ -210,11 +210,12 @@ def search_statement(
     search = _Search(tenant_id, scope, space_id=space_id, vector=vector, lexemes=lexemes)
     found = search.found_by_index() if scope.conversation_ids is None else search.found_side_by_side()
     best = search.arg(pool)
+    without_vector = "false" if vector is None else "cosine is null"
     sql = f"""
         with {found},
         corpus as (
             select count(*)::float8 as n, greatest(coalesce(avg(doc_length), 0), 1)::float8 as mean_length,
-                   coalesce(bool_or(vectors_due), false) as pending
+                   coalesce(bool_or({without_vector}), false) as pending
             from scope
         ),
         frequencies as (
@@ -244,8 +245,10 @@ def search_statement(
         pool as materialized (
             select s.* from scored s cross join least l
             where s.cosine >= l.cosine or (s.bm25 > 0 and s.bm25 >= l.bm25)
-               -- what still waits for its vector competes all the same
-               or s.entry_id in (select entry_id from scored where vectors_due order by occurred_at desc limit {best})
+               -- what has no vector in this space, whyever, competes all the same
+               or s.entry_id in (
+                   select entry_id from scored where {without_vector} order by occurred_at desc limit {best}
+               )
         )
         select s.*, c.pending from scored s cross join corpus c
         where s.entry_id in (select entry_id from pool) or (s.conversation_id, s.session, s.position) in (

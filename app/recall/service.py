@@ -4,6 +4,7 @@ A search is three short steps: who takes part (names), the query's vector (no tr
 that gives candidates, whose order `ranking` decides. What ranks is read from its owner in the same transaction.
 """
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,8 +54,11 @@ class _Ranking:
 class Recaller:
     """The door to recall."""
 
-    def __init__(self, database: Database, *, conversations: Conversations, index: SearchIndex) -> None:
+    def __init__(
+        self, database: Database, *, conversations: Conversations, index: SearchIndex, concurrent_searches: int
+    ) -> None:
         self._database = database
+        self._searching = asyncio.Semaphore(concurrent_searches)
         self._conversations = conversations
         self._index = index
 
@@ -93,7 +97,7 @@ class Recaller:
         people = await self._people(caller, scope)
         asked = _Asked(request.query, k=request.k, threshold=request.threshold)
         query = await self._prepare(request.query, request.mode, people)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._rank(caller, tx, asked, scope, query, people)
             ranked = ranking.ranked[: request.k]
             turns = await self._hydrate(caller, tx, ranked)
@@ -127,7 +131,7 @@ class Recaller:
         asked = _Asked(query, k=k + len(known), threshold=threshold)
         scope = Scope(kinds=[EntryKind.TURN], conversation_ids=[conversation_id], actors=actors)
         prepared = await self._prepare(query, Mode.HYBRID, participants)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
             fresh = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
             found = {key: turn for key, (_, turn) in (await self._hydrate(caller, tx, fresh)).items()} | loaded

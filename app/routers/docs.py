@@ -1,8 +1,12 @@
 """The interactive documentation, from files that come with the package: nothing is fetched from elsewhere."""
 
+import html
+
 from fastapi import APIRouter
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
+
+from app.core.error_codes import ERROR_CODES
 
 router = APIRouter(include_in_schema=False)
 
@@ -17,3 +21,13 @@ async def get_docs() -> HTMLResponse:
         swagger_css_url="/docs/assets/swagger-ui.css",
         swagger_favicon_url="/docs/assets/favicon.png",
     )
+
+
+@router.get("/docs/errors")
+async def get_error_codes() -> HTMLResponse:
+    """Show the catalogue of error codes: what the `type` of a problem leads to."""
+    rows = "".join(
+        f'<dt id="{code}"><code>{code}</code></dt><dd>{html.escape(text)}</dd>' for code, text in ERROR_CODES.items()
+    )
+    page = f"<!doctype html><meta charset=utf-8><title>Turnkeep: error codes</title><h1>Error codes</h1><dl>{rows}</dl>"
+    return HTMLResponse(page)

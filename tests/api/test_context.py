@@ -182,3 +182,26 @@ async def test_a_failing_recall_leaves_a_context_that_says_so(client: Client, se
     made = await client.context(conversation, 500, semantic_recall={"k": 3}, recent_turns=5)
     assert made["degraded"] == ["recall_failed"]
     assert made["messages"]
+
+
+async def test_filtered_participants_are_not_crowded_out_by_tools(client: Client) -> None:
+    conversation = await client.conversation()
+    said = [f"mia says thing {n}" for n in range(5)]
+    await client.append(conversation, *[{"role": "user", "actor": "mia", "content": text} for text in said])
+    for number in range(60):
+        call = {"role": "assistant", "actor": "bot", "tool_calls": [{"id": f"c{number}", "name": "f", "arguments": ""}]}
+        await client.append(conversation, call, {"role": "tool", "tool_call_id": f"c{number}", "content": "ok"})
+    made = await client.context(conversation, 4000, filter_participants=["mia"])
+    assert [message["content"] for message in made["messages"]] == said
+    bots = await client.context(conversation, 4000, filter_participants=["bot"], recent_turns=3)
+    assert [message["role"] for message in bots["messages"]] == ["assistant", "tool"] * 3
+
+
+async def test_the_query_is_the_newest_user_turn_even_when_tools_fill_the_window(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "The parrot is called Coco.", *["filler"] * 30, "What is the parrot called?")
+    for number in range(20):
+        call = {"role": "assistant", "tool_calls": [{"id": f"c{number}", "name": "f", "arguments": ""}]}
+        await client.append(conversation, call, {"role": "tool", "tool_call_id": f"c{number}", "content": "ok"})
+    made = await client.context(conversation, 4000, semantic_recall={"k": 2}, recent_turns=10)
+    assert "Coco" in json.dumps(made["messages"])

@@ -153,3 +153,26 @@ async def test_idempotency_key_creates_once_and_refuses_another_body(client: Cli
     assert again.json() == first.json()
     problem(await client.post("/v1/conversations", json={"title": "Two"}, headers=headers), 409, "idempotency_mismatch")
     assert len((await client.get("/v1/conversations")).json()["data"]) == 1
+
+
+async def test_metadata_that_comes_back_may_be_sent_again(client: Client) -> None:
+    conversation = await client.conversation(metadata={"large": 1e22, "small": 7})
+    found = (await client.get(f"/v1/conversations/{conversation}")).json()["metadata"]
+    assert found == {"large": 1e22, "small": 7}
+    again = await client.patch(f"/v1/conversations/{conversation}", json={"metadata": found})
+    assert again.json()["metadata"] == found
+
+
+async def test_patch_clears_the_summarizer_model_with_null(client: Client) -> None:
+    conversation = await client.conversation(compaction={"summarizer_model": "m"})
+    path = f"/v1/conversations/{conversation}"
+    changed = await client.patch(path, json={"compaction": {"summarizer_model": None}})
+    assert changed.json()["compaction"]["summarizer_model"] is None
+
+
+async def test_an_id_of_another_project_conflicts_with_the_project_named(client: Client) -> None:
+    conversation = await client.conversation(project="a")
+    problem(
+        await client.post("/v1/conversations", json={"id": conversation, "project": "b"}), 409, "conversation_conflict"
+    )
+    assert (await client.post("/v1/conversations", json={"id": conversation})).status_code == 200

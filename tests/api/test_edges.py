@@ -87,3 +87,28 @@ async def test_expired_idempotency_records_are_swept_and_forgotten(client: Clien
     left = await connection.fetchval("select count(*) from idempotency_records where tenant_id = $1", client.tenant_id)
     await connection.close()
     assert left == 0
+
+
+async def test_a_body_of_a_million_wrong_things_is_refused_at_once(client: Client) -> None:
+    """Each wrong item costs an error object: the first must end the work, while others are waiting."""
+    conversation = await client.conversation()
+    path = f"/v1/conversations/{conversation}"
+    for url, body in (
+        (f"{path}/turns", b'{"turns":[' + b"1," * 1_000_000 + b"1]}"),
+        (f"{path}/turns", b'{"turns":[{"role":"user","content":[' + b"1," * 1_000_000 + b"1]}]}"),
+        (f"{path}/recall", b'{"query":"x",' + b",".join(b'"m%d":1' % n for n in range(300_000)) + b"}"),
+    ):
+        response = await client.post(url, content=body, headers={"Content-Type": "application/json"})
+        assert response.status_code == 422
+        assert len(response.json()["errors"]) <= 3
+        assert len(response.content) < 2000
+
+
+async def test_the_type_of_a_problem_leads_to_its_description(client: Client, service: Service) -> None:
+    problem = (await client.get("/v1/conversations/01ARZ3NDEKTSV4RRFFQ69G5FAV")).json()
+    path, anchor = problem["type"].split("#")
+    transport = httpx.ASGITransport(service.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://turnkeep.test") as anybody:
+        page = await anybody.get(path)
+    assert page.status_code == 200
+    assert f'id="{anchor}"' in page.text

@@ -143,6 +143,7 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(folder: Pa
     assert process.call("GET", "/v1/conversations", key=reader)[0] == 200
     assert process.call("POST", "/v1/conversations", {}, key=reader)[0] == 403
     listed = process.command("keys", "list")
+    assert f"{reader.split('_')[1]}/{reader.split('_')[2]}" in listed.stdout
     assert reader.rsplit("_", 1)[-1] not in listed.stdout
     assert process.command("keys", "revoke", reader).returncode == 0
     until = time.monotonic() + 1.0
@@ -168,6 +169,8 @@ def test_a_preset_bootstrap_key_is_valid_from_the_first_start(folder: Path) -> N
     [
         ({"bootstrap_key": "tk_wrong"}, "TURNKEEP_BOOTSTRAP_KEY is not of the form"),
         ({"database_url": "postgresql://nobody@127.0.0.1:1/none"}, "The database does not answer"),
+        ({"database_url": "mysql://somebody@127.0.0.1/none"}, "a database URL is like postgresql://"),
+        ({"database_url": "postgresql+asyncpg://nobody@127.0.0.1:1/none"}, "The database does not answer"),
         ({"host": "192.0.2.1"}, "cannot be listened on"),
     ],
 )
@@ -203,6 +206,32 @@ def test_a_request_under_way_is_finished_before_the_process_ends(folder: Path) -
         process.serving.send_signal(signal.SIGTERM)
         assert b" 201 " in caller.recv(4096).split(b"\r\n")[0]
     process.stop()
+
+
+def test_a_head_without_end_is_cut_off_and_nobody_else_notices(folder: Path) -> None:
+    process = Process(folder).start().wait()
+    with socket.create_connection(("127.0.0.1", process.port), timeout=30) as attacker:
+        attacker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: ")
+        answer = b""
+        try:
+            for _ in range(1000):
+                attacker.sendall(b"a" * 2**16)
+            answer = attacker.recv(4096)
+        except OSError:  # the server has closed while we were still sending
+            pass
+        assert answer == b"" or b" 431 " in answer.split(b"\r\n")[0]
+    with socket.create_connection(("127.0.0.1", process.port), timeout=30) as caller:
+        caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: " + b"a" * 30_000 + b"\r\n\r\n")
+        assert b" 200 " in caller.recv(4096).split(b"\r\n")[0]
+    assert process.call("GET", "/readyz")[0] == 200
+    process.stop()
+
+
+def test_a_command_in_the_wrong_folder_makes_no_data_there(folder: Path) -> None:
+    done = Process(folder).command("keys", "list")
+    assert done.returncode == 1
+    assert "There is no Turnkeep data in" in done.stderr
+    assert not folder.exists()
 
 
 def test_the_readme_works_as_printed(folder: Path) -> None:

@@ -241,3 +241,19 @@ async def test_a_context_may_recall_more_than_a_search_gives_at_once(client: Cli
     await client.append(conversation, *[f"parrot number {n}" for n in range(400)])
     context = await client.context(conversation, 100_000, recent_turns=300, semantic_recall={"k": 100}, query="parrot")
     assert len(context["included"]["turn_ids"]) >= 380
+
+
+async def test_turns_without_a_vector_still_compete_after_an_embedder_is_there(
+    service: Service, client: Client, tmp_path_factory: Any
+) -> None:
+    async with open_service(service.database, tmp_path_factory.mktemp("bare"), embedder="none") as text_only:
+        bare = text_only.client(client.key)
+        conversation = await bare.conversation()
+        await bare.append(conversation, "one parrot", "two parrots", "three cats")
+        await bare.aclose()
+    await client.append(conversation, "four parrots")
+    for mode in ("hybrid", "vector"):
+        body = {"query": "parrot", "k": 4, "mode": mode}
+        response = (await client.post(f"/v1/conversations/{conversation}/recall", json=body)).json()
+        assert len(response["data"]) == 4
+        assert response["degraded"] == ["vectors_pending"]

@@ -12,6 +12,7 @@ from app.conversations import store as conversations_store
 from app.conversations.schemas import ConversationFilter
 from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
+from app.index import store as index_store
 from app.index.schemas import EntryKind, Scope
 from app.index.store import search_statement
 from tests.support.api import Client, Service
@@ -185,6 +186,8 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_conversations", ["conversations_active_idx"]),
         ("list_conversations_project", ["conversations_project_idx"]),
         ("find_by_external_id", ["conversations_tenant_id_project_external_id_key"]),
+        ("delete_of_conversation", ["index_entries_conversation_idx", "vectors_pkey"]),
+        ("delete_conversation", ["turns_tenant_id_conversation_id_seq_key"]),
     ],
 )
 async def test_hot_queries_keep_their_index_under_row_security(
@@ -207,6 +210,8 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_conversations_project": lambda tx: conversations_store.list_conversations(
             tx, tenant, where=ConversationFilter(project="p1"), **listing
         ),
+        "delete_of_conversation": lambda tx: index_store.delete_of_conversation(tx, tenant, conversation),
+        "delete_conversation": lambda tx: conversations_store.delete_conversation(tx, tenant, conversation),
         "find_by_external_id": lambda tx: conversations_store.find_by_external_id(tx, tenant, "p1", "e7"),
     }
     plan = await explain(service, tenant, calls[name])

@@ -1,6 +1,6 @@
 """Random conversations against the promises of a context.
 
-The default slice is quick; `TURNKEEP_PROPERTY_EXAMPLES=3000` is the long form.
+Two thousand of them, shared out over the formats; `TURNKEEP_PROPERTY_EXAMPLES=20000` is the long form.
 """
 
 import json
@@ -22,7 +22,7 @@ from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, Too
 from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
 from app.providers.tokens import EncodingName, TiktokenCounter
 
-EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
 START = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 MARGIN = 1.35
 # tiny ones are mostly refused, so they are the lesser part
@@ -124,7 +124,7 @@ def turn_at(draw: st.DrawFn, position: int) -> CanonicalTurn:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
     first = draw(st.sampled_from([1, 1, 2, 30, 77]))
     step = draw(st.sampled_from([1, 1, 1, 3]))
     count = draw(st.one_of(st.integers(0, 8), st.integers(20, 45)))
@@ -153,7 +153,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
     return Case(
         parts,
-        draw(st.sampled_from([*Format, Format.ANTHROPIC])),
+        draw(st.sampled_from(targets)),
         draw(st.sampled_from(TOKENIZERS)),
         draw(st.sampled_from(BUDGETS).flatmap(lambda bounds: st.integers(*bounds))),
         draw(st.none() | st.lists(actors, min_size=1, max_size=4)),
@@ -284,12 +284,16 @@ def check_anthropic(messages: list[Any]) -> None:
 # --- the promises
 
 
+@pytest.mark.parametrize("target", list(Format))
 @settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=EXAMPLES // len(Format),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(cases())
+@given(data=st.data())
 @pytest.mark.timeout(3600)
-def test_every_context_keeps_its_promises(case: Case) -> None:
+def test_every_context_keeps_its_promises(target: Format, data: st.DataObject) -> None:
+    case = data.draw(cases((target,)))
     try:
         made = case.assemble()
     except Invalid as refused:
@@ -367,7 +371,7 @@ def check_window(case: Case, made: Assembled) -> None:
         assert ordered[-1], "the newest unit is shown"
 
 
-@settings(max_examples=max(30, EXAMPLES // 10), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(30, EXAMPLES // 20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases(), st.integers(1, 300))
 @pytest.mark.timeout(3600)
 def test_a_budget_that_works_never_stops_working_when_it_grows(case: Case, more: int) -> None:

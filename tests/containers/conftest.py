@@ -36,11 +36,36 @@ class ListeningPostgres:
             "DATABASE_PASSWORD": self.login_password,
         }
 
-    def run(self, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    def psql(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return self.run("psql", "-X", "-q", "-At", "-h", "127.0.0.1", "-U", "postgres", *words)
+
+    def prepare(self) -> None:
+        """What the image does when its volume is new: the database, and our script in it."""
+        made = self.psql("-c", "create database turnkeep")
+        assert made.returncode == 0, made.stderr
+        script = (ROOT / "deploy/postgres-init.sql").read_text()
+        first_start = self.run(
+            "psql",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-X",
+            "-q",
+            "-h",
+            "127.0.0.1",
+            "-U",
+            "postgres",
+            "-d",
+            "turnkeep",
+            given=script,
+        )
+        assert (first_start.returncode, first_start.stderr) == (0, "")
+
+    def run(self, *words: str, given: str | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
         account = self.account
         return subprocess.run(
             words, env=self.environment() | environment, user=account.uid, group=account.gid,
-            extra_groups=account.extra_groups, cwd="/", capture_output=True, text=True, timeout=60, check=False,
+            extra_groups=account.extra_groups, cwd="/", input=given, capture_output=True, text=True, timeout=60,
+            check=False,
         )  # fmt: skip
 
     def url(self, template: str) -> str:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -79,33 +80,46 @@ def test_the_script_for_a_new_volume_does_what_the_readme_tells_an_administrator
         assert statement in script
 
 
-def test_its_commands_work_by_hand(
-    services: dict[str, Any], listening_postgres: ListeningPostgres, tmp_path: Path
-) -> None:
-    """The first start of the database, its health check, and the service's own login bringing the schema up."""
-    check = services["postgres"]["healthcheck"]["test"]
-    assert check[0] == "CMD"
-    assert listening_postgres.run(*check[1:]).returncode == 0
-    psql = ("psql", "-X", "-q", "-h", "127.0.0.1", "-U", "postgres")
-    made = listening_postgres.run(*psql, "-c", "create database turnkeep")
-    assert made.returncode == 0, made.stderr
-    script = tmp_path / "script.sql"
-    script.write_text((ROOT / "deploy/postgres-init.sql").read_text())
-    first_start = subprocess.run(
-        [*psql, "-d", "turnkeep", "-f", script], env=listening_postgres.environment(), cwd="/",
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (first_start.returncode, first_start.stderr) == (0, "")
+@pytest.fixture(scope="module")
+def prepared(
+    services: dict[str, Any], listening_postgres: ListeningPostgres, tmp_path_factory: Any
+) -> ListeningPostgres:
+    """The database as it is once the service has started first: its own login has brought the schema up."""
+    listening_postgres.prepare()
     url = listening_postgres.url(services["turnkeep"]["environment"]["TURNKEEP_DATABASE_URL"])
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TURNKEEP_", "DATABASE_URL"))}
+    environment |= {"TURNKEEP_DATABASE_URL": url, "TURNKEEP_DATA_DIR": str(tmp_path_factory.mktemp("data"))}
     migrated = subprocess.run(
-        [sys.executable, "-m", "app.cli", "migrate"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-        env=environment | {"TURNKEEP_DATABASE_URL": url, "TURNKEEP_DATA_DIR": str(tmp_path)},
+        [sys.executable, "-m", "app.cli", "migrate"], cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=100, check=False,
     )  # fmt: skip
     assert migrated.returncode == 0, migrated.stderr
-    asked = listening_postgres.run(
-        *psql, "-d", "turnkeep", "-At", "-c", "select rolsuper or rolbypassrls from pg_roles where rolname = 'turnkeep'"
-    )
+    return listening_postgres
+
+
+def test_its_commands_work_by_hand(services: dict[str, Any], prepared: ListeningPostgres) -> None:
+    check = services["postgres"]["healthcheck"]["test"]
+    assert check[0] == "CMD"
+    assert prepared.run(*check[1:]).returncode == 0
+    asked = prepared.psql("-c", "select rolsuper or rolbypassrls from pg_roles where rolname = 'turnkeep'")
     assert asked.stdout.strip() == "f"
-    refused = listening_postgres.run("psql", "-X", "-h", "127.0.0.1", "-U", "turnkeep", "turnkeep", PGPASSWORD="wrong")
+    refused = prepared.run("psql", "-X", "-h", "127.0.0.1", "-U", "turnkeep", "turnkeep", PGPASSWORD="wrong")
     assert "authentication failed" in refused.stderr
+
+
+def test_the_guides_dump_and_restore_bring_back_what_was_there(prepared: ListeningPostgres) -> None:
+    guide = (ROOT / "docs/guides/deploying.md").read_text()
+    dump, restore = re.findall(r"postgres (pg_(?:dump|restore) .*?) [<>] turnkeep.dump", guide)
+    secret = prepared.psql("-d", "turnkeep", "-c", "select secret from installation").stdout
+    assert secret
+    here, file = ("-h", "127.0.0.1"), "dump"
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        Path(made).chmod(0o777)
+        dumped = prepared.run(*dump.split(), *here, "-f", f"{made}/{file}")
+        assert dumped.returncode == 0, dumped.stderr
+        assert prepared.psql("-d", "turnkeep", "-c", "delete from installation").returncode == 0
+        restored = prepared.run(*restore.split(), *here, f"{made}/{file}")
+        assert restored.returncode == 0, restored.stderr
+    assert prepared.psql("-d", "turnkeep", "-c", "select secret from installation").stdout == secret
+    as_owner = prepared.run("pg_dump", *here, "-U", "turnkeep", "turnkeep", PGPASSWORD=prepared.login_password)
+    assert "row-level security" in as_owner.stderr

@@ -106,13 +106,7 @@ def test_it_serves_from_its_embedded_postgres_as_an_ordinary_user(image: tuple[S
 
 def test_it_serves_from_a_postgres_by_url(image: tuple[Stage, Root], listening_postgres: ListeningPostgres) -> None:
     """As docker-compose.yml has it: a login that is no superuser, a database that our script made ready."""
-    psql = ("psql", "-X", "-q", "-h", "127.0.0.1", "-U", "postgres")
-    assert listening_postgres.run(*psql, "-c", "create database turnkeep").returncode == 0
-    script = (ROOT / "deploy/postgres-init.sql").read_text()
-    prepared = subprocess.run(
-        [*psql, "-d", "turnkeep"], input=script, env=listening_postgres.environment(), text=True, check=False
-    )
-    assert prepared.returncode == 0
+    listening_postgres.prepare()
     url = f"postgresql://turnkeep:{listening_postgres.login_password}@127.0.0.1:{listening_postgres.port}/turnkeep"
     with running(image, DATABASE_URL=url) as (process, container):
         wait_until_healthy(process, image[0], container)

@@ -13,7 +13,7 @@ SLICE = ("tests/migrations", "tests/conventions/test_database.py")
 LONG_SLICE = (*SLICE, "tests/api/test_conversations.py", "tests/api/test_turns.py", "tests/api/test_isolation.py")
 
 
-def pytest_run(*words: str, server: str, timeout_s: float = 60, **more: str) -> "subprocess.CompletedProcess[str]":
+def pytest_run(*words: str, server: str, timeout_s: float = 100, **more: str) -> "subprocess.CompletedProcess[str]":
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "PYTEST_"))}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words], cwd=ROOT, capture_output=True,
@@ -23,14 +23,19 @@ def pytest_run(*words: str, server: str, timeout_s: float = 60, **more: str) -> 
 
 @pytest.mark.parametrize(
     "files",
-    [SLICE, pytest.param(LONG_SLICE, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
+    [
+        pytest.param(SLICE, marks=pytest.mark.timeout(300)),
+        pytest.param(LONG_SLICE, marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+    ],
     ids=["short", "long"],
 )
 def test_a_slice_of_the_suite_passes_on_a_server_by_url(
     listening_postgres: ListeningPostgres, files: tuple[str, ...]
 ) -> None:
     where = f"postgres:{listening_postgres.superuser_password}@127.0.0.1:{listening_postgres.port}"
-    done = pytest_run("-n", "2", *files, server=f"postgresql://{where}/postgres", timeout_s=900)
+    done = pytest_run(
+        "-n", "2", *files, server=f"postgresql://{where}/postgres", timeout_s=280 if files is SLICE else 880
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     listed = listening_postgres.run(

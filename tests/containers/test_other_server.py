@@ -9,8 +9,14 @@ import pytest
 from conftest import ListeningPostgres
 
 ROOT = Path(__file__).parents[2]
-SLICE = ("tests/migrations", "tests/conventions/test_database.py")
-LONG_SLICE = (*SLICE, "tests/api/test_conversations.py", "tests/api/test_turns.py", "tests/api/test_isolation.py")
+SLICE = ("tests/conventions/test_database.py",)
+LONG_SLICE = (
+    *SLICE,
+    "tests/migrations",
+    "tests/api/test_conversations.py",
+    "tests/api/test_turns.py",
+    "tests/api/test_isolation.py",
+)
 
 
 def pytest_run(*words: str, server: str, timeout_s: float = 100, **more: str) -> "subprocess.CompletedProcess[str]":

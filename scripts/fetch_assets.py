@@ -171,9 +171,14 @@ def main() -> int:
     """Fetch the assets; exit code 1 with the reasons when no source has them."""
     parser = argparse.ArgumentParser(description="Fetch the bundled embedding model.")
     parser.add_argument("--into", type=Path, default=ASSETS, help="folder to write (default: app/providers/assets)")
-    assets: Path = parser.parse_args().into
+    parser.add_argument("--verify", action="store_true", help="fetch nothing: exit 1 unless all is there and right")
+    arguments = parser.parse_args()
+    assets: Path = arguments.into
     if is_complete(assets):
         return 0
+    if arguments.verify:
+        print(f"embedding model: not in {assets}, or not the files that are pinned.", file=sys.stderr)
+        return 1
     failures = fetch(assets)
     if failures:
         print("embedding model: could not be fetched.", *failures, sep="\n  ", file=sys.stderr)

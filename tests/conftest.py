@@ -11,7 +11,17 @@ import pytest
 from app.core.telemetry import configure_logging
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service
-from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.postgres import (
+    CONTAINER,
+    VARIABLE,
+    NoContainerError,
+    Servers,
+    TestDatabase,
+    clone_template,
+    drop_database,
+    make_template,
+    start_container,
+)
 
 collect_ignore_glob = ["soak/long_*"]
 
@@ -24,7 +34,7 @@ def _logging() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder that all workers of a run share; workers are told where it is.
+    """Make the folder, and the container, that all workers of a run share; workers are told where it is.
 
     Not below pytest's own folder, which is closed to other users: as root, Postgres runs as one of those.
     """
@@ -34,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
     Path(folder).chmod(0o711)
     os.environ["TURNKEEP_TEST_FOLDER"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if os.environ.get(VARIABLE) == CONTAINER:
+        try:
+            os.environ[VARIABLE], stop = start_container()
+        except NoContainerError as error:
+            raise pytest.UsageError(str(error)) from None
+        config.add_cleanup(stop)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Migrations: one head, empty to head equals the models, down and up again."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -17,7 +18,7 @@ from app.core import schema
 from app.core.tables import METADATA, Vector
 from app.index import models as index
 from app.tenancy import models as tenancy
-from tests.support.postgres import Servers, TestDatabase, drop_database, superuser
+from tests.support.postgres import Servers, TestDatabase, drop_database, prepare_server, superuser
 
 DESCRIBED = (tenancy, conversations, index)
 
@@ -25,10 +26,10 @@ DESCRIBED = (tenancy, conversations, index)
 @pytest.fixture
 async def empty(servers: Servers) -> AsyncIterator[TestDatabase]:
     """A database with roles and extensions, and no tables."""
-    name = "turnkeep_migrations"
+    name = f"turnkeep_migrations_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     async with superuser(servers) as connection:
         await connection.execute(f"drop database if exists {name} with (force)")
-    await schema.prepare_server(servers.url(None, "postgres"), database=name)
+        await prepare_server(servers, connection, database=name)
     await schema.prepare_extensions(servers.url(None, name))
     yield servers.database(name)
     await drop_database(servers, name)

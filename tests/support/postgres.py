@@ -1,12 +1,16 @@
-"""The Postgres that tests run on: the embedded server, or any by URL; a migrated template, cloned for each worker."""
+"""The Postgres that tests run on, and a migrated template on it, cloned for each worker.
 
+The embedded server; or with TURNKEEP_TEST_POSTGRES the one at a superuser's URL, or with `container` one that an engine
+starts for the run. A server by URL is one for tests: the roles `turnkeep_*` get the password of the URL, if it has one.
+"""
+
+import hashlib
 import os
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -14,7 +18,9 @@ from app.core import schema
 from app.core.db import APP_ROLE, OPS_ROLE
 from app.core.embedded_postgres import EmbeddedPostgres
 
-TEMPLATE = "turnkeep_template"
+VARIABLE = "TURNKEEP_TEST_POSTGRES"
+CONTAINER = "container"
+IMAGE = "pgvector/pgvector:pg18"
 _LOCK = 0x7465_7374
 
 
@@ -34,7 +40,7 @@ class Servers:
     """Gives URLs of any role and database on one server."""
 
     def __init__(self, root: Path) -> None:
-        self._given = os.environ.get("TURNKEEP_TEST_POSTGRES")
+        self._given = os.environ.get(VARIABLE)
         self._embedded = None if self._given else EmbeddedPostgres(root, shared_buffers_mb=128)
 
     def start(self) -> None:
@@ -50,10 +56,16 @@ class Servers:
             return self._embedded.url(role or "postgres", database)
         assert self._given is not None
         parts = urlsplit(self._given)
-        host = re.sub(r"^.*@", "", parts.netloc)
-        return urlunsplit(
-            parts._replace(netloc=parts.netloc if role is None else f"{role}@{host}", path=f"/{database}")
-        )
+        user, _, host = parts.netloc.rpartition("@")
+        if role is not None:
+            user = role + "".join(user.partition(":")[1:])
+        return urlunsplit(parts._replace(netloc=f"{user}@{host}" if user else host, path=f"/{database}"))
+
+    @property
+    def password(self) -> str | None:
+        """The superuser's, where there is one: all roles of the tests have it."""
+        found = urlsplit(self._given).password if self._given is not None else None
+        return None if found is None else unquote(found)
 
     def database(self, name: str) -> TestDatabase:
         return TestDatabase(
@@ -75,23 +87,39 @@ async def superuser(servers: Servers) -> AsyncIterator["asyncpg.Connection[async
         await connection.close()
 
 
+async def prepare_server(servers: Servers, connection: "asyncpg.Connection[asyncpg.Record]", *, database: str) -> None:
+    """Make the roles, and an empty database; on a server that asks for passwords, the roles can log in too."""
+    await schema.prepare_server(servers.url(None, "postgres"), database=database)
+    if servers.password is not None:
+        quoted = await connection.fetchval("select quote_literal($1::text)", servers.password)
+        for role in (schema.OWNER_ROLE, APP_ROLE, OPS_ROLE):
+            await connection.execute(f"alter role {role} login password {quoted}")
+
+
+def template_name() -> str:
+    """Named by the migrations: a server by URL may hold the template of another checkout."""
+    content = b"".join(file.read_bytes() for file in sorted(schema.migrations_path().rglob("*.py")))
+    return f"turnkeep_template_{hashlib.sha256(content).hexdigest()[:8]}"
+
+
 async def make_template(servers: Servers) -> None:
     """Migrate the template database once, whichever worker comes first."""
+    template = template_name()
     async with superuser(servers) as connection:
-        if await connection.fetchval("select 1 from pg_database where datname = $1 and datistemplate", TEMPLATE):
+        if await connection.fetchval("select 1 from pg_database where datname = $1 and datistemplate", template):
             return
-        await connection.execute(f"drop database if exists {TEMPLATE}")
-        await schema.prepare_server(servers.url(None, "postgres"), database=TEMPLATE)
-        await schema.prepare_extensions(servers.url(None, TEMPLATE))
-        await schema.migrate(servers.url(schema.OWNER_ROLE, TEMPLATE))
-        await connection.execute(f"alter database {TEMPLATE} with is_template true")
+        await connection.execute(f"drop database if exists {template}")
+        await prepare_server(servers, connection, database=template)
+        await schema.prepare_extensions(servers.url(None, template))
+        await schema.migrate(servers.url(schema.OWNER_ROLE, template))
+        await connection.execute(f"alter database {template} with is_template true")
 
 
 async def clone_template(servers: Servers, name: str) -> TestDatabase:
     """A fresh database with the migrated schema."""
     async with superuser(servers) as connection:
         await connection.execute(f"drop database if exists {name} with (force)")
-        await connection.execute(f"create database {name} template {TEMPLATE} owner {schema.OWNER_ROLE}")
+        await connection.execute(f"create database {name} template {template_name()} owner {schema.OWNER_ROLE}")
         await connection.execute(f"revoke connect, temporary on database {name} from public")
         await connection.execute(f"grant connect on database {name} to {APP_ROLE}, {OPS_ROLE}")
     return servers.database(name)
@@ -101,3 +129,27 @@ async def drop_database(servers: Servers, name: str) -> None:
     """Remove a cloned database."""
     async with superuser(servers) as connection:
         await connection.execute(f"drop database if exists {name} with (force)")
+
+
+class NoContainerError(Exception):
+    """Why no container can be had, for whoever asked for one."""
+
+
+def start_container() -> tuple[str, Callable[[], None]]:
+    """Start a Postgres in a container, for a whole run: the superuser's URL, and what stops it."""
+    try:
+        from docker.errors import DockerException  # noqa: PLC0415 - of the group `containers`, not always there
+        from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
+    except ImportError as error:
+        raise NoContainerError(
+            f"{VARIABLE}={CONTAINER} needs testcontainers: .venv/bin/uv sync --frozen --group containers"
+        ) from error
+    try:
+        container = PostgresContainer(IMAGE, username="postgres", password="postgres", dbname="postgres", driver=None)
+        container.with_kwargs(shm_size="256m").with_command("postgres -c max_connections=200 -c fsync=off").start()
+    except DockerException as error:
+        raise NoContainerError(
+            f"{VARIABLE}={CONTAINER} needs a container engine, and none answers ({error}). Without the variable, the "
+            "tests run on the embedded server; with a superuser's URL in it, on that server."
+        ) from error
+    return container.get_connection_url(), container.stop

@@ -71,3 +71,14 @@ def test_a_damaged_file_is_noticed(script: ModuleType, tmp_path: Path) -> None:
     assert script.is_complete(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes(b"")
     assert not script.is_complete(tmp_path)
+
+
+def test_asked_to_verify_it_fetches_nothing(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fetch_assets.py", "--verify", "--into", str(tmp_path)])
+    assert script.main() == 1
+    assert "not in" in capsys.readouterr().err
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    assert script.main() == 0

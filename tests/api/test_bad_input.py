@@ -14,7 +14,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.core.ids import parse_id
+from app.core.ids import format_id, parse_id
 from app.core.telemetry import configure_logging
 from app.main import create_app, openapi_document
 from app.routers.problems import internal_error_response
@@ -131,7 +131,12 @@ async def key_of(service: Service, client: Client, *scopes: Scope, **more: Any) 
 
 
 def filled_path(path: str, victim: Victim) -> str:
-    return path.format(conversation_id=victim.conversation, turn_id=victim.turn)
+    return path.format(
+        conversation_id=victim.conversation,
+        turn_id=victim.turn,
+        key_id=victim.turn,
+        tenant_id=format_id(victim.client.tenant_id),
+    )
 
 
 def private_operations() -> Iterator[Any]:

@@ -36,7 +36,10 @@ class Contract:
             assert not response.content, f"{name} {status} has a body that it does not declare"
             return
         assert media_type in content, f"{name} {status} is {media_type}, which it does not declare"
-        if media_type.endswith("json"):
+        if media_type.endswith("ndjson"):
+            for line in response.text.splitlines():
+                self._validator(json.dumps(content[media_type]["schema"])).validate(json.loads(line))
+        elif media_type.endswith("json"):
             self._validator(json.dumps(content[media_type]["schema"])).validate(response.json())
 
     def _operation(self, method: str, path: str) -> Mapping[str, Any] | None:

@@ -253,7 +253,8 @@ async def test_every_operation_needs_its_scope(
         response = await limited.request(method, filled_path(path, victim), json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        missing = path.format(conversation_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", turn_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
+        names = ("conversation_id", "turn_id", "key_id", "tenant_id")
+        missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"))
         await victim.refused(await limited.request(method, missing, json=good_body(name)), 403, "forbidden")
 
 

@@ -1,6 +1,7 @@
 """Migrations: one head, empty to head equals the models, down and up again."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
@@ -28,7 +29,7 @@ DESCRIBED = (tenancy, conversations, index)
 @pytest.fixture
 async def empty(servers: Servers) -> AsyncIterator[TestDatabase]:
     """A database with roles and extensions, and no tables."""
-    name = "turnkeep_migrations"
+    name = f"turnkeep_migrations_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     async with superuser(servers) as connection:
         await connection.execute(f"drop database if exists {name} with (force)")
     await schema.prepare_server(servers.url(None, "postgres"), database=name)

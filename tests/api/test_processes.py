@@ -154,7 +154,8 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(folder: Pa
 
 
 def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(folder: Path) -> None:
-    pair = [Process(folder).start() for _ in range(2)]
+    # asked again and again: their logs would fill the pipe that nobody reads meanwhile
+    pair = [Process(folder, log_level="error").start() for _ in range(2)]
     one, two = [process.wait() for process in pair]
     _, made = one.call("POST", "/v1/admin/keys", {"name": "k", "scopes": ["read"]}, key=one.key)
     assert [process.call("GET", "/v1/conversations", key=made["key"])[0] for process in pair] == [200, 200]
@@ -191,16 +192,14 @@ def test_the_doctor_looks_and_changes_nothing(folder: Path) -> None:
     assert {name for name, check in checks.items() if check["level"] != "ok"} <= {"disk"}
     assert checks["port"]["found"].startswith("Turnkeep answers")
     assert {"postgres version", "clock", "schema", "admin key", "durability", "roles"} <= set(checks)
-    shown = process.command("doctor").stdout
-    assert "postgres version" in shown
-    assert process.key not in shown + while_it_runs.stdout
-    assert json.loads(process.command("doctor", "--invariants", "--json").stdout) == {"healthy": True, "faults": []}
     tenant = process.key.split("_")[1]
-    assert "Everything holds" in process.command("doctor", "--invariants", "--tenant", tenant, "--limit", "1").stdout
+    of_tenant = process.command("doctor", "--invariants", "--json", "--tenant", tenant, "--limit", "1")
+    assert json.loads(of_tenant.stdout) == {"healthy": True, "faults": []}
     (folder / "admin-key").chmod(0o644)
     after = process.command("doctor")
     assert after.returncode == 1
-    assert "chmod 600" in after.stdout
+    assert "chmod" in after.stdout
+    assert process.key not in after.stdout + while_it_runs.stdout
     process.stop()
 
 

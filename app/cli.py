@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, NoReturn
 
@@ -12,7 +14,9 @@ import typer
 import uvicorn
 from pydantic import ValidationError
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from app.container import admin_key_path, open_foundation
 from app.core import schema
@@ -22,6 +26,8 @@ from app.core.servers import Server
 from app.core.telemetry import configure_logging
 from app.core.times import format_time
 from app.main import create_app, openapi_document
+from app.operators.schemas import Level
+from app.operators.service import check_installation, examine
 from app.routers.protocol import BoundedHeadProtocol
 from app.settings import Settings
 from app.tenancy.keys import generate_key, parse_key
@@ -144,6 +150,7 @@ def _say_where(listening: socket.socket, settings: Settings) -> None:
 @cli.command()
 def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Only print the migrations as SQL.")] = False,  # noqa: FBT002
+    force: Annotated[bool, typer.Option("--force", help="Even while replicas run that it breaks.")] = False,  # noqa: FBT002
 ) -> None:
     """Bring the database to this release's schema."""
     if sql:
@@ -156,12 +163,71 @@ def migrate(
         server = Server(settings)
         try:
             await server.start()
-            await server.migrate()
+            await server.migrate(force=force)
         finally:
             await server.stop()
 
     asyncio.run(run())
     typer.echo(f"The schema is at {schema.head_revision()}.", err=True)
+
+
+@cli.command()
+def doctor(
+    invariants: Annotated[bool, typer.Option("--invariants", help="Check the data instead.")] = False,  # noqa: FBT002
+    tenant: Annotated[str | None, typer.Option(help="With --invariants: only this tenant's data.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="With --invariants: so many of each tenant's newest conversations.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,  # noqa: FBT002
+) -> None:
+    """Check the place Turnkeep runs in, or its data. Changes nothing; the exit code is 1 where something is wrong."""
+    settings = _quiet_settings()
+    if invariants:
+        tenant_id = None if tenant is None else _tenant(settings, tenant)
+        healthy = _check_data(settings, tenant_id, limit, as_json=as_json)
+    else:
+        healthy = _check_place(settings, as_json=as_json)
+    if not healthy:
+        raise SystemExit(1)
+
+
+def _check_place(settings: Settings, *, as_json: bool) -> bool:
+    checks = asyncio.run(examine(settings, environment=os.environ))
+    healthy = all(check.level is not Level.FAIL for check in checks)
+    if as_json:
+        sys.stdout.write(json.dumps({"healthy": healthy, "checks": [asdict(check) for check in checks]}) + "\n")
+        return healthy
+    table = Table("", "check", "found", "how to mend it")
+    colours = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+    for check in checks:
+        texts = [Text(text, overflow="fold") for text in (check.name, check.found, check.mend)]
+        table.add_row(Text(check.level.value, style=colours[check.level]), *texts)
+    Console().print(table)
+    return healthy
+
+
+def _check_data(settings: Settings, tenant_id: TenantId | None, limit: int | None, *, as_json: bool) -> bool:
+    # progress goes to standard error, so that what is printed can be read by machines
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("conversations", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        faults = asyncio.run(check_installation(settings, tenant_id=tenant_id, limit=limit, progress=show))
+    if as_json:
+        found = [fault.as_json() for fault in faults]
+        sys.stdout.write(json.dumps({"healthy": not faults, "faults": found}) + "\n")
+        return not faults
+    if not faults:
+        typer.echo("Everything holds.")
+        return True
+    table = Table("fault", "tenant", "conversation", "turn or entry", "what")
+    for fault in faults:
+        ids = [format_id(one) if one else "" for one in (fault.tenant_id, fault.conversation_id, fault.object_id)]
+        table.add_row(fault.code, *ids, Text(fault.detail, overflow="fold"))
+    Console().print(table)
+    return False
 
 
 @cli.command()

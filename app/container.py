@@ -18,11 +18,13 @@ from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
 from app.index.service import IndexOptions, SearchIndex, ensure_space
+from app.operators.service import Statistics
 from app.providers.local import LocalEmbedder
 from app.providers.schemas import Embedder
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
 from app.settings import Settings
+from app.tenancy.administration import Administration
 from app.tenancy.keys import KeyText, generate_key, parse_key
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
 
@@ -37,6 +39,8 @@ class Container:
     database: Database
     server: Server
     tenancy: Tenancy
+    administration: Administration
+    statistics: Statistics
     conversations: Conversations
     recaller: Recaller
     contexts: ContextBuilder
@@ -175,6 +179,10 @@ def _build(settings: Settings, base: Foundation, embedder: Embedder | None, spac
         database=base.database,
         server=base.server,
         tenancy=base.tenancy,
+        administration=Administration(
+            base.ops, tenancy=base.tenancy, cursors=Cursors(base.tenancy.secret_for("cursors"))
+        ),
+        statistics=Statistics(base.database, ops=base.ops),
         conversations=conversations,
         recaller=recaller,
         contexts=contexts,

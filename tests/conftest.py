@@ -11,6 +11,7 @@ import pytest
 from app.core.telemetry import configure_logging
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service
+from tests.support.contract import never_answered
 from tests.support.postgres import (
     CONTAINER,
     VARIABLE,
@@ -52,6 +53,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(stop)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """After a run of all tests of the API: every operation was exercised, and answered at least one of them well."""
+    config = session.config
+    narrowed = config.option.keyword or config.option.lf or exitstatus != 0
+    whole = {"tests", "tests/api"} & {str(argument).rstrip("/") for argument in config.args}
+    if narrowed or not whole or os.environ.get("PYTEST_XDIST_WORKER"):
+        return
+    missing = never_answered(Path(os.environ["TURNKEEP_TEST_FOLDER"]))
+    if missing:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        raise pytest.UsageError(f"no test got a good answer from: {', '.join(sorted(missing))}")
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     """The server, started by the first worker and stopped by the last."""
@@ -75,6 +89,7 @@ async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFacto
     """The app of this worker."""
     async with open_service(database, tmp_path_factory.mktemp("data")) as opened:
         yield opened
+        opened.contract.note_in(Path(os.environ["TURNKEEP_TEST_FOLDER"]))
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ class PoolOptions:
     timeout_s: float
     role: str | None = None
     name: str = "turnkeep"
+    application: str = "turnkeep"
 
 
 async def _keep_session(_connection: object) -> None:
@@ -129,7 +130,7 @@ class Database:
         options = self._options
         timeout_ms = str(int(options.timeout_s * 1000))
         server_settings = {
-            "application_name": options.name,
+            "application_name": options.application,
             "statement_timeout": timeout_ms,
             "idle_in_transaction_session_timeout": timeout_ms,
         }
@@ -194,6 +195,12 @@ class Database:
     async def across_tenants(self) -> AsyncGenerator[Transaction]:
         """A transaction that belongs to no tenant; only the ops role sees rows in it."""
         async with self._run("begin", None) as transaction:
+            yield transaction
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncGenerator[Transaction]:
+        """A transaction that belongs to no tenant, reads only, and sees one moment in all its statements."""
+        async with self._run("begin isolation level repeatable read read only", None) as transaction:
             yield transaction
 
     @asynccontextmanager

@@ -33,6 +33,7 @@ from app.core.postgres_place import (
     choose_account,
     choose_place,
     find_binaries,
+    find_place,
     make_private_directory,
     make_reachable,
     require_cpu,
@@ -91,6 +92,12 @@ class EmbeddedPostgres:
             raise RuntimeError("start() comes first")
         who, what, where = quote(user, safe=""), quote(database, safe=""), quote(str(self._place.run))
         return f"postgresql://{who}@/{what}?host={where}&port={PORT}"
+
+    def find(self) -> bool:
+        """Learn where a server that somebody started may be reached, and whether there is one; changes nothing."""
+        with _failures_named():
+            self._place = find_place(self._root)
+            return (self._place.run / f".s.PGSQL.{PORT}").exists()
 
     def running(self) -> bool:
         """Whether the server accepts connections now."""

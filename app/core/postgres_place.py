@@ -129,6 +129,15 @@ def choose_place(root: Path, account: Account) -> Place:
         pointer.rename(root / _POINTER)
     elif base != root:
         make_reachable(base)
+    return _place_at(base)
+
+
+def find_place(root: Path) -> Place:
+    """The directories that `choose_place` chose; nothing is made or changed."""
+    return _place_at(_base_of(root))
+
+
+def _place_at(base: Path) -> Place:
     run = base / "run"
     if len(os.fsencode(run)) > _LONGEST_RUN_DIRECTORY:
         run = Path("/tmp") / f"turnkeep-{hashlib.sha256(os.fsencode(base)).hexdigest()[:16]}"  # noqa: S108 - checked when made

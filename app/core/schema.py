@@ -3,7 +3,8 @@
 Safe to run from several processes at once (an advisory lock lets one work) and again (everything asks first).
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import asyncpg
@@ -15,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from alembic import command
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
-from app.core.errors import Unavailable
+from app.core.errors import Conflict, Unavailable
 
 OWNER_ROLE = "turnkeep_owner"
 DATABASE = "turnkeep"
@@ -23,6 +24,7 @@ EXTENSIONS = ("vector", "btree_gin")
 _OLDEST_SERVER = 150000
 _OLDEST_VECTOR = (0, 8)
 _LOCK = 0x7475726E  # "turn"
+_REPLICA = re.compile(r"turnkeep[a-z-]*/(\w+)")
 
 
 def migrations_path() -> Path:
@@ -45,6 +47,71 @@ def head_revision() -> str:
     if head is None:
         raise RuntimeError("there are no migrations")
     return head
+
+
+def known_revisions() -> list[str]:
+    """Every revision of this release, oldest first."""
+    return [
+        script.revision for script in reversed(list(ScriptDirectory.from_config(alembic_config()).walk_revisions()))
+    ]
+
+
+def application_name(pool: str) -> str:
+    """What a pool's connections call themselves: with the schema their release needs, so that a migration sees it."""
+    return f"{pool}/{head_revision()}"
+
+
+def oldest_passable(current: str | None) -> str | None:
+    """The oldest schema whose releases may run while the database goes on from `current`; None: any.
+
+    A migration that takes away what an older release needs says so: `oldest_replica = "…"`, the revision of the first
+    release that does without.
+    """
+    scripts = list(ScriptDirectory.from_config(alembic_config()).walk_revisions())
+    revisions = [script.revision for script in scripts]
+    pending = scripts if current is None else scripts[: revisions.index(current)]
+    named = [str(name) for script in pending if (name := getattr(script.module, "oldest_replica", None)) is not None]
+    return min(named, key=revisions.index, default=None)
+
+
+def outdated(running: Iterable[str], *, oldest: str | None) -> set[str]:
+    """Which of the revisions that replicas run are older than `oldest`. What this release does not know is newer."""
+    if oldest is None:
+        return set()
+    known = known_revisions()
+    return {revision for revision in running if revision in known and known.index(revision) < known.index(oldest)}
+
+
+async def require_passable(owner_url: str, *, force: bool) -> None:
+    """Raise unless the database may be brought to this release's schema now.
+
+    Conflict `replicas_outdated` while replicas run that the new schema would break, unless `force`; Unavailable
+    `schema_newer` where a newer release has migrated already.
+    """
+    current = await current_revision(owner_url)
+    if current is not None and current not in known_revisions():
+        raise Unavailable(
+            "schema_newer", f"A newer release has brought this database to schema {current}: run that release."
+        )
+    old = outdated(await _running_revisions(owner_url), oldest=oldest_passable(current))
+    if old and not force:
+        raise Conflict(
+            "replicas_outdated",
+            f"Replicas of an older release (schema {', '.join(sorted(old))}) are connected, and would break: stop them,"
+            " or migrate with --force.",
+        )
+
+
+async def _running_revisions(url: str) -> set[str]:
+    connection = await asyncpg.connect(url)
+    try:
+        rows = await connection.fetch(
+            "select distinct application_name as name from pg_stat_activity where datname = current_database()"
+        )
+    finally:
+        await connection.close()
+    found = [_REPLICA.fullmatch(row["name"] or "") for row in rows]
+    return {match[1] for match in found if match is not None}
 
 
 async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> None:

@@ -5,8 +5,8 @@ set, one login serves all three: each connection takes on the narrower role, so 
 """
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -54,6 +54,11 @@ class Server:
             await _answering(schema.prepare_extensions(self._embedded.url(_SUPERUSER, schema.DATABASE)))
             self._watch = asyncio.create_task(self._keep_running(self._embedded))
 
+    async def look(self) -> None:
+        """Find the server without starting or changing anything; Unavailable when an embedded one does not run."""
+        if self._embedded is not None and not await asyncio.to_thread(self._embedded.find):
+            raise Unavailable("embedded_postgres_failed", "The embedded Postgres is not running: `turnkeep serve`.")
+
     async def stop(self) -> None:
         """Leave the embedded server; the last process that leaves stops it."""
         self._leaving.set()
@@ -63,17 +68,24 @@ class Server:
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.close)
 
-    async def migrate(self) -> None:
-        """Bring the schema up to date, as the owner."""
+    async def migrate(self, *, force: bool = False) -> None:
+        """Bring the schema up to date, as the owner.
+
+        Raises Conflict `replicas_outdated` while a replica runs that the new schema would break, unless `force`.
+        """
         if self._embedded is None:
             await _answering(schema.prepare_roles(self.owner.url))
             await _answering(schema.prepare_extensions(self.owner.url))
+        await _answering(schema.require_passable(self.owner.url, force=force))
         await _answering(schema.migrate(self.owner.url))
+
+    async def current_revision(self) -> str | None:
+        """The revision that the database stands at; None when it has no schema yet."""
+        return await _answering(schema.current_revision(self.app.url, role=self.app.role))
 
     async def require_migrated(self) -> None:
         """Raise Unavailable unless the schema is that of this release."""
-        current = await _answering(schema.current_revision(self.app.url, role=self.app.role))
-        if current != schema.head_revision():
+        if await self.current_revision() != schema.head_revision():
             raise Unavailable("schema_outdated", "The database schema is not this release's: run `turnkeep migrate`.")
 
     @property
@@ -102,8 +114,25 @@ class Server:
         """A pool of connections, not yet open."""
         size = self._settings.database_pool_size if name == "turnkeep" else _OPS_CONNECTIONS
         return Database(
-            PoolOptions(login.url, size, timeout_s=self._settings.database_timeout_s, role=login.role, name=name)
+            PoolOptions(
+                login.url,
+                size,
+                timeout_s=self._settings.database_timeout_s,
+                role=login.role,
+                name=name,
+                application=schema.application_name(name),
+            )
         )
+
+    @asynccontextmanager
+    async def opened(self, login: Login, *, name: str) -> AsyncGenerator[Database]:
+        """A pool of connections, open; Unavailable where the server or the login refuses."""
+        database = self.pool(login, name=name)
+        await _answering(database.open())
+        try:
+            yield database
+        finally:
+            await database.close()
 
     async def _keep_running(self, embedded: EmbeddedPostgres) -> None:
         """Start the embedded server again when it was killed; its own recovery keeps what was acknowledged."""

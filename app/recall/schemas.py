@@ -84,6 +84,15 @@ class Hit(BaseModel):
     explain: Explanation | None
 
 
+class RecallEnd(BaseModel):
+    """The last line of an answer in lines: what is said of all hits together. A body without it was cut off."""
+
+    object: Literal["end"]
+    count: int
+    space: str | None
+    degraded: list[str]
+
+
 class RecallResult(BaseModel):
     """Hits, best first. `space` is the embedding space searched; `degraded` says what could not take part."""
 

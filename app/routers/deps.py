@@ -8,7 +8,7 @@ from pydantic import AfterValidator, StringConstraints
 
 from app.container import Container
 from app.conversations.schemas import IdIn
-from app.core.ids import ConversationId, TurnId, format_id
+from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id
 from app.tenancy.schemas import Caller, Repeatable, Scope
 
 _bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer tk_…`.")
@@ -53,6 +53,20 @@ async def get_writer(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
     return caller
 
 
+async def get_admin(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key administers its tenant."""
+    caller.require(Scope.ADMIN)
+    return caller
+
+
+async def get_operator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key is for the whole installation."""
+    caller.require(Scope.OPERATOR)
+    return caller
+
+
+Admin: TypeAlias = Annotated[Caller, Depends(get_admin)]
+Operator: TypeAlias = Annotated[Caller, Depends(get_operator)]
 Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
 Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
 
@@ -67,6 +81,16 @@ def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or
     return TurnId(turn_id)
 
 
+def _key_id(key_id: Annotated[IdIn, Path(description="The key's id: a ULID or a UUID.")]) -> KeyId:
+    return KeyId(key_id)
+
+
+def _tenant_id(tenant_id: Annotated[IdIn, Path(description="The tenant's id: a ULID or a UUID.")]) -> TenantId:
+    return TenantId(tenant_id)
+
+
+KeyPath: TypeAlias = Annotated[KeyId, Depends(_key_id)]
+TenantPath: TypeAlias = Annotated[TenantId, Depends(_tenant_id)]
 ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id)]
 TurnPath: TypeAlias = Annotated[TurnId, Depends(_turn_id)]
 

@@ -55,6 +55,8 @@ api_keys = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("revoked_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True)),
+    Column("previous_hmac", LargeBinary),
+    Column("previous_expires_at", DateTime(timezone=True)),
 )
 idempotency_records = Table(
     "idempotency_records",

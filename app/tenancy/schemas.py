@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.errors import Forbidden
 from app.core.ids import KeyId, TenantId
+from app.core.times import TimeIn, TimeOut
 
 
 class Scope(StrEnum):
@@ -63,3 +67,74 @@ class Replay:
 
     status: int
     result_ids: Sequence[UUID]
+
+
+_Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class _Sent(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class KeyCreate(_Sent):
+    """A key to make. Its scopes are some of the caller's own."""
+
+    name: _Name
+    scopes: list[Scope] = Field(default=[Scope.READ, Scope.WRITE], min_length=1, max_length=4)
+    expires_at: TimeIn | None = None
+    agent_id: _Name | None = None
+    long_term_enabled: StrictBool = True
+
+
+class KeyRotate(_Sent):
+    """A new secret for a key. The old one holds for `grace_s` seconds more."""
+
+    grace_s: Annotated[StrictInt, Field(ge=0, le=86_400)] = 0
+
+
+class Key(BaseModel):
+    """A key, without its secret. `previous_expires_at`: until when the secret before the last rotation holds."""
+
+    id: str
+    name: str
+    scopes: list[Scope]
+    state: Literal["valid", "expired", "revoked"]
+    agent_id: str | None
+    long_term_enabled: bool
+    created_at: TimeOut
+    expires_at: TimeOut | None
+    revoked_at: TimeOut | None
+    previous_expires_at: TimeOut | None
+    last_used_at: TimeOut | None
+
+
+class KeyMade(Key):
+    """A key with its text, which is given this once and kept nowhere."""
+
+    key: str
+
+
+class TenantCreate(_Sent):
+    """A tenant to make."""
+
+    name: _Name
+
+
+class TenantUpdate(_Sent):
+    """What of a tenant may change."""
+
+    name: _Name
+
+
+class Tenant(BaseModel):
+    """A customer of the installation."""
+
+    id: str
+    name: str
+    created_at: TimeOut
+
+
+class TenantMade(Tenant):
+    """A tenant with its first key (read, write, admin), whose text is given this once and kept nowhere."""
+
+    first_key: KeyMade

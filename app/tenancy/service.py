@@ -74,7 +74,9 @@ class Tenancy:
         async with self._database.transaction(key.tenant_id, read_only=True) as tx:
             row = await store.find_key(tx, key.tenant_id, key.key_id)
         # compared even when there is no such key, so that time tells nothing
-        if not hmac.compare_digest(row.secret_hmac if row else bytes(32), digest) or row is None:
+        current = hmac.compare_digest(row.secret_hmac if row else bytes(32), digest)
+        previous = hmac.compare_digest((row.previous_hmac if row else None) or bytes(32), digest)
+        if row is None or not (current or previous):
             raise Unauthenticated("unauthenticated", _BAD_KEY)
         if row.revoked:
             raise Unauthenticated("key_revoked", "This API key has been revoked.")
@@ -147,12 +149,20 @@ class Tenancy:
         async with self._ops.across_tenants() as tx:
             return await store.list_keys(tx, tenant_id, _LIST_LIMIT)
 
+    def digest(self, key: KeyText) -> bytes:
+        """What is stored of a key."""
+        return key_hmac(self._secret, key)
+
+    def forget_checked(self) -> None:
+        """Look every key up again: one was revoked or has another secret."""
+        self._checked.clear()
+
     async def revoke_key(self, tenant_id: TenantId, *, key_id: KeyId) -> None:
         """Revoke a key: at once here, within `key_cache_s` on every other replica."""
         async with self._ops.across_tenants() as tx:
             if not await store.revoke_key(tx, tenant_id, key_id):
                 raise NotFound("not_found", "There is no such key.")
-        self._checked.clear()
+        self.forget_checked()
 
     async def flush_last_used(self) -> None:
         """Write when keys were used last; what cannot be written now is kept for the next time."""

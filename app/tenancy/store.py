@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
+import asyncpg
+
 from app.core.db import Transaction
-from app.core.ids import KeyId, TenantId
-from app.tenancy.schemas import ApiKey, Replay, Scope
+from app.core.ids import KeyId, TenantId, format_id
+from app.tenancy.schemas import ApiKey, Key, Replay, Scope, Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,7 @@ class KeyRow:
     """What a check of a key needs."""
 
     secret_hmac: bytes
+    previous_hmac: bytes | None
     scopes: Sequence[str]
     agent_id: str | None
     long_term_enabled: bool
@@ -34,7 +38,8 @@ async def find_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> KeyRo
     """A key of this tenant; None when there is none."""
     row = await tx.fetchrow(
         """
-        select secret_hmac, scopes, agent_id, long_term_enabled,
+        select secret_hmac, case when previous_expires_at > now() then previous_hmac end as previous_hmac,
+               scopes, agent_id, long_term_enabled,
                coalesce(expires_at <= now(), false) as expired, revoked_at is not null as revoked
         from api_keys where tenant_id = $1 and id = $2
         """,
@@ -45,6 +50,7 @@ async def find_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> KeyRo
         return None
     return KeyRow(
         secret_hmac=row["secret_hmac"],
+        previous_hmac=row["previous_hmac"],
         scopes=row["scopes"],
         agent_id=row["agent_id"],
         long_term_enabled=row["long_term_enabled"],
@@ -77,13 +83,14 @@ async def add_key(
     secret_hmac: bytes,
     scopes: Sequence[Scope],
     agent_id: str | None = None,
+    long_term_enabled: bool = True,
     expires_at: datetime | None = None,
 ) -> bool:
     """Make a key unless one of this id exists; says whether it was made (ops role)."""
     added = await tx.execute(
         """
-        insert into api_keys (tenant_id, id, name, secret_hmac, scopes, agent_id, expires_at)
-        values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing
+        insert into api_keys (tenant_id, id, name, secret_hmac, scopes, agent_id, expires_at, long_term_enabled)
+        values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict do nothing
         """,
         tenant_id,
         key_id,
@@ -92,6 +99,7 @@ async def add_key(
         [scope.value for scope in scopes],
         agent_id,
         expires_at,
+        long_term_enabled,
     )
     return added == 1
 
@@ -129,6 +137,128 @@ async def list_keys(tx: Transaction, tenant_id: TenantId | None, limit: int) -> 
         )
         for row in rows
     ]
+
+
+# administration by callers (ops role, since the application's may not write keys)
+
+_KEY_COLUMNS = """
+    id, name, scopes, agent_id, long_term_enabled, created_at, expires_at, revoked_at, last_used_at,
+    case when previous_expires_at > now() then previous_expires_at end as previous_expires_at,
+    coalesce(expires_at <= now(), false) as expired
+"""
+
+
+def _key(row: asyncpg.Record) -> Key:
+    state: Literal["valid", "expired", "revoked"] = "expired" if row["expired"] else "valid"
+    return Key(
+        id=format_id(row["id"]),
+        name=row["name"],
+        scopes=[Scope(scope) for scope in row["scopes"]],
+        state="revoked" if row["revoked_at"] is not None else state,
+        agent_id=row["agent_id"],
+        long_term_enabled=row["long_term_enabled"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        revoked_at=row["revoked_at"],
+        previous_expires_at=row["previous_expires_at"],
+        last_used_at=row["last_used_at"],
+    )
+
+
+async def page_keys(
+    tx: Transaction,
+    tenant_id: TenantId,
+    *,
+    newest_first: bool,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[Key]:
+    """Keys of one tenant by the time they were made; `after` is the sort key of the last one of the page before."""
+    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
+    args: list[object] = [tenant_id, limit, *(after or ())]
+    bound = "" if after is None else f" and (created_at, id) {beyond} ($3, $4)"
+    rows = await tx.fetch(
+        f"select {_KEY_COLUMNS} from api_keys where tenant_id = $1{bound}"  # noqa: S608
+        f" order by created_at {direction}, id {direction} limit $2",
+        *args,
+    )
+    return [_key(row) for row in rows]
+
+
+async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key | None:
+    """One key, with the keys of its tenant held until the transaction ends; None when there is none."""
+    await tx.execute("select 1 from tenants where tenant_id = $1 for update", tenant_id)
+    row = await tx.fetchrow(
+        f"select {_KEY_COLUMNS} from api_keys where tenant_id = $1 and id = $2",  # noqa: S608
+        tenant_id,
+        key_id,
+    )
+    return None if row is None else _key(row)
+
+
+async def rotate_key(
+    tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, secret_hmac: bytes, grace_s: int
+) -> Key | None:
+    """Give a key another secret; the one it had holds for `grace_s` seconds more."""
+    row = await tx.fetchrow(
+        f"""
+        update api_keys set previous_hmac = case when $4 > 0 then secret_hmac end,
+            previous_expires_at = case when $4 > 0 then now() + make_interval(secs => $4) end, secret_hmac = $3
+        where tenant_id = $1 and id = $2 returning {_KEY_COLUMNS}
+        """,  # noqa: S608
+        tenant_id,
+        key_id,
+        secret_hmac,
+        grace_s,
+    )
+    return None if row is None else _key(row)
+
+
+async def has_other_admin_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> bool:
+    """Whether another key of the tenant holds that administers it."""
+    row = await tx.fetchrow(
+        """
+        select 1 from api_keys
+        where tenant_id = $1 and id <> $2 and 'admin' = any(scopes) and revoked_at is null
+          and (expires_at is null or expires_at > now()) limit 1
+        """,
+        tenant_id,
+        key_id,
+    )
+    return row is not None
+
+
+def _tenant(row: asyncpg.Record) -> Tenant:
+    return Tenant(id=format_id(row["tenant_id"]), name=row["name"], created_at=row["created_at"])
+
+
+async def page_tenants(
+    tx: Transaction, *, newest_first: bool, after: tuple[datetime, UUID] | None, limit: int
+) -> list[Tenant]:
+    """Tenants by the time they were made."""
+    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
+    args: list[object] = [limit, *(after or ())]
+    bound = "" if after is None else f" where (created_at, tenant_id) {beyond} ($2, $3)"
+    rows = await tx.fetch(
+        f"select tenant_id, name, created_at from tenants{bound}"  # noqa: S608
+        f" order by created_at {direction}, tenant_id {direction} limit $1",
+        *args,
+    )
+    return [_tenant(row) for row in rows]
+
+
+async def find_tenant(tx: Transaction, tenant_id: TenantId) -> Tenant | None:
+    """One tenant."""
+    row = await tx.fetchrow("select tenant_id, name, created_at from tenants where tenant_id = $1", tenant_id)
+    return None if row is None else _tenant(row)
+
+
+async def rename_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> Tenant | None:
+    """Give a tenant another name."""
+    row = await tx.fetchrow(
+        "update tenants set name = $2 where tenant_id = $1 returning tenant_id, name, created_at", tenant_id, name
+    )
+    return None if row is None else _tenant(row)
 
 
 async def flush_last_used(

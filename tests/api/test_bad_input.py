@@ -14,7 +14,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.core.ids import parse_id
+from app.core.ids import format_id, parse_id
 from app.core.telemetry import configure_logging
 from app.main import create_app, openapi_document
 from app.routers.problems import internal_error_response
@@ -131,7 +131,12 @@ async def key_of(service: Service, client: Client, *scopes: Scope, **more: Any) 
 
 
 def filled_path(path: str, victim: Victim) -> str:
-    return path.format(conversation_id=victim.conversation, turn_id=victim.turn)
+    return path.format(
+        conversation_id=victim.conversation,
+        turn_id=victim.turn,
+        key_id=victim.turn,
+        tenant_id=format_id(victim.client.tenant_id),
+    )
 
 
 def private_operations() -> Iterator[Any]:
@@ -248,7 +253,8 @@ async def test_every_operation_needs_its_scope(
         response = await limited.request(method, filled_path(path, victim), json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        missing = path.format(conversation_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", turn_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
+        names = ("conversation_id", "turn_id", "key_id", "tenant_id")
+        missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"))
         await victim.refused(await limited.request(method, missing, json=good_body(name)), 403, "forbidden")
 
 

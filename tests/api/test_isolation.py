@@ -13,6 +13,7 @@ import pytest
 from app.core.ids import format_id, new_uuid, parse_id
 from app.main import create_app, openapi_document
 from app.settings import Settings
+from app.tenancy.keys import parse_key
 from tests.support.api import Client, Service, problem
 
 Connection = asyncpg.Connection
@@ -162,6 +163,48 @@ async def says_nothing_of_any_tenant(two: Two, name: str) -> None:
         assert text not in answer.text
 
 
+async def knows_only_its_own_keys(two: Two, name: str) -> None:
+    """Keys of another tenant are not listed, and their ids are like ids that never existed."""
+    parsed = parse_key(two.owner.key)
+    assert parsed is not None
+    method, template = OPERATIONS[name]
+    if name in {"list_keys", "create_key"}:
+        answer = await two.intruder.request(method, template, json={"name": "n"} if method == "POST" else None)
+        assert answer.status_code in {200, 201}
+        assert format_id(parsed.key_id) not in answer.text
+        assert format_id(two.owner.tenant_id) not in answer.text
+        listed = (await two.owner.get("/v1/admin/keys")).json()["data"]
+        assert [key["id"] for key in listed] == [format_id(parsed.key_id)]
+        return
+    got, expected = [
+        await two.intruder.request(method, template.format(key_id=one), json={"grace_s": 0})
+        for one in (format_id(parsed.key_id), format_id(new_uuid()))
+    ]
+    problem(got, 404, "not_found")
+    assert without_request_id(got) == without_request_id(expected)
+    assert (await two.owner.get("/v1/conversations")).status_code == 200
+
+
+async def is_for_operators_only(two: Two, name: str) -> None:
+    method, template = OPERATIONS[name]
+    path = template.format(tenant_id=format_id(two.owner.tenant_id))
+    body = {"name": "taken over"} if method in {"POST", "PATCH"} else None
+    answer = await two.intruder.request(method, path, json=body)
+    problem(answer, 403, "forbidden")
+    # not even its own, whose name is the operator's
+    own = template.format(tenant_id=format_id(two.intruder.tenant_id))
+    problem(await two.intruder.request(method, own, json=body), 403, "forbidden")
+
+
+async def counts_only_its_own(two: Two, _name: str) -> None:
+    await two.owner.conversation(project=SECRET)
+    stats = await two.intruder.get("/v1/admin/stats")
+    assert stats.status_code == 200
+    assert SECRET not in stats.text
+    assert (stats.json()["conversations"], stats.json()["turns"]) == (1, 1)
+    problem(await two.intruder.get("/v1/admin/stats", params={"of": "installation"}), 403, "forbidden")
+
+
 CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_conversation": creates_an_own_conversation,
     "list_conversations": lists_only_its_own,
@@ -174,6 +217,15 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "build_context": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,
+    "list_keys": knows_only_its_own_keys,
+    "create_key": knows_only_its_own_keys,
+    "rotate_key": knows_only_its_own_keys,
+    "revoke_key": knows_only_its_own_keys,
+    "list_tenants": is_for_operators_only,
+    "create_tenant": is_for_operators_only,
+    "get_tenant": is_for_operators_only,
+    "update_tenant": is_for_operators_only,
+    "get_stats": counts_only_its_own,
     "get_health": says_nothing_of_any_tenant,
     "get_readiness": says_nothing_of_any_tenant,
     "get_metrics": says_nothing_of_any_tenant,

@@ -154,6 +154,56 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(folder: Pa
     process.stop()
 
 
+def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(folder: Path) -> None:
+    # asked again and again: their logs would fill the pipe that nobody reads meanwhile
+    pair = [Process(folder, log_level="error").start() for _ in range(2)]
+    one, two = [process.wait() for process in pair]
+    _, made = one.call("POST", "/v1/admin/keys", {"name": "k", "scopes": ["read"]}, key=one.key)
+    assert [process.call("GET", "/v1/conversations", key=made["key"])[0] for process in pair] == [200, 200]
+    _, rotated = two.call("POST", f"/v1/admin/keys/{made['id']}/rotate", {}, key=one.key)
+    until = time.monotonic() + 1.0
+    while one.call("GET", "/v1/conversations", key=made["key"])[0] == 200:
+        assert time.monotonic() < until, "the old secret is still good after a second"
+    assert [process.call("GET", "/v1/conversations", key=rotated["key"])[0] for process in pair] == [200, 200]
+    assert one.call("DELETE", f"/v1/admin/keys/{made['id']}", key=one.key)[0] == 204
+    assert one.call("GET", "/v1/conversations", key=rotated["key"])[1]["code"] == "key_revoked", "at once here"
+    until = time.monotonic() + 1.0
+    while two.call("GET", "/v1/conversations", key=rotated["key"])[0] == 200:
+        assert time.monotonic() < until, "still good elsewhere after a second"
+    for process in pair:
+        process.stop()
+
+
+def test_the_doctor_looks_and_changes_nothing(folder: Path) -> None:
+    process = Process(folder)
+    before = process.command("doctor", "--json")
+    assert before.returncode == 0, before.stdout + before.stderr
+    levels = {check["name"]: check["level"] for check in json.loads(before.stdout)["checks"]}
+    assert levels["database"] == "warn"
+    assert not folder.exists()
+    asked = process.command("doctor", "--invariants")
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert "not running" in asked.stderr
+    process.start().wait()
+    _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
+    path = f"/v1/conversations/{conversation['id']}/turns"
+    process.call("POST", path, {"turns": [{"role": "user", "content": "hello"}]}, key=process.key)
+    while_it_runs = process.command("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(while_it_runs.stdout)["checks"]}
+    assert {name for name, check in checks.items() if check["level"] != "ok"} <= {"disk"}
+    assert checks["port"]["found"].startswith("Turnkeep answers")
+    assert {"postgres version", "clock", "schema", "admin key", "durability", "roles"} <= set(checks)
+    tenant = process.key.split("_")[1]
+    of_tenant = process.command("doctor", "--invariants", "--json", "--tenant", tenant, "--limit", "1")
+    assert json.loads(of_tenant.stdout) == {"healthy": True, "faults": []}
+    (folder / "admin-key").chmod(0o644)
+    after = process.command("doctor")
+    assert after.returncode == 1
+    assert "chmod" in after.stdout
+    assert process.key not in after.stdout + while_it_runs.stdout
+    process.stop()
+
+
 def test_a_preset_bootstrap_key_is_valid_from_the_first_start(folder: Path) -> None:
     key = Process(folder).command("keys", "generate").stdout.strip()
     process = Process(folder, bootstrap_key=key).start().wait()

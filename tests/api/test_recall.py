@@ -1,10 +1,13 @@
 """Recall: what is appended is found, by words and by meaning, k of k, explained."""
 
+import json
 from typing import Any
+
+import pytest
 
 from app.core.errors import Unavailable
 from app.tenancy.schemas import Scope
-from tests.support.api import Client, Service, open_service
+from tests.support.api import Client, Service, open_service, problem
 
 PETS = [
     {"role": "user", "actor": "Caroline", "content": "My dog Pepper hates the vacuum cleaner."},
@@ -257,3 +260,82 @@ async def test_turns_without_a_vector_still_compete_after_an_embedder_is_there(
         response = (await client.post(f"/v1/conversations/{conversation}/recall", json=body)).json()
         assert len(response["data"]) == 4
         assert response["degraded"] == ["vectors_pending"]
+
+
+async def test_an_answer_in_lines_has_a_hit_per_line_and_an_end(client: Client) -> None:
+    conversation = await pets(client)
+    lines = {"Accept": "application/x-ndjson"}
+    for path in ("/v1/recall", f"/v1/conversations/{conversation}/recall"):
+        body = {"query": "kittens\nand dogs", "k": 3, "explain": True, "neighbours": 1}
+        whole = (await client.post(path, json=body)).json()
+        answer = await client.post(path, json=body, headers=lines)
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert answer.text.endswith("\n")
+        *hits, end = [json.loads(line) for line in answer.text.splitlines()]
+        assert hits == whole["data"]
+        assert end == {"object": "end", "count": 3, "space": whole["space"], "degraded": []}
+        problem(await client.post(path, json={"query": " "}, headers=lines), 422, "invalid_request", "/query")
+    nothing = await client.post("/v1/recall", json={"query": "x", "filters": {"actors": ["nobody"]}}, headers=lines)
+    assert [json.loads(line)["object"] for line in nothing.text.splitlines()] == ["end"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "in_lines"),
+    [
+        ("application/x-ndjson", True),
+        ("Application/X-NDJSON; q=0.9, */*; q=0.1", True),
+        ("application/json, application/x-ndjson", True),
+        ("application/json, application/x-ndjson; q=0.5", False),
+        ("application/x-ndjson; q=0", False),
+        ("application/x-ndjson; q=none", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("", False),
+        (",;,", False),
+    ],
+)
+async def test_lines_are_given_to_who_asks_for_them(client: Client, accept: str, in_lines: bool) -> None:  # noqa: FBT001
+    answer = await client.post("/v1/recall", json={"query": "x"}, headers={"Accept": accept})
+    assert answer.status_code == 200
+    assert (answer.headers["content-type"] == "application/x-ndjson") is in_lines
+
+
+async def test_a_participant_is_meant_by_its_actor_its_name_and_its_aliases(client: Client) -> None:
+    people = [
+        {"actor": "user-7", "name": "Caroline Doe", "aliases": ["Caro", "Linchen"]},
+        {"actor": "user-8", "name": "Melanie", "aliases": ["Mel"]},
+    ]
+    conversation = await client.conversation(participants=people)
+    actors = {"Caroline": "user-7", "Melanie": "user-8"}
+    await client.append(conversation, *[{**turn, "actor": actors[turn["actor"]]} for turn in PETS])
+    for name in ("Caroline", "caro", "Caro's", "Linchen"):
+        query = f"What did {name} research?" if "'" not in name else f"What is {name} research?"
+        best = (await client.recall(conversation, query, k=1, explain=True))[0]
+        assert (best["text"], best["explain"]["actor_bonus"]) == (PETS[2]["content"], 0.1), name
+    # an alias of another gives the bonus to that one's turns
+    for hit in await client.recall(conversation, "What did Mel adopt?", explain=True):
+        assert (hit["explain"]["actor_bonus"] > 0) == (hit["turn"]["actor"] == "user-8")
+
+
+async def test_aliases_are_taken_out_of_the_text_that_is_embedded(
+    service: Service, client: Client, monkeypatch: Any
+) -> None:
+    embedder = service.container.embedder
+    assert embedder is not None
+    asked: list[str] = []
+    embed = embedder.embed
+
+    async def noting(texts: Any, *, purpose: Any) -> Any:
+        asked.extend(texts)
+        return await embed(texts, purpose=purpose)
+
+    conversation = await client.conversation(
+        participants=[{"actor": "user-7", "name": "Caroline", "aliases": ["Caro", "李雷"]}]
+    )
+    await client.append(conversation, "My dog is called Pepper.")
+    monkeypatch.setattr(embedder, "embed", noting)
+    for query in ("Which dog does Caro have?", "Which dog does Caroline have?", "Which dog does CARO have?"):
+        await client.recall(conversation, query)
+    await client.recall(None, "Caro's dog")
+    await client.recall(conversation, "Caro")
+    assert asked == [*["Which dog does have?"] * 3, "dog", "Caro"]

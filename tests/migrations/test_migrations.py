@@ -2,19 +2,22 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import asyncpg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from app.conversations import models as conversations
 from app.core import schema
+from app.core.db import Database, PoolOptions
+from app.core.errors import Conflict, Unavailable
 from app.core.tables import METADATA, Vector
 from app.index import models as index
 from app.tenancy import models as tenancy
@@ -93,3 +96,62 @@ async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> N
 async def test_two_processes_may_migrate_at_once(empty: TestDatabase) -> None:
     await asyncio.gather(*(schema.migrate(empty.owner) for _ in range(3)))
     assert await schema.current_revision(empty.owner) == schema.head_revision()
+
+
+@contextmanager
+def named_oldest(monkeypatch: pytest.MonkeyPatch, revision: str, oldest: str) -> Iterator[None]:
+    """As if the migration `revision` took away what releases before `oldest` need."""
+    walk = ScriptDirectory.walk_revisions
+
+    def walking(self: ScriptDirectory) -> Iterator[Script]:
+        for script in walk(self):
+            if script.revision == revision:
+                monkeypatch.setattr(script.module, "oldest_replica", oldest, raising=False)
+            yield script
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptDirectory, "walk_revisions", walking)
+        yield
+
+
+async def test_a_migration_waits_for_replicas_that_it_would_break(
+    empty: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, head = schema.known_revisions()[0], schema.head_revision()
+    await schema.migrate(empty.owner, target=first)
+    replica = Database(PoolOptions(empty.app, 1, timeout_s=10, application=f"turnkeep/{first}"))
+    await replica.open()
+    # a migration that only adds lets the release before run on
+    await schema.require_passable(empty.owner, force=False)
+    with named_oldest(monkeypatch, head, head):
+        with pytest.raises(Conflict) as refused:
+            await schema.require_passable(empty.owner, force=False)
+        assert refused.value.code == "replicas_outdated"
+        assert first in refused.value.detail
+        await schema.require_passable(empty.owner, force=True)
+        await replica.close()
+        current = Database(PoolOptions(empty.app, 1, timeout_s=10, application=schema.application_name("turnkeep")))
+        await current.open()
+        await schema.require_passable(empty.owner, force=False)
+        await current.close()
+        # what has been run already asks for nothing
+        await schema.migrate(empty.owner)
+        assert schema.oldest_passable(head) is None
+        assert schema.oldest_passable(first) == head
+
+
+async def test_an_older_release_leaves_a_newer_schema_alone(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    connection = await asyncpg.connect(empty.owner)
+    await connection.execute("update alembic_version set version_num = '9999'")
+    await connection.close()
+    with pytest.raises(Unavailable) as refused:
+        await schema.require_passable(empty.owner, force=False)
+    assert refused.value.code == "schema_newer"
+
+
+def test_replicas_older_than_the_oldest_passable_are_told_from_newer_ones() -> None:
+    known = schema.known_revisions()
+    assert schema.outdated(known, oldest=None) == set()
+    assert schema.outdated([*known, "9999"], oldest=known[-1]) == set(known[:-1])
+    assert schema.outdated(known, oldest=known[0]) == set()

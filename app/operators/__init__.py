@@ -1,0 +1,1 @@
+"""What those who run an installation ask for."""

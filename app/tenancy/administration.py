@@ -1,0 +1,208 @@
+"""Keys and tenants, as callers administer them over the API.
+
+What always holds: nobody gives, renews or takes away more scopes than it has itself; the text of a key is in one
+answer and nowhere else, so a repeated request is refused instead of replayed; and a tenant keeps a key that
+administers it, unless the caller insists. Everything here is by the ops role, and names the caller's tenant.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+from uuid import UUID
+
+from app.core.db import Database, Transaction
+from app.core.errors import Conflict, FieldError, Invalid, NotFound
+from app.core.ids import KeyId, TenantId, format_id, parse_id
+from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Key as SortKey
+from app.tenancy import store
+from app.tenancy.keys import KeyText, generate_key
+from app.tenancy.schemas import (
+    Caller,
+    Key,
+    KeyCreate,
+    KeyMade,
+    KeyRotate,
+    Repeatable,
+    Scope,
+    Tenant,
+    TenantCreate,
+    TenantMade,
+    TenantUpdate,
+)
+from app.tenancy.service import Tenancy
+
+_CREATED, _OK = 201, 200
+_FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+
+Order = Literal["asc", "desc"]
+
+
+class Administration:
+    """The door to keys and tenants."""
+
+    def __init__(self, ops: Database, *, tenancy: Tenancy, cursors: Cursors) -> None:
+        self._ops = ops
+        self._tenancy = tenancy
+        self._cursors = cursors
+
+    # keys, of the caller's own tenant
+
+    async def list_keys(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Key]:
+        """Keys by the time they were made, revoked and expired ones too."""
+        caller.require(Scope.ADMIN)
+        scope = f"keys|{caller.tenant_id}|{order}"
+        after = self._after(scope, cursor)
+        async with self._ops.across_tenants() as tx:
+            rows = await store.page_keys(
+                tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
+            )
+        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
+
+    async def create_key(self, caller: Caller, *, body: KeyCreate, repeat: Repeatable | None) -> KeyMade:
+        """A new key. Raises Forbidden for a scope that the caller lacks, Conflict `secret_shown_once` for a repeat."""
+        caller.require(Scope.ADMIN)
+        _require_within(caller, body.scopes)
+        if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
+            raise Invalid(
+                "invalid_request",
+                "The key would have expired before it is made.",
+                fields=[FieldError("/expires_at", "lies in the past")],
+            )
+        async with self._ops.across_tenants() as tx:
+            await self._refuse_repeat(caller, tx, repeat)
+            made = await self._add_key(tx, generate_key(caller.tenant_id), body)
+            await self._remember(caller, tx, repeat, _CREATED, made.id)
+        return made
+
+    async def rotate_key(self, caller: Caller, key_id: KeyId, *, body: KeyRotate, repeat: Repeatable | None) -> KeyMade:
+        """The key with a new secret; the old one holds for `grace_s` seconds more, and elsewhere `key_cache_s`."""
+        caller.require(Scope.ADMIN)
+        text = KeyText(caller.tenant_id, key_id, generate_key().secret)
+        async with self._ops.across_tenants() as tx:
+            await self._refuse_repeat(caller, tx, repeat)
+            key = await self._own_key(caller, tx, key_id)
+            if key.state != "valid":
+                raise Conflict("key_not_valid", "This key is revoked or has expired; make a new one.")
+            rotated = await store.rotate_key(
+                tx, caller.tenant_id, key_id, secret_hmac=self._tenancy.digest(text), grace_s=body.grace_s
+            )
+            await self._remember(caller, tx, repeat, _OK, key.id)
+        self._tenancy.forget_checked()
+        return KeyMade(**(rotated or key).model_dump(), key=str(text))
+
+    async def revoke_key(self, caller: Caller, key_id: KeyId, *, force: bool) -> None:
+        """Revoke a key for good: at once here, within `key_cache_s` on every other replica."""
+        caller.require(Scope.ADMIN)
+        async with self._ops.across_tenants() as tx:
+            key = await self._own_key(caller, tx, key_id)
+            last = key.state == "valid" and Scope.ADMIN in key.scopes
+            if last and not force and not await store.has_other_admin_key(tx, caller.tenant_id, key_id):
+                raise Conflict(
+                    "last_admin_key",
+                    "This is the last key that administers the tenant. With force=true it is revoked all the same.",
+                )
+            await store.revoke_key(tx, caller.tenant_id, key_id)
+        self._tenancy.forget_checked()
+
+    async def _own_key(self, caller: Caller, tx: Transaction, key_id: KeyId) -> Key:
+        key = await store.lock_key(tx, caller.tenant_id, key_id)
+        if key is None:
+            raise NotFound("not_found", "There is no such key.")
+        _require_within(caller, key.scopes)
+        return key
+
+    async def _add_key(self, tx: Transaction, text: KeyText, body: KeyCreate) -> KeyMade:
+        await store.add_key(
+            tx,
+            text.tenant_id,
+            text.key_id,
+            name=body.name,
+            secret_hmac=self._tenancy.digest(text),
+            scopes=list(dict.fromkeys(body.scopes)),
+            agent_id=body.agent_id,
+            long_term_enabled=body.long_term_enabled,
+            expires_at=body.expires_at,
+        )
+        key = await store.lock_key(tx, text.tenant_id, text.key_id)
+        if key is None:
+            raise NotFound("not_found", "There is no such tenant.")
+        return KeyMade(**key.model_dump(), key=str(text))
+
+    # tenants, by operators
+
+    async def list_tenants(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Tenant]:
+        """All tenants by the time they were made."""
+        caller.require(Scope.OPERATOR)
+        scope = f"tenants|{order}"
+        after = self._after(scope, cursor)
+        async with self._ops.across_tenants() as tx:
+            rows = await store.page_tenants(tx, newest_first=order == "desc", after=after, limit=limit + 1)
+        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
+
+    async def create_tenant(self, caller: Caller, *, body: TenantCreate, repeat: Repeatable | None) -> TenantMade:
+        """A new tenant with its first key."""
+        caller.require(Scope.OPERATOR)
+        text = generate_key()
+        async with self._ops.across_tenants() as tx:
+            await self._refuse_repeat(caller, tx, repeat)
+            await store.add_tenant(tx, text.tenant_id, body.name)
+            key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(_FIRST_SCOPES)))
+            tenant = await _tenant(tx, text.tenant_id)
+            await self._remember(caller, tx, repeat, _CREATED, tenant.id)
+        return TenantMade(**tenant.model_dump(), first_key=key)
+
+    async def tenant(self, caller: Caller, tenant_id: TenantId) -> Tenant:
+        """One tenant."""
+        caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            return await _tenant(tx, tenant_id)
+
+    async def update_tenant(self, caller: Caller, tenant_id: TenantId, *, body: TenantUpdate) -> Tenant:
+        """Give a tenant another name."""
+        caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            tenant = await store.rename_tenant(tx, tenant_id, body.name)
+        if tenant is None:
+            raise NotFound("not_found", "There is no such tenant.")
+        return tenant
+
+    # what both need
+
+    def _after(self, scope: str, cursor: str | None) -> tuple[datetime, UUID] | None:
+        if cursor is None:
+            return None
+        moment, last_id = self._cursors.read(scope, cursor)
+        return datetime.fromisoformat(str(moment)), parse_id(str(last_id))
+
+    async def _refuse_repeat(self, caller: Caller, tx: Transaction, repeat: Repeatable | None) -> None:
+        replay = None if repeat is None else await self._tenancy.claim(caller, tx, request=repeat)
+        if replay is not None:
+            raise Conflict(
+                "secret_shown_once",
+                "This request was done, and its answer had a secret that is shown once. Rotate the key to get another.",
+                extra={"id": format_id(replay.result_ids[0])},
+            )
+
+    async def _remember(
+        self, caller: Caller, tx: Transaction, repeat: Repeatable | None, status: int, made_id: str
+    ) -> None:
+        if repeat is not None:
+            await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[parse_id(made_id)])
+
+
+async def _tenant(tx: Transaction, tenant_id: TenantId) -> Tenant:
+    tenant = await store.find_tenant(tx, tenant_id)
+    if tenant is None:
+        raise NotFound("not_found", "There is no such tenant.")
+    return tenant
+
+
+def _require_within(caller: Caller, scopes: Sequence[Scope]) -> None:
+    """Nobody hands on more than it has, nor gets at a key that may do more."""
+    for scope in scopes:
+        caller.require(scope)
+
+
+def _made_key(row: Key | Tenant) -> SortKey:
+    return [row.created_at.isoformat(), row.id]

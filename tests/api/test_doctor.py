@@ -1,0 +1,339 @@
+"""The doctor: the place it runs in, and the data. Each fault planted by hand is found, and healthy data has none."""
+
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.core.db import Database, PoolOptions
+from app.core.errors import NotFound
+from app.core.ids import TenantId, new_uuid, parse_id
+from app.operators.judgements import check_disk, check_schema, check_server, check_settings
+from app.operators.machine import check_data_directory, check_model, check_port
+from app.operators.schemas import Check, Fault, Level
+from app.operators.service import DataCheck, check_installation, examine
+from app.operators.store import RoleFacts, ServerFacts
+from app.settings import Settings
+from app.tenancy.keys import generate_key
+from tests.support.api import Client, Service, settings_for
+
+# the data
+
+
+@pytest.fixture
+async def ops(service: Service) -> AsyncIterator[Database]:
+    database = Database(PoolOptions(service.database.ops, 2, timeout_s=30, name="doctor"))
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def faults(ops: Database, client: Client, limit: int | None = None) -> list[Fault]:
+    check = DataCheck(ops, client.tenant_id, embeds=True)
+    found = [fault async for some in check.conversations(limit=limit) for fault in some]
+    return found + await check.leftovers()
+
+
+CALL = {"role": "assistant", "tool_calls": [{"id": "c", "name": "look", "arguments": '{"a": 1.50}'}]}
+
+
+async def healthy(client: Client) -> tuple[str, list[str]]:
+    """A conversation with everything that a turn can have."""
+    conversation = await client.conversation(external_id="x", owner="ann", project="p", metadata={"b": 1, "a": 2})
+    headers = {"Idempotency-Key": "k"}
+    turns = [
+        {"role": "user", "actor": "mia", "content": "first", "metadata": {"z": 1.0, "a": [1, "é"]}},
+        CALL,
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "result"}]},
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "  "},
+        {"role": "assistant", "content": "old news", "occurred_at": "2020-01-01T00:00:00Z", "usage": {"n": 1e3}},
+    ]
+    made = await client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns}, headers=headers)
+    assert made.status_code == 201, made.text
+    await client.append(conversation, "the last word")
+    return conversation, [turn["id"] for turn in await client.history(conversation)]
+
+
+@asynccontextmanager
+async def planting(service: Service) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A superuser whose writes no foreign key checks."""
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        await connection.execute("set session_replication_role = replica")
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def test_healthy_data_has_no_fault(ops: Database, client: Client) -> None:
+    conversation, _ = await healthy(client)
+    await client.conversation()
+    await client.patch(f"/v1/conversations/{conversation}", json={"participants": []})
+    await client.append(conversation, *[f"turn {n}" for n in range(30)])
+    assert await faults(ops, client) == []
+
+
+async def test_a_long_conversation_is_read_page_by_page(ops: Database, client: Client, monkeypatch: Any) -> None:
+    monkeypatch.setattr("app.operators.service._TURNS", 4)
+    monkeypatch.setattr("app.operators.service._OWNERS", 3)
+    monkeypatch.setattr("app.operators.service._CONVERSATIONS", 1)
+    for _ in range(3):
+        await client.append(await client.conversation(), *[f"turn {n}" for n in range(13)])
+    assert await faults(ops, client) == []
+    check = DataCheck(ops, client.tenant_id, embeds=True)
+    assert len([1 async for _ in check.conversations(limit=2)]) == 2
+
+
+# what breaks something, and the codes that tell of it. TURN, ENTRY and HEAD name the second turn of a conversation, its
+# entry and the conversation's head
+FAULTS: dict[str, tuple[str, set[str]]] = {
+    "gap in seq": ("delete from TURN", {"seq_gap", "counter_wrong", "entry_orphan", "repeat_torn"}),
+    "changed content": (
+        """update TURN set tool_calls = '[{"id": "c", "name": "look", "arguments": "{\\"a\\": 1.51}"}]'""",
+        {"content_changed"},
+    ),
+    "changed time": (
+        "update TURN set occurred_at = occurred_at - interval '1 day'",
+        {"content_changed", "entry_differs"},
+    ),
+    "changed chain hash": ("update TURN set chain_hash = sha256(chain_hash)", {"chain_broken"}),
+    "lost salt": ("update TURN set salt = null", {"salt_missing"}),
+    "wrong last_seq": ("update HEAD set last_seq = 9", {"counter_wrong"}),
+    "wrong turn_count": ("update HEAD set turn_count = 1", {"counter_wrong"}),
+    "wrong token_count": ("update HEAD set token_count = token_count + 1", {"counter_wrong"}),
+    "rev behind": ("update HEAD set rev = 1", {"counter_wrong"}),
+    "head hash": ("update HEAD set chain_hash = sha256(chain_hash)", {"head_hash_wrong"}),
+    "missing head": ("delete from HEAD", {"head_missing"}),
+    "missing entry": ("delete from ENTRY", {"entry_missing", "vector_orphan"}),
+    "entry that is not live": ("update ENTRY set live = false", {"entry_missing"}),
+    "entry of a dead turn": ("update TURN set status = 'aborted'", {"entry_unwanted", "counter_wrong"}),
+    "missing vector": ("delete from VECTOR", {"vectors_missing"}),
+    "orphan vector": ("update VECTOR set entry_id = gen_random_uuid()", {"vectors_missing", "vector_orphan"}),
+    "orphan entry": (
+        "update ENTRY set entry_id = gen_random_uuid()", {"entry_missing", "entry_orphan", "vector_orphan"},
+    ),
+    "wrong filter copy": ("update ENTRY set owner = 'bob'", {"entry_differs"}),
+    "wrong metadata copy": ("""update ENTRY set metadata = '{"q": 1}'""", {"entry_differs"}),
+    "duplicate position": ("update TURN set position = 1", {"position_taken", "entry_differs"}),
+    "dangling superseded_by": (
+        "update TURN set superseded_by = gen_random_uuid()", {"successor_missing", "entry_unwanted", "counter_wrong"},
+    ),
+    "index state": ("update TURN set index_state = 'pending'", {"index_state_differs"}),
+    "forgotten participant": ("update CONVERSATION set participants = '[]'", {"participant_missing"}),
+}  # fmt: skip
+KEYS = {
+    "TURN": ("turns", "id = $3 and conversation_id = $2"),
+    "ENTRY": ("index_entries", "entry_id = $3 and conversation_id = $2"),
+    "VECTOR": ("vectors", "entry_id = $3 and $2::uuid is not null"),
+    "HEAD": ("conversation_heads", "conversation_id = $2 and $3::uuid is not null"),
+    "CONVERSATION": ("conversations", "id = $2 and $3::uuid is not null"),
+}
+
+
+def planted(statement: str) -> str:
+    """The statement for tenant $1, conversation $2, turn $3."""
+    name = next(name for name in KEYS if f" {name}" in statement)
+    table, key = KEYS[name]
+    return " where ".join([statement.replace(name, table, 1), f"tenant_id = $1 and {key}"])
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_every_fault_planted_by_hand_is_found(name: str, ops: Database, client: Client, service: Service) -> None:
+    statement, codes = FAULTS[name]
+    conversation, turns = await healthy(client)
+    async with planting(service) as connection:
+        done = await connection.execute(
+            planted(statement), client.tenant_id, parse_id(conversation), parse_id(turns[1])
+        )
+        assert done.rsplit(" ", 1)[-1] == "1", "nothing was planted"
+    found = await faults(ops, client)
+    assert {fault.code for fault in found} == codes
+    shown = json.dumps([fault.as_json() for fault in found])
+    assert not any(text in shown for text in ("first", "mia", "old news", "look"))
+
+
+async def test_the_whole_installation_is_checked_by_tenant(service: Service, client: Client, other: Client) -> None:
+    _, turns = await healthy(client)
+    await healthy(other)
+    seen: list[tuple[int, int]] = []
+    async with planting(service) as connection:
+        await connection.execute(
+            "update turns set salt = null where tenant_id = $1 and id = $2", client.tenant_id, parse_id(turns[0])
+        )
+
+    async def check(tenant: Any) -> set[tuple[str, UUID]]:
+        found = await check_installation(
+            service.settings, tenant_id=tenant, limit=None, progress=lambda done, total: seen.append((done, total))
+        )
+        return {(fault.code, fault.tenant_id) for fault in found}
+
+    assert await check(other.tenant_id) == set()
+    assert seen == [(1, 1)]
+    assert await check(client.tenant_id) == {("salt_missing", client.tenant_id)}
+
+
+async def test_an_unknown_tenant_is_said_to_be_unknown(service: Service) -> None:
+    with pytest.raises(NotFound):
+        await check_installation(
+            service.settings, tenant_id=TenantId(new_uuid()), limit=1, progress=lambda _done, _total: None
+        )
+
+
+# the place
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+GOOD = ServerFacts(
+    version_num=180001,
+    now=NOW,
+    role=RoleFacts("turnkeep_app", unbound=False),
+    roles=["turnkeep_app", "turnkeep_ops", "turnkeep_search"],
+    extensions={"vector": "0.8.1", "btree_gin": "1.3"},
+    available={"vector": "0.8.1", "btree_gin": "1.3"},
+    bare_tables=[],
+    fsync=True,
+    full_page_writes=True,
+    synchronous_commit="on",
+    max_connections=97,
+    connections=10,
+)
+
+
+def bad(checks: list[Check]) -> dict[str, Level]:
+    assert all(check.mend for check in checks if check.level is not Level.OK), "each says how to mend it"
+    return {check.name: check.level for check in checks if check.level is not Level.OK}
+
+
+def test_a_good_server_passes_every_check() -> None:
+    assert bad(list(check_server(GOOD, GOOD, Settings(), now=NOW))) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "level"),
+    [
+        ({"version_num": 140009}, "postgres version", "fail"),
+        ({"extensions": {"vector": "0.8.1"}}, "extension btree_gin", "fail"),
+        ({"extensions": {"btree_gin": "1"}, "available": {}}, "extension vector", "fail"),
+        ({"extensions": {"vector": "0.7.4", "btree_gin": "1.3"}}, "extension vector", "fail"),
+        ({"roles": ["turnkeep_app", "turnkeep_ops"]}, "roles", "fail"),
+        ({"role": RoleFacts("postgres", unbound=True)}, "row security binds the application", "fail"),
+        ({"bare_tables": ["turns"]}, "row security on every tenant table", "fail"),
+        ({"now": NOW + timedelta(seconds=3)}, "clock", "warn"),
+        ({"now": NOW - timedelta(seconds=3)}, "clock", "warn"),
+        ({"fsync": False}, "durability", "fail"),
+        ({"full_page_writes": False}, "durability", "fail"),
+        ({"synchronous_commit": "off"}, "durability", "fail"),
+        ({"synchronous_commit": "local"}, "durability", "warn"),
+        ({"connections": 90}, "connections", "warn"),
+        ({"max_connections": 8}, "connections", "fail"),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_named(change: dict[str, Any], name: str, level: str) -> None:
+    assert bad(list(check_server(replace(GOOD, **change), GOOD, Settings(), now=NOW))) == {name: Level(level)}
+
+
+def test_ops_must_be_bound_by_row_security_too() -> None:
+    unbound = replace(GOOD, role=RoleFacts("boss", unbound=True))
+    assert bad(list(check_server(GOOD, unbound, Settings(), now=NOW))) == {"row security binds ops": Level.FAIL}
+
+
+def test_the_schema_is_this_releases_or_what_to_do_is_said() -> None:
+    known = ["0001", "0002"]
+    assert check_schema("0002", known, "0002").level is Level.OK
+    for current, word in ((None, "migrate"), ("0001", "migrate"), ("0009", "newer release")):
+        check = check_schema(current, known, "0002")
+        assert check.level is Level.FAIL
+        assert word in check.mend
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "level"),
+    [
+        ({"floor_recent": 0.8, "floor_summary": 0.1}, "settings: floors", "fail"),
+        ({"owner_database_url": "postgresql://x"}, "settings: database", "fail"),
+        ({"database_url": "postgresql://a", "owner_database_url": "postgresql://x"}, "settings: database", "warn"),
+        ({"host": "0.0.0.0"}, "settings: host", "warn"),  # noqa: S104 - nothing is bound
+        ({"max_request_bytes": 1000}, "settings: limits", "warn"),
+        ({"key_cache_s": 30}, "settings: key cache", "warn"),
+        ({"session_gap_s": 5}, "settings: sessions", "warn"),
+    ],
+)
+def test_settings_that_contradict_are_named(given: dict[str, Any], name: str, level: str) -> None:
+    assert bad(check_settings(Settings(**given), {})) == {name: Level(level)}
+
+
+def test_a_setting_that_does_not_exist_is_named_without_its_value() -> None:
+    checks = check_settings(Settings(), {"TURNKEEP_PROT": "s3cret", "TURNKEEP_PORT": "1", "turnkeep_host": "x"})
+    assert bad(checks) == {"settings: names": Level.WARN}
+    assert "TURNKEEP_PROT" in checks[0].found
+    assert "s3cret" not in str(checks)
+
+
+def test_the_data_directory_the_key_and_the_disk_are_looked_at(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    assert bad(check_data_directory(settings)) == {}
+    assert not settings.data_dir.exists(), "nothing is made"
+    settings.data_dir.mkdir(mode=0o700)
+    key = settings.data_dir / "admin-key"
+    key.write_text("nonsense")
+    key.chmod(0o600)
+    assert bad(check_data_directory(settings)) == {"admin key": Level.FAIL}
+    key.write_text(f"{generate_key()}\n")
+    assert bad(check_data_directory(settings)) == {}
+    key.chmod(0o644)
+    settings.data_dir.chmod(0o777)
+    assert bad(check_data_directory(settings)) == {"admin key": Level.FAIL, "data directory": Level.FAIL}
+    assert check_disk(tmp_path, 2**30).level is Level.WARN
+    assert check_disk(tmp_path, 2**20).level is Level.FAIL
+
+
+def test_a_missing_or_damaged_model_is_named(tmp_path: Path) -> None:
+    assert check_model().level is Level.OK
+    assert "make assets" in check_model(tmp_path).mend
+    for name in ("model_quantized.onnx", "tokenizer.json"):
+        (tmp_path / name).write_text("{")
+    assert bad([check_model(tmp_path)]) == {"embedding model": Level.FAIL}
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+async def test_a_taken_port_is_named(taken: int) -> None:
+    assert bad([await check_port(Settings(port=taken))]) == {"port": Level.FAIL}
+    assert bad([await check_port(Settings(port=0))]) == {}
+    assert bad([await check_port(Settings(host="192.0.2.1"))]) == {"port": Level.FAIL}
+
+
+async def test_a_sound_installation_passes_and_nothing_is_changed(service: Service, tmp_path: Path) -> None:
+    settings = settings_for(service.database, tmp_path / "none", port=0)
+    assert bad(await examine(settings, environment={})) == {}
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - of a folder that is there
+
+
+async def test_a_superuser_as_application_is_found_in_the_database(service: Service, tmp_path: Path) -> None:
+    settings = settings_for(service.database, tmp_path, port=0)
+    checks = await examine(settings.model_copy(update={"database_url": service.database.superuser}), environment={})
+    # a superuser may take on the narrow role, and then is bound
+    assert bad(checks) == {}
+
+
+async def test_a_database_that_is_down_is_said_and_all_else_is_checked(tmp_path: Path) -> None:
+    settings = Settings(database_url="postgresql://x@127.0.0.1:1/x", data_dir=tmp_path, port=0)
+    checks = await examine(settings, environment={})
+    assert bad(checks) == {"database": Level.FAIL}
+    assert {"settings", "disk", "port", "embedding model"} <= {check.name for check in checks}
+    embedded = Settings(data_dir=tmp_path / "none", port=0)
+    assert bad(await examine(embedded, environment={})) == {"database": Level.WARN}
+    assert not embedded.data_dir.exists()

@@ -1,12 +1,12 @@
 """A rotated key's former secret, for as long as it is still good.
 
-Revises: 0001
+Revises: 0004
 """
 
 from alembic import op
 
 revision = "0005"
-down_revision = "0001"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 

@@ -67,7 +67,7 @@ class Appender:
                 replay = await self._tenancy.find_replay(caller, tx, request=repeat)
                 if replay is not None:
                     return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
-        incoming = await self._work_out(drafts)
+        incoming = await self.work_out(drafts)
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
@@ -84,7 +84,7 @@ class Appender:
                 )
         return _append_result(rows), stored, False
 
-    async def _work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
+    async def work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
         """Count tokens, make what is hashed, prepare the index, with no transaction open."""
         if sum(len(draft.text) for draft in drafts) > _THREAD_CHARACTERS:
             worked = await asyncio.to_thread(lambda: [self._count_and_form(draft) for draft in drafts])
@@ -116,16 +116,10 @@ class Appender:
         fresh = [item for item in incoming if item.draft.id is None or item.draft.id not in known]
         placed: Placed | None = None
         if fresh:
-            if expected_seq is not None and expected_seq != head.last_seq:
-                raise Conflict(
-                    "conversation_advanced",
-                    "The conversation is not at the expected seq; read on from it and decide again.",
-                    fields=[FieldError("/expected_seq", "not the conversation's seq")],
-                    extra={"seq": head.last_seq},
-                )
-            await self._check_answers(caller, tx, conversation_id, incoming)
+            require_seq(head, expected_seq)
+            await check_answers(caller, tx, conversation_id, incoming)
             placed = place(head, fresh, session_gap_s=self._session_gap_s)
-            await self._write(caller, tx, head, placed, [item.draft for item in fresh])
+            await self.write(caller, tx, head, placed, [item.draft for item in fresh])
         new_rows = iter(placed.rows if placed else ())
         rows = [
             known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
@@ -133,9 +127,10 @@ class Appender:
         ]
         return rows, placed is not None
 
-    async def _write(
+    async def write(
         self, caller: Caller, tx: Transaction, head: ConversationRow, placed: Placed, drafts: Sequence[Draft]
     ) -> None:
+        """Store what was placed behind a locked head, with its index entries, and the head after it."""
         conversation_id = ConversationId(head.id)
         await store.insert_turns(tx, caller.tenant_id, placed.rows)
         await self._index.write(caller, tx, entries=placed.entries)
@@ -171,36 +166,19 @@ class Appender:
         if not ids:
             return {}
         known = await store.find_turns(tx, caller.tenant_id, ids)
+        for index, item in enumerate(incoming):
+            if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
+                require_unerased(row, conversation_id, f"/turns/{index}/id")
         wrong = [
             FieldError(f"/turns/{index}/id", "a turn of this id has another body, or is of another conversation")
             for index, item in enumerate(incoming)
             if item.draft.id is not None
             and item.draft.id in known
-            and not _same(known[item.draft.id], item.draft, conversation_id)
+            and not same_turn(known[item.draft.id], item.draft, conversation_id)
         ]
         if wrong:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
         return known
-
-    async def _check_answers(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, incoming: Sequence[Incoming]
-    ) -> None:
-        """Every tool result answers a call made before it, in this append or in the conversation."""
-        called: set[str] = set()
-        open_questions: list[tuple[str, FieldError]] = []
-        for index, item in enumerate(incoming):
-            for number, call_id in enumerate(item.draft.answered_ids):
-                if call_id not in called:
-                    at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
-                    error = FieldError(f"/turns/{index}/{at}", "no turn before it made this call")
-                    open_questions.append((call_id, error))
-            called.update(item.draft.call_ids)
-        if open_questions:
-            ids = [call_id for call_id, _ in open_questions]
-            earlier = await store.open_call_ids(tx, caller.tenant_id, conversation_id, ids)
-            wrong = [error for call_id, error in open_questions if call_id not in earlier]
-            if wrong:
-                raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=wrong)
 
     async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> AppendResult:
         rows = await store.find_turns(tx, caller.tenant_id, replay.result_ids)
@@ -209,7 +187,59 @@ class Appender:
         return _append_result([rows[turn_id] for turn_id in replay.result_ids])
 
 
-def _same(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:
+def require_seq(head: ConversationRow, expected_seq: int | None) -> None:
+    """Conflict `conversation_advanced` unless the conversation is where the caller believes it to be."""
+    if expected_seq is not None and expected_seq != head.last_seq:
+        raise Conflict(
+            "conversation_advanced",
+            "The conversation is not at the expected seq; read on from it and decide again.",
+            fields=[FieldError("/expected_seq", "not the conversation's seq")],
+            extra={"seq": head.last_seq},
+        )
+
+
+def require_unerased(row: TurnRow, conversation_id: ConversationId, pointer: str) -> None:
+    """Conflict `turn_erased` where a turn sent again has been erased since: it stays so."""
+    if row.conversation_id == conversation_id and row.erased_at is not None:
+        raise Conflict(
+            "turn_erased",
+            "A turn of this id was stored and has been erased since; nothing was stored.",
+            fields=[FieldError(pointer, "the turn of this id is erased")],
+        )
+
+
+async def check_answers(
+    caller: Caller,
+    tx: Transaction,
+    conversation_id: ConversationId,
+    incoming: Sequence[Incoming],
+    *,
+    root: str | None = None,
+    before: int | None = None,
+) -> None:
+    """Every tool result answers a call made before it, in this append or by a live turn of the conversation.
+
+    `root` is where in the body the turn stands that does not come in a list, `before` the position it takes.
+    """
+    called: set[str] = set()
+    open_questions: list[tuple[str, FieldError]] = []
+    for index, item in enumerate(incoming):
+        for number, call_id in enumerate(item.draft.answered_ids):
+            if call_id not in called:
+                at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
+                place_ = f"/turns/{index}" if root is None else root
+                open_questions.append((call_id, FieldError(f"{place_}/{at}", "no turn before it made this call")))
+        called.update(item.draft.call_ids)
+    if open_questions:
+        ids = [call_id for call_id, _ in open_questions]
+        earlier = await store.open_call_ids(tx, caller.tenant_id, conversation_id, ids, before=before)
+        wrong = [error for call_id, error in open_questions if call_id not in earlier]
+        if wrong:
+            raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=wrong)
+
+
+def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:
+    """Whether a stored turn says what a draft says: what a repeated id must hold to."""
     if row.conversation_id != conversation_id or row.salt is None:
         return False
     return content_hash(row.salt, draft.form(with_time=draft.counts_time(row.created_at))) == row.content_hash

@@ -61,9 +61,7 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
         if last is None or abs(occurred_at - last) > gap:
             session += 1
         last = occurred_at
-        # the form was made for a time that counts; that it is this very millisecond happens hardly ever
-        form = item.form if draft.occurred_at != now else draft.form(with_time=False)
-        hashed = content_hash(salt, form)
+        hashed = content_hash(salt, _form(item, now))
         chain = chain_hash(
             chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=now, content=hashed
         )
@@ -71,7 +69,8 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
         row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, salt=salt, hashed=hashed, chain=chain)
         rows.append(row)
         if item.prepared is not None:
-            entries.append(_entry(head, row, draft, item.prepared, session))
+            # live turns are counted, so in the index each stands right after the one before it
+            entries.append(_entry(head, row, draft, item.prepared, head.turn_count + len(rows), session))
     return Placed(
         rows=rows,
         entries=entries,
@@ -84,6 +83,56 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
         last_occurred_at=last or now,
         at=now,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The place that a revision takes over, and what of the conversation was superseded for it.
+
+    `index_position` and `session` are those of its index entry; `is_last`: no live turn stands behind it.
+    """
+
+    position: int
+    index_position: int
+    session: int
+    is_last: bool
+    gone_turns: int
+    gone_tokens: int
+
+
+def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot: Spot) -> Placed:
+    """Append the one turn that takes the place `spot`, after a locked `head`."""
+    draft, salt = item.draft, new_salt()
+    head = replace(head, now=max(head.now, head.updated_at))
+    now, seq, rev = head.now, head.last_seq + 1, head.rev + 1
+    hashed = content_hash(salt, _form(item, now))
+    chain = chain_hash(
+        head.chain_hash, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=now, content=hashed
+    )
+    row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, salt=salt, hashed=hashed, chain=chain)
+    row = replace(row, position=spot.position)
+    entries: list[Entry] = []
+    if item.prepared is not None:
+        entries.append(_entry(head, row, draft, item.prepared, spot.index_position, spot.session))
+    last = row.occurred_at if spot.is_last else head.last_occurred_at
+    return Placed(
+        rows=[row],
+        entries=entries,
+        last_seq=seq,
+        rev=rev,
+        turn_count=head.turn_count - spot.gone_turns + 1,
+        token_count=head.token_count - spot.gone_tokens + item.tokens,
+        chain=chain,
+        # what is appended next goes on from the newest live turn
+        session=spot.session if spot.is_last else head.session,
+        last_occurred_at=last or now,
+        at=now,
+    )
+
+
+def _form(item: Incoming, now: datetime) -> bytes:
+    # it was made for a time that counts; that it is this very millisecond happens hardly ever
+    return item.form if item.draft.counts_time(now) else item.draft.form(with_time=False)
 
 
 def _row(
@@ -111,7 +160,7 @@ def _row(
         adapter=draft.adapter,
         status="committed",
         superseded_by=None,
-        supersedes=None,
+        supersedes=draft.supersedes,
         origin_turn_id=None,
         metadata=draft.metadata,
         occurred_at=draft.occurred_at or head.now,
@@ -121,10 +170,13 @@ def _row(
         content_hash=hashed,
         chain_hash=chain,
         index_state=state,
+        erased_at=None,
     )
 
 
-def _entry(head: ConversationRow, row: TurnRow, draft: Draft, prepared: Prepared, session: int) -> Entry:
+def _entry(
+    head: ConversationRow, row: TurnRow, draft: Draft, prepared: Prepared, index_position: int, session: int
+) -> Entry:
     return Entry(
         entry_id=row.id,
         kind=EntryKind.TURN,
@@ -134,7 +186,7 @@ def _entry(head: ConversationRow, row: TurnRow, draft: Draft, prepared: Prepared
         agent_id=None,
         actor=row.actor,
         role=row.role,
-        position=row.position,
+        position=index_position,
         session=session,
         occurred_at=row.occurred_at,
         metadata=draft.metadata or "{}",

@@ -4,11 +4,13 @@
 
 - role, kind and actor (after their defaults), content, tool_calls, tool_call_id, tool_results, usage, model, adapter,
   metadata; what is null, and an empty tool_calls, tool_results or metadata, is left out
+- supersedes, the id of the turn whose place it took as a ULID, where there is one
 - occurred_at as RFC 3339 in UTC with milliseconds, only where it differs from created_at
 
 The salt is 32 random bytes of that turn: once it is erased with the content, the text cannot be guessed from the hash.
 `chain_hash` = SHA-256(previous chain_hash, then the UTF-8 of six lines: id as a ULID, seq, role, kind, created_at, hex
-content_hash), with a newline between lines and none at the end. The first turn's previous hash is 32 zero bytes.
+content_hash), with a newline between lines and none at the end. The first turn's previous hash is 32 zero bytes;
+a fork's is the chain_hash of its parent where it left it.
 """
 
 import hashlib

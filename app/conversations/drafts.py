@@ -13,8 +13,9 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from app.conversations.chain import canonical_form
-from app.conversations.schemas import TurnInput, content_text
+from app.conversations.schemas import Revision, TurnContent, TurnInput, content_text
 from app.core.errors import FieldError, Invalid, TooLarge
+from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
 from app.formats.schemas import JsonObject, Kind, Role
 
@@ -25,6 +26,24 @@ _KIND_OF_ROLE = {
     Role.SYSTEM: Kind.SYSTEM_INSTRUCTION,
     Role.TOOL: Kind.TOOL_RESULT,
 }
+
+# what a turn's kind is by default; any other was given by hand
+_USUAL_KINDS = {
+    Role.USER: {Kind.USER_MESSAGE},
+    Role.ASSISTANT: {Kind.AGENT_MESSAGE, Kind.TOOL_CALL_REQUEST},
+    Role.SYSTEM: {Kind.SYSTEM_INSTRUCTION},
+    Role.TOOL: {Kind.TOOL_RESULT},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OldTurn:
+    """What a turn that takes another's place may inherit from it."""
+
+    id: UUID
+    role: Role
+    kind: Kind
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +77,7 @@ class Draft:
     text: str
     call_ids: tuple[str, ...]
     answered_ids: tuple[str, ...]
+    supersedes: UUID | None
 
     def form(self, *, with_time: bool) -> bytes:
         """What is hashed, with the time the caller gave or without it (see `counts_time`)."""
@@ -68,6 +88,21 @@ class Draft:
     def counts_time(self, created_at: datetime) -> bool:
         """Whether `occurred_at` is hashed: only when the caller gave one that is not simply the time of writing."""
         return self.occurred_at is not None and self.occurred_at != created_at
+
+
+def make_revision(old: OldTurn, given: Revision, *, limits: DraftLimits, now: datetime) -> Draft:
+    """The draft of a turn that takes another's place; what it leaves out of role, kind and actor is the old one's."""
+    role = given.role or old.role
+    members = {name: getattr(given, name) for name in TurnContent.model_fields}
+    if role is old.role:
+        members["actor"] = given.actor or old.actor
+        if given.kind is None and old.kind not in _USUAL_KINDS[role]:
+            members["kind"] = old.kind
+    turn = TurnInput.model_construct(None, **members, role=role)
+    error = _first_error(turn, "", limits, now)
+    if error is not None:
+        raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[error])
+    return _draft(turn, supersedes=old.id)
 
 
 def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:
@@ -206,7 +241,7 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _draft(turn: TurnInput) -> Draft:
+def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:
     kind = turn.kind
     if kind is None:
         kind = Kind.TOOL_CALL_REQUEST if turn.tool_calls else _KIND_OF_ROLE[turn.role]
@@ -223,6 +258,7 @@ def _draft(turn: TurnInput) -> Draft:
         "model": turn.model,
         "adapter": turn.adapter,
         "metadata": turn.metadata or None,
+        "supersedes": None if supersedes is None else format_id(supersedes),
     }
     answered = [str(result["tool_call_id"]) for result in turn.tool_results]
     return Draft(
@@ -243,6 +279,7 @@ def _draft(turn: TurnInput) -> Draft:
         text=plain_text(turn),
         call_ids=tuple(str(call["id"]) for call in turn.tool_calls),
         answered_ids=tuple(answered) if turn.tool_call_id is None else (turn.tool_call_id,),
+        supersedes=supersedes,
     )
 
 

@@ -1,10 +1,10 @@
 """Finds a conversation, or says that there is none. Absent and foreign are the same: row security hides the latter."""
 
 from app.conversations import store
-from app.conversations.store import ConversationRow
+from app.conversations.store import ConversationRow, TurnRow
 from app.core.db import Transaction
 from app.core.errors import NotFound
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, TurnId
 from app.tenancy.schemas import Caller
 
 _NO_CONVERSATION = "There is no such conversation."
@@ -23,4 +23,12 @@ async def lock_conversation(caller: Caller, tx: Transaction, conversation_id: Co
     row = await store.lock_conversation(tx, caller.tenant_id, conversation_id)
     if row is None:
         raise NotFound("not_found", _NO_CONVERSATION)
+    return row
+
+
+async def get_turn(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> TurnRow:
+    """A turn of a conversation; NotFound without it."""
+    row = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
+    if row is None:
+        raise NotFound("not_found", "There is no such turn in this conversation.")
     return row

@@ -54,6 +54,7 @@ conversations = Table(
     Column("expires_at", _TIME),
     Column("token_epoch", Integer, nullable=False, server_default=text("0")),
     Column("forked_from", Uuid),
+    Column("chain_start", LargeBinary),
     Column("created_at", _TIME, nullable=False),
     Column("updated_at", _TIME, nullable=False),
     Column("active_at", _TIME, nullable=False),
@@ -129,5 +130,13 @@ turns = Table(
         "conversation_id",
         "position",
         postgresql_where=text("tool_calls is not null"),
+    ),
+    Index(
+        "turns_superseded_idx",
+        "tenant_id",
+        "conversation_id",
+        "position",
+        "seq",
+        postgresql_where=text("status = 'committed' and superseded_by is not null"),
     ),
 )

@@ -1,6 +1,7 @@
 """The vocabulary of conversations and turns: what callers send and what they get."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
@@ -40,6 +41,7 @@ IdIn: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
+Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
 MAX_PARTICIPANTS = 200
@@ -136,6 +138,27 @@ class ConversationCreate(Strict):
     facts: FactsIn = FactsIn()
 
 
+class ForkRequest(Strict):
+    """A fork: a new conversation with copies of the live turns through one, named by id or by seq; else of all.
+
+    What is left out is the parent's; `id` and `external_id` are the fork's own.
+    """
+
+    through: IdIn | None = None
+    through_seq: Annotated[StrictInt, Field(ge=1)] | None = None
+    id: IdIn | None = None
+    external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
+    owner: Name | None = None
+    title: Title | None = None
+    metadata: JsonObject | None = None
+
+    @model_validator(mode="after")
+    def _one_end(self) -> "ForkRequest":
+        if self.through is not None and self.through_seq is not None:
+            raise ValueError("give through or through_seq, not both")
+        return self
+
+
 class ConversationUpdate(Strict):
     """What of a conversation may change. A member left out stays; null clears title and ttl_s."""
 
@@ -195,33 +218,59 @@ class Conversation(BaseModel):
     retention: Retention
     compaction: Compaction
     facts: Facts
+    forked_from: str | None
     head_hash: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """What a list of conversations is narrowed to; None does not narrow."""
+    """What a list of conversations is narrowed to; None does not narrow.
+
+    `metadata` is JSON text that a conversation's must contain, `title` a piece of its title in any case; times are
+    exclusive.
+    """
 
     project: str | None = None
     external_id: str | None = None
     owner: str | None = None
     participant: str | None = None
+    metadata: str | None = None
+    title: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    active_after: datetime | None = None
+    active_before: datetime | None = None
 
 
 # the first wrong part is named, not each of a million
 Parts: TypeAlias = Annotated[list[JsonObject], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
-class TurnInput(Strict):
-    """One turn to append.
+class ConversationSearch(Strict):
+    """Conversations to find. All that is given must hold; times are exclusive.
 
-    A `tool` turn gives either `tool_call_id` with `content`, or `tool_results`. `tool_calls` are
-    `{id, name, arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`; they, and typed parts,
-    are kept exactly as given.
+    `metadata` finds conversations whose metadata contains it; `title` a piece of the title, in any case.
     """
 
+    project: Filter | None = None
+    external_id: Filter | None = None
+    owner: Filter | None = None
+    participant: Filter | None = None
+    metadata: JsonObject | None = None
+    title: Filter | None = None
+    created_after: TimeIn | None = None
+    created_before: TimeIn | None = None
+    active_after: TimeIn | None = None
+    active_before: TimeIn | None = None
+    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
+    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+
+class TurnContent(Strict):
+    """What a turn says, whether it is appended or takes another's place."""
+
     id: IdIn | None = None
-    role: Role
     actor: Name | None = None
     kind: Kind | None = None
     content: str | Parts | None = None
@@ -235,6 +284,29 @@ class TurnInput(Strict):
     occurred_at: TimeIn | None = None
 
 
+class TurnInput(TurnContent):
+    """One turn to append.
+
+    A `tool` turn gives either `tool_call_id` with `content`, or `tool_results`. `tool_calls` are
+    `{id, name, arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`; they, and typed parts,
+    are kept exactly as given.
+    """
+
+    role: Role
+
+
+class Revision(TurnContent):
+    """A turn that takes another's place: an edit, or an answer generated again.
+
+    `role`, and with the same role `actor` and a `kind` given by hand, are the old turn's where they are left out.
+    `truncate_after` lets every live turn after the old one's position go with it.
+    """
+
+    role: Role | None = None
+    truncate_after: StrictBool = False
+    expected_seq: NonNegative | None = None
+
+
 class Append(Strict):
     """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
 
@@ -243,7 +315,7 @@ class Append(Strict):
 
 
 class Turn(BaseModel):
-    """One turn as it is kept."""
+    """One turn as it is kept. With `erased_at` it is a tombstone: what it said is gone, its place and hashes stay."""
 
     id: str
     conversation_id: str
@@ -272,6 +344,7 @@ class Turn(BaseModel):
     content_hash: str | None
     chain_hash: str | None
     index_state: Literal["indexed", "pending", "none"]
+    erased_at: TimeOut | None
 
 
 class AppendResult(BaseModel):
@@ -286,6 +359,56 @@ class AppendResult(BaseModel):
     seq: int
     rev: int
     head_hash: str
+
+
+class RevisionResult(BaseModel):
+    """What a revision did: the turn that stands now, and how many it superseded (the old one, and what it truncated).
+
+    `seq` and `head_hash` are the conversation's after it.
+    """
+
+    conversation_id: str
+    turn: Turn
+    superseded_count: int
+    seq: int
+    rev: int
+    head_hash: str
+
+
+class ErasedTurns(BaseModel):
+    """Which of the named turns were erased now, and which had been before."""
+
+    conversation_id: str
+    erased: list[str]
+    already_erased: list[str]
+    rev: int
+
+
+class ChainBreak(BaseModel):
+    """Where a chain does not hold.
+
+    `content_hash`: the turn's fields are not those that were hashed; `chain_hash`: the turn does not follow from the
+    one before; `missing`: there is no turn of this seq; `head`: the conversation's head is not its last turn's.
+    """
+
+    turn_id: str | None
+    seq: int
+    what: Literal["content_hash", "chain_hash", "missing", "head"]
+
+
+class Verification(BaseModel):
+    """What a walk over the hash chain found.
+
+    `turns` were walked, of `verified_content` the fields were hashed anew, `erased` have none left to hash.
+    """
+
+    conversation_id: str
+    valid: bool
+    turns: int
+    verified_content: int
+    erased: int
+    head_hash: str
+    first_break: ChainBreak | None
 
 
 def content_text(content: object) -> str:

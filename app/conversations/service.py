@@ -12,26 +12,36 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import store
+from app.conversations import store, turn_store
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
 from app.conversations.drafts import DraftLimits
-from app.conversations.finding import get_conversation, lock_conversation
+from app.conversations.eraser import erase_turns
+from app.conversations.finding import get_conversation, get_turn, lock_conversation
+from app.conversations.forker import Forker
+from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
     CompactionIn,
     Conversation,
     ConversationCreate,
     ConversationFilter,
+    ConversationSearch,
     ConversationUpdate,
+    ErasedTurns,
+    ForkRequest,
     Participant,
+    Revision,
+    RevisionResult,
     Turn,
     TurnInput,
+    Verification,
 )
 from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.verifier import verify
 from app.conversations.views import canonical_turn, conversation_view, turn_view
 from app.core.db import Database, Transaction
-from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
+from app.core.errors import Busy, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.paging import Cursors, Key, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
@@ -91,6 +101,8 @@ class Conversations:
             limits=options.limits,
             session_gap_s=options.session_gap_s,
         )
+        self._reviser = Reviser(database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits)
+        self._forker = Forker(database, tenancy=tenancy, index=index)
 
     # conversations
 
@@ -193,6 +205,15 @@ class Conversations:
             next_cursor=page.next_cursor,
         )
 
+    async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[Conversation]:
+        """Conversations that are all that is asked for, by latest activity."""
+        given = request.model_dump(exclude={"order", "limit", "cursor", "metadata"})
+        metadata = None if request.metadata is None else json.dumps(request.metadata, sort_keys=True)
+        where = ConversationFilter(**given, metadata=metadata)
+        return await self.list_conversations(
+            caller, where=where, order=request.order, limit=request.limit, cursor=request.cursor
+        )
+
     async def update(
         self, caller: Caller, conversation_id: ConversationId, *, body: ConversationUpdate
     ) -> Conversation:
@@ -225,7 +246,42 @@ class Conversations:
         """Hold a conversation until the transaction ends: nothing is appended meanwhile. NotFound without it."""
         await lock_conversation(caller, tx, conversation_id)
 
+    async def fork(
+        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: Repeatable | None
+    ) -> tuple[Conversation, bool, bool]:
+        """Copy the live turns through one into a new conversation. Says whether it was made now, and replayed.
+
+        Raises NotFound, and Conflict `already_superseded` (with the id that stands) or `conversation_conflict`.
+        """
+        return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
+
+    async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
+        """Walk the hash chain and name the first break."""
+        return await verify(self._database, caller, conversation_id)
+
     # turns
+
+    async def revise(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        body: Revision,
+        repeat: Repeatable | None = None,
+    ) -> tuple[RevisionResult, bool, bool]:
+        """Let a new turn take a live one's place. Says whether it was stored now, and whether it is a replay by key.
+
+        Raises NotFound; Conflict `already_superseded` (with the id that stands), `conversation_advanced`,
+        `turn_id_conflict`, `turn_erased`, `idempotency_mismatch`; Invalid where the turn breaks a rule.
+        """
+        return await self._reviser.revise(caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat)
+
+    async def erase_turns(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID]
+    ) -> ErasedTurns:
+        """Erase what turns say, in the transaction of whoever erases; NotFound names those that are not there."""
+        return await erase_turns(caller, tx, conversation_id, turn_ids)
 
     async def append(
         self,
@@ -248,10 +304,7 @@ class Conversations:
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """One turn of a conversation."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
-        if row is None:
-            raise NotFound("not_found", "There is no such turn in this conversation.")
-        return turn_view(row)
+            return turn_view(await get_turn(caller, tx, conversation_id, turn_id))
 
     async def history(
         self,
@@ -264,21 +317,28 @@ class Conversations:
         actors: Sequence[str] | None,
         limit: int,
         cursor: str | None,
+        include_superseded: bool = False,
     ) -> Page[Turn]:
-        """Live turns in the order of their position, between two positions (both exclusive)."""
-        scope = f"turns|{caller.tenant_id}|{conversation_id}|{order}|{after}|{before}|{actors!r}"
-        newest_first = order == "desc"
+        """Live turns in the order of their position, between two positions (both exclusive).
+
+        With `include_superseded` all committed versions, those of one position in the order of their seq.
+        """
+        which = "versions" if include_superseded else "turns"
+        scope = f"{which}|{caller.tenant_id}|{conversation_id}|{order}|{after}|{before}|{actors!r}"
+        beyond: tuple[int, int] | None = None
         if cursor is not None:
-            place_ = int(self._cursors.read(scope, cursor)[0])
-            after, before = (after, place_) if newest_first else (place_, before)
+            position, seq = self._cursors.read(scope, cursor)
+            beyond = (int(position), int(seq))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_turns(
+            listing = turn_store.list_versions if include_superseded else store.list_turns
+            rows = await listing(
                 tx,
                 caller.tenant_id,
                 conversation_id,
-                newest_first=newest_first,
+                newest_first=order == "desc",
                 after=after,
                 before=before,
+                beyond=beyond,
                 actors=actors,
                 limit=limit + 1,
             )
@@ -310,6 +370,7 @@ class Conversations:
                 before=head.last_seq + 1,
                 actors=actors,
                 limit=limit + 1,
+                with_erased=False,
             )
             recent = rows[:limit]
             if actors is not None and recent:
@@ -381,7 +442,12 @@ class Conversations:
     ) -> dict[UUID, tuple[Turn, CanonicalTurn]]:
         """Turns by id, for whoever found them, in that one's transaction."""
         rows = await store.find_turns(tx, caller.tenant_id, turn_ids)
-        return {turn_id: (turn_view(row), canonical_turn(row)) for turn_id, row in rows.items()}
+        # what was superseded or erased since it was found is not shown any more
+        return {
+            turn_id: (turn_view(row), canonical_turn(row))
+            for turn_id, row in rows.items()
+            if row.superseded_by is None and row.erased_at is None
+        }
 
     async def neighbours(
         self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
@@ -401,4 +467,4 @@ def _activity_key(row: ConversationRow) -> Key:
 
 
 def _position_key(row: TurnRow) -> Key:
-    return [row.position or 0]
+    return [row.position or 0, row.seq or 0]

@@ -1,6 +1,7 @@
 """Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -41,6 +42,8 @@ class ConversationRow:
     session: int
     last_occurred_at: datetime | None
     summarized_through: UUID | None
+    forked_from: UUID | None
+    chain_start: bytes | None
     now: datetime
 
 
@@ -76,6 +79,7 @@ class TurnRow:
     content_hash: bytes | None
     chain_hash: bytes | None
     index_state: str
+    erased_at: datetime | None
 
 
 _TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
@@ -84,7 +88,7 @@ _TURN_TYPES = {
     "bigint": {"seq", "position", "rev"},
     "integer": {"content_tokens"},
     "json": {"content", "tool_calls", "tool_results", "usage", "metadata"},
-    "timestamptz": {"occurred_at", "created_at", "committed_at"},
+    "timestamptz": {"occurred_at", "created_at", "committed_at", "erased_at"},
     "bytea": {"salt", "content_hash", "chain_hash"},
 }
 
@@ -104,6 +108,7 @@ _CONVERSATION_COLUMNS = """
     c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.metadata, c.retention, c.compaction, c.facts,
     c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at, c.active_at, h.last_seq, h.rev,
     h.turn_count, h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
+    c.forked_from, c.chain_start,
     date_trunc('milliseconds', clock_timestamp()) as now
 """
 _FROM_CONVERSATIONS = """
@@ -203,6 +208,10 @@ async def lock_conversation(
     return None if row is None else _conversation(row)
 
 
+def _literal(text: str) -> str:
+    return re.sub(r"([\\%_])", r"\\\1", text)
+
+
 async def list_conversations(
     tx: Transaction,
     tenant_id: TenantId,
@@ -222,6 +231,17 @@ async def list_conversations(
     if where.participant is not None:
         args.append(json.dumps([{"actor": where.participant}]))
         conditions.append(f"c.participants @> ${len(args)}::jsonb")
+    for condition, value in (
+        ("c.metadata @> ${}::jsonb", where.metadata),
+        ("c.title ilike ${}", None if where.title is None else f"%{_literal(where.title)}%"),
+        ("c.created_at > ${}", where.created_after),
+        ("c.created_at < ${}", where.created_before),
+        ("c.active_at > ${}", where.active_after),
+        ("c.active_at < ${}", where.active_before),
+    ):
+        if value is not None:
+            args.append(value)
+            conditions.append(condition.format(len(args)))
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     if after is not None:
         args.extend(after)
@@ -327,19 +347,26 @@ async def find_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
 
 
 async def open_call_ids(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, call_ids: Sequence[str]
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    call_ids: Sequence[str],
+    *,
+    before: int | None = None,
 ) -> set[str]:
-    """Which of these tool call ids were called by a live turn of the conversation."""
+    """Which of these tool call ids were called by a live turn, before a position if one is given."""
     rows = await tx.fetch(
         f"""
         select distinct called.item ->> 'id' as call_id
         from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
         where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+          and ($4::bigint is null or t.position < $4)
           and called.item ->> 'id' = any($3::text[])
         """,  # noqa: S608
         tenant_id,
         conversation_id,
         call_ids,
+        before,
     )
     return {row["call_id"] for row in rows}
 
@@ -354,15 +381,24 @@ async def list_turns(
     before: int | None,
     actors: Sequence[str] | None,
     limit: int,
+    beyond: tuple[int, int] | None = None,
+    with_erased: bool = True,
     role: str | None = None,
 ) -> list[TurnRow]:
-    """Live turns in the order of their position, between two positions (both exclusive). `actors`, `role` narrow."""
+    """Live turns in the order of their position, between two positions (both exclusive).
+
+    `actors` and `role` narrow. Without `with_erased`, tombstones are left out.
+    """
     args: list[object] = [tenant_id, conversation_id]
     conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}"]
-    for bound, beyond in ((after, ">"), (before, "<")):
+    if not with_erased:
+        conditions.append("t.erased_at is null")
+    if beyond is not None:  # live turns share no position, so a cursor's says it all
+        after, before = (after, beyond[0]) if newest_first else (beyond[0], before)
+    for bound, side in ((after, ">"), (before, "<")):
         if bound is not None:
             args.append(bound)
-            conditions.append(f"t.position {beyond} ${len(args)}")
+            conditions.append(f"t.position {side} ${len(args)}")
     if actors is not None:
         args.append(actors)
         conditions.append(f"t.actor = any(${len(args)}::text[])")
@@ -414,13 +450,20 @@ async def list_answers(
 async def list_neighbours(
     tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], reach: int
 ) -> list[TurnRow]:
-    """Live turns up to `reach` positions before and after each of these (conversation, position)."""
+    """The `reach` live turns before and after each of these (conversation, position); positions may have gaps."""
+    sides = " union all ".join(
+        f"""(
+            select {_TURN_COLUMNS_T} from turns t
+            where t.tenant_id = $1 and t.conversation_id = p.conversation_id and {_LIVE} and t.erased_at is null
+              and t.position {beyond} p.position
+            order by t.position {direction} limit $4
+        )"""  # noqa: S608
+        for beyond, direction in (("<", "desc"), (">", "asc"))
+    )
     rows = await tx.fetch(
         f"""
         select distinct on (t.conversation_id, t.position) {_TURN_COLUMNS_T}
-        from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position)
-        join turns t on t.tenant_id = $1 and t.conversation_id = p.conversation_id and {_LIVE}
-            and t.position between p.position - $4 and p.position + $4
+        from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position) cross join lateral ({sides}) t
         order by t.conversation_id, t.position
         """,  # noqa: S608
         tenant_id,

@@ -53,6 +53,7 @@ def conversation_view(row: ConversationRow) -> Conversation:
         retention=Retention(row.retention),
         compaction=Compaction.model_validate(row.compaction),
         facts=Facts.model_validate(row.facts),
+        forked_from=_id(row.forked_from),
         head_hash=row.chain_hash.hex(),
     )
 
@@ -87,6 +88,7 @@ def turn_view(row: TurnRow) -> Turn:
         content_hash=None if row.content_hash is None else row.content_hash.hex(),
         chain_hash=None if row.chain_hash is None else row.chain_hash.hex(),
         index_state=cast("Literal['indexed', 'pending', 'none']", row.index_state),
+        erased_at=row.erased_at,
     )
 
 

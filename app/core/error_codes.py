@@ -11,6 +11,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "admin_key_file_invalid": "The admin key file does not hold an API key.",
         "agent_id_required": "Memories belong to an agent, and none is named.",
+        "already_superseded": "The turn has been superseded by another.",
         "body_too_large": "The request body is larger than this server takes.",
         "bootstrap_key_invalid": "TURNKEEP_BOOTSTRAP_KEY has not the form of an API key.",
         "budget_too_small": "What must be in the context does not fit the token budget.",
@@ -61,6 +62,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "text_too_large": "A text is larger than this server takes.",
         "token_ranks_unusable": "The files of the token counter are missing or damaged.",
         "tool_call_unknown": "A tool result answers a call that was not made.",
+        "turn_erased": "The turn of this id has been erased.",
         "turn_id_conflict": "A turn with this id exists and says something else.",
         "unauthenticated": "There is no API key, or it does not hold.",
         "unsupported_media_type": "The body is not declared as JSON.",

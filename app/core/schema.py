@@ -3,8 +3,9 @@
 Safe to run from several processes at once (an advisory lock lets one work) and again (everything asks first).
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import asyncpg
@@ -25,6 +26,8 @@ _OLDEST_SERVER = 150000
 _OLDEST_VECTOR = (0, 8)
 _LOCK = 0x7475726E  # "turn"
 _REPLICA = re.compile(r"turnkeep[a-z-]*/(\w+)")
+_TRY_LOCK = f"select pg_try_advisory_lock({_LOCK}::bigint)"
+_TRY_AGAIN_S = 0.05
 
 
 def migrations_path() -> Path:
@@ -118,7 +121,7 @@ async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> Non
     """Make the login roles and the database in a server of our own."""
     connection = await asyncpg.connect(superuser_url)
     try:
-        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        await _wait_for_turn(lambda: connection.fetchval(_TRY_LOCK))
         for role in (OWNER_ROLE, APP_ROLE, OPS_ROLE):
             await _make_role(connection, role, "login")
         await _make_role(connection, SEARCH_ROLE, "nologin")
@@ -136,7 +139,7 @@ async def prepare_extensions(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         # even "if not exists" fails when two make the same extension at once
-        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        await _wait_for_turn(lambda: connection.fetchval(_TRY_LOCK))
         for extension in EXTENSIONS:
             if await connection.fetchval("select 1 from pg_extension where extname = $1", extension):
                 continue
@@ -157,7 +160,7 @@ async def prepare_roles(owner_url: str) -> None:
     """Make the roles in a server of the user's own, and let the role of `owner_url` take them on."""
     connection = await asyncpg.connect(owner_url)
     try:
-        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        await _wait_for_turn(lambda: connection.fetchval(_TRY_LOCK))
         try:
             for role in (APP_ROLE, OPS_ROLE, SEARCH_ROLE):
                 await _make_role(connection, role, "nologin")
@@ -226,19 +229,33 @@ def sqlalchemy_url(url: str) -> str:
     return url
 
 
+async def _wait_for_turn(try_lock: Callable[[], Awaitable[object]]) -> None:
+    """Wait until the lock is had, asking again and again: who waits inside a statement holds a snapshot.
+
+    An index that another process makes concurrently waits for every snapshot, so the two would wait for each other.
+    """
+    while not await try_lock():  # noqa: ASYNC110 - what is waited for happens in another process
+        await asyncio.sleep(_TRY_AGAIN_S)
+
+
 async def _with_alembic(owner_url: str, run: Callable[[Config], None]) -> None:
     config = alembic_config()
 
-    def locked(connection: Connection) -> None:
-        connection.exec_driver_sql(f"select pg_advisory_lock({_LOCK}::bigint)")
-        connection.commit()
+    def run_on(connection: Connection) -> None:
         config.attributes["connection"] = connection
         run(config)
 
     engine = create_async_engine(sqlalchemy_url(owner_url), poolclass=NullPool)
     try:
         async with engine.connect() as connection:
-            await connection.run_sync(locked)
+
+            async def try_lock() -> object:
+                locked: object = (await connection.exec_driver_sql(_TRY_LOCK)).scalar()
+                await connection.commit()
+                return locked
+
+            await _wait_for_turn(try_lock)
+            await connection.run_sync(run_on)
             await connection.commit()
     finally:
         await engine.dispose()

@@ -1,5 +1,12 @@
-"""The one door through which anything is deleted: every capability gives up what it holds, in one transaction."""
+"""The one door through which anything is deleted: every capability gives up what it holds, in one transaction.
 
+What belongs to a conversation or a turn is listed in `registry`.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.conversations.schemas import ErasedTurns
 from app.conversations.service import Conversations
 from app.core.db import Database
 from app.core.ids import ConversationId
@@ -8,7 +15,7 @@ from app.tenancy.schemas import Caller
 
 
 class Governance:
-    """Deletes with everything derived."""
+    """Deletes and erases with everything derived."""
 
     def __init__(self, database: Database, *, conversations: Conversations, index: SearchIndex) -> None:
         self._database = database
@@ -21,3 +28,17 @@ class Governance:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
             counts = await self._index.erase(caller, tx, conversation_id=conversation_id)
             return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
+
+    async def erase_turns(
+        self, caller: Caller, conversation_id: ConversationId, *, turn_ids: Sequence[UUID]
+    ) -> ErasedTurns:
+        """Erase what turns say, all or none, with everything derived from it; tombstones stay, so the chain holds.
+
+        NotFound names those that are not of this conversation. Repeating it changes nothing.
+        """
+        async with self._database.transaction(caller.tenant_id) as tx:
+            erased = await self._conversations.erase_turns(
+                caller, tx, conversation_id=conversation_id, turn_ids=turn_ids
+            )
+            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(turn_ids))
+        return erased

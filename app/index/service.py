@@ -7,6 +7,7 @@ embedder never fails the owner: the entry is found by words at once, and is mark
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError
@@ -121,9 +122,43 @@ class SearchIndex:
             await store.insert_entries(tx, caller.tenant_id, entries)
             await store.insert_vectors(tx, caller.tenant_id, self._space_id, entries)
 
-    async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
-        """Delete all of a conversation from the index; says how many rows of each table."""
-        return await store.delete_of_conversation(tx, caller.tenant_id, conversation_id)
+    async def retire(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
+        """Let entries be found no more, because what they stand for is superseded."""
+        await store.retire_entries(tx, caller.tenant_id, entry_ids)
+
+    async def copy(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        conversation_id: ConversationId,
+        owner: str | None,
+        pairs: Sequence[tuple[UUID, UUID, int]],
+    ) -> None:
+        """Copy entries and vectors into another conversation; pairs are (entry, its copy, the copy's position)."""
+        await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
+        await store.copy_vectors(tx, caller.tenant_id, pairs)
+
+    async def place_of(self, caller: Caller, tx: Transaction, *, entry_id: UUID) -> tuple[int, int] | None:
+        """Position and session of an entry; None where there is none."""
+        return await store.place_of(tx, caller.tenant_id, entry_id)
+
+    async def session_around(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, position: int
+    ) -> int | None:
+        """The session of the nearest entry before a position, or of the first after it; None without entries."""
+        return await store.session_around(tx, caller.tenant_id, conversation_id, position)
+
+    async def erase(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        conversation_id: ConversationId,
+        entry_ids: Sequence[UUID] | None = None,
+    ) -> dict[str, int]:
+        """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
+        return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
     async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction."""

@@ -6,6 +6,7 @@ meaning with the query that its question matches. Exact: every entry in scope is
 """
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from app.core.db import FloatVector, Transaction, encode_vector
 from app.core.ids import ConversationId, TenantId
@@ -73,20 +74,111 @@ async def insert_vectors(tx: Transaction, tenant_id: TenantId, space_id: int, en
     )
 
 
-async def delete_of_conversation(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
+async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+    """Take entries out of every search; they stay with what they stand for."""
+    await tx.execute(
+        "update index_entries set live = false where tenant_id = $1 and entry_id = any($2::uuid[])",
+        tenant_id,
+        list(entry_ids),
+    )
+
+
+async def copy_entries(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    owner: str | None,
+    pairs: Sequence[tuple[UUID, UUID, int]],
+) -> None:
+    """Copy entries into another conversation; pairs are (entry, its copy, the copy's position)."""
+    await tx.execute(
+        """
+        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
+                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks)
+        select $1, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
+               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks
+        from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
+        join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
+        """,
+        tenant_id,
+        conversation_id,
+        owner,
+        [pair[0] for pair in pairs],
+        [pair[1] for pair in pairs],
+        [pair[2] for pair in pairs],
+    )
+
+
+async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int]]) -> None:
+    """Copy the vectors of entries to their copies, in every space."""
+    await tx.execute(
+        """
+        insert into vectors (tenant_id, entry_id, space_id, part, embedding)
+        select $1, u.copy_id, v.space_id, v.part, v.embedding
+        from unnest($2::uuid[], $3::uuid[]) as u (entry_id, copy_id)
+        join vectors v on v.tenant_id = $1 and v.entry_id = u.entry_id
+        """,
+        tenant_id,
+        [pair[0] for pair in pairs],
+        [pair[1] for pair in pairs],
+    )
+
+
+async def place_of(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> tuple[int, int] | None:
+    """Position and session of a live entry that has both."""
+    row = await tx.fetchrow(
+        """
+        select position, session from index_entries
+        where tenant_id = $1 and entry_id = $2 and live and position is not null and session is not null
+        """,
+        tenant_id,
+        entry_id,
+    )
+    return None if row is None else (row["position"], row["session"])
+
+
+async def session_around(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
+) -> int | None:
+    """The session of the nearest live entry before a position, else of the first behind it."""
+    for beyond, direction in (("<", "desc"), (">", "asc")):
+        row = await tx.fetchrow(
+            f"""
+            select session from index_entries
+            where tenant_id = $1 and conversation_id = $2 and live and session is not null and position {beyond} $3
+            order by position {direction} limit 1
+            """,  # noqa: S608
+            tenant_id,
+            conversation_id,
+            position,
+        )
+        if row is not None:
+            return int(row["session"])
+    return None
+
+
+async def delete_entries(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, entry_ids: Sequence[UUID] | None
 ) -> dict[str, int]:
-    """Delete every entry and vector of a conversation; says how many of each."""
+    """Delete the entries and vectors of a conversation, all or those named; says how many of each."""
     vectors = await tx.execute(
         """
         delete from vectors v using index_entries e
         where e.tenant_id = $1 and e.conversation_id = $2 and v.tenant_id = $1 and v.entry_id = e.entry_id
+          and ($3::uuid[] is null or e.entry_id = any($3))
         """,
         tenant_id,
         conversation_id,
+        entry_ids,
     )
     entries = await tx.execute(
-        "delete from index_entries where tenant_id = $1 and conversation_id = $2", tenant_id, conversation_id
+        """
+        delete from index_entries
+        where tenant_id = $1 and conversation_id = $2 and ($3::uuid[] is null or entry_id = any($3))
+        """,
+        tenant_id,
+        conversation_id,
+        entry_ids,
     )
     return {"vectors": vectors, "index_entries": entries}
 

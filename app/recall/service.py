@@ -6,6 +6,7 @@ that gives candidates, whose order `ranking` decides. What ranks is read from it
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -16,7 +17,7 @@ from app.core.db import Database, Transaction
 from app.core.errors import FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
-from app.index.schemas import Candidate, EntryKind, Found, Mode, Scope
+from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex
 from app.recall.ranking import Ranked, rank, read_intent, without_names
 from app.recall.schemas import ConversationRecall, Explanation, Hit, Recall, RecallResult
@@ -101,7 +102,7 @@ class Recaller:
             ranking = await self._rank(caller, tx, asked, scope, query, people)
             ranked = ranking.ranked[: request.k]
             turns = await self._hydrate(caller, tx, ranked)
-            around = await self._neighbours(caller, tx, ranked, request.neighbours)
+            around = await self._neighbours(caller, tx, turns, request.neighbours)
         hits = [_hit(item, turns, around, request, ranking.found.lexemes) for item in ranked]
         return RecallResult(
             object="list",
@@ -191,13 +192,15 @@ class Recaller:
         return await self._conversations.hydrate(caller, tx, turn_ids=wanted) if wanted else {}
 
     async def _neighbours(
-        self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked], reach: int
-    ) -> dict[tuple[str, int], Turn]:
-        places = [place for item in ranked if (place := _place(item.candidate)) is not None]
-        if not reach or not places:
-            return {}
-        around = await self._conversations.neighbours(caller, tx, places=places, reach=reach)
-        return {(turn.conversation_id, turn.position or 0): turn for turn in around}
+        self, caller: Caller, tx: Transaction, turns: dict[UUID, tuple[Turn, CanonicalTurn]], reach: int
+    ) -> dict[str, list[Turn]]:
+        """The turns around hits, by conversation, in the order of their position."""
+        places = [(parse_id(turn.conversation_id), turn.position or 0) for turn, _ in turns.values()]
+        around: defaultdict[str, list[Turn]] = defaultdict(list)
+        if reach and places:
+            for turn in await self._conversations.neighbours(caller, tx, places=places, reach=reach):
+                around[turn.conversation_id].append(turn)
+        return around
 
 
 def _scope(
@@ -218,16 +221,10 @@ def _scope(
     )
 
 
-def _place(candidate: Candidate) -> tuple[UUID, int] | None:
-    if candidate.conversation_id is None or candidate.position is None:
-        return None
-    return candidate.conversation_id, candidate.position
-
-
 def _hit(
     item: Ranked,
     turns: dict[UUID, tuple[Turn, CanonicalTurn]],
-    around: dict[tuple[str, int], Turn],
+    around: dict[str, list[Turn]],
     request: ConversationRecall,
     lexemes: Sequence[str],
 ) -> Hit | None:
@@ -236,10 +233,11 @@ def _hit(
         return None
     turn = turns[candidate.entry_id][0]
     neighbours: list[Turn] | None = None
-    if request.neighbours and turn.position is not None:
-        reach = range(-request.neighbours, request.neighbours + 1)
-        places = [(turn.conversation_id, turn.position + step) for step in reach if step]
-        neighbours = [around[place] for place in places if place in around]
+    if request.neighbours:
+        others, place = around.get(turn.conversation_id, []), turn.position or 0
+        before = [other for other in others if (other.position or 0) < place]
+        after = [other for other in others if (other.position or 0) > place]
+        neighbours = before[-request.neighbours :] + after[: request.neighbours]
     return Hit(
         kind=candidate.kind,
         id=format_id(candidate.entry_id),

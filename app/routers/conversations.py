@@ -4,7 +4,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from app.conversations.schemas import Conversation, ConversationCreate, ConversationFilter, ConversationUpdate
+from app.conversations.schemas import (
+    Conversation,
+    ConversationCreate,
+    ConversationFilter,
+    ConversationSearch,
+    ConversationUpdate,
+    ForkRequest,
+    Verification,
+)
 from app.core.paging import Page
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import ConversationPath, Cursor, Order, QueryText, Reader, Repeat, Services, Writer
@@ -49,6 +57,12 @@ async def list_conversations(
     return await services.conversations.list_conversations(caller, where=where, order=order, limit=limit, cursor=cursor)
 
 
+@router.post("/search", responses=problem_responses(400, 401, 403, 413, 415, 422, 503))
+async def search_conversations(body: ConversationSearch, caller: Reader, services: Services) -> Page[Conversation]:
+    """Find conversations by project, names, metadata, times and title, latest activity first."""
+    return await services.conversations.search(caller, request=body)
+
+
 @router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))
 async def get_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Conversation:
     """Read one conversation with its counters."""
@@ -61,6 +75,34 @@ async def update_conversation(
 ) -> Conversation:
     """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s."""
     return await services.conversations.update(caller, conversation_id, body=body)
+
+
+@router.post(
+    "/{conversation_id}/fork",
+    status_code=201,
+    responses={200: {"model": Conversation, "description": "This fork existed already."}}
+    | problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503),
+)
+async def fork_conversation(
+    conversation_id: ConversationPath,
+    body: ForkRequest,
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> Conversation:
+    """Make a new conversation with copies of the live turns through one, its hash chain starting from the parent's."""
+    fork, created, replayed = await services.conversations.fork(caller, conversation_id, body=body, repeat=repeat)
+    response.status_code = 201 if created else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return fork
+
+
+@router.get("/{conversation_id}/verify", responses=problem_responses(401, 403, 404, 422, 503))
+async def verify_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Verification:
+    """Walk the hash chain: hash every turn anew that is not erased, and name the first break."""
+    return await services.conversations.verify(caller, conversation_id)
 
 
 @router.delete("/{conversation_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, StringConstraints
 
 from app.container import Container
 from app.conversations.schemas import IdIn
-from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id
+from app.core.errors import FieldError, Invalid
+from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
 from app.tenancy.schemas import Caller, Repeatable, Scope
 
 _bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer tk_…`.")
@@ -106,6 +107,33 @@ Cursor: TypeAlias = Annotated[
     str | None, Query(max_length=1024, description="`next_cursor` of the page before, with the same filters.")
 ]
 Order: TypeAlias = Literal["asc", "desc"]
+_MAX_NAMED = 500
+_MAX_NAMED_CHARACTERS = 37 * _MAX_NAMED
+
+
+def _named_turns(
+    ids: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAMED_CHARACTERS)]],
+        Query(max_length=_MAX_NAMED, description="1 to 500 turn ids, parted by commas or as several `ids`."),
+    ],
+) -> list[TurnId]:
+    named = [one for some in ids for one in some.split(",")]
+    if len(named) > _MAX_NAMED:
+        problem = FieldError("/ids", f"at most {_MAX_NAMED} ids; erase the rest with another call", "query")
+        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+    parsed: list[TurnId] = []
+    wrong: list[FieldError] = []
+    for index, one in enumerate(named):
+        try:
+            parsed.append(TurnId(parse_id(one)))
+        except ValueError:
+            wrong.append(FieldError(f"/ids/{index}", "an id is a ULID (26 characters) or a UUID", "query"))
+    if wrong:
+        raise Invalid("invalid_request", "The request breaks a rule; nothing was erased.", fields=wrong)
+    return parsed
+
+
+NamedTurns: TypeAlias = Annotated[list[TurnId], Depends(_named_turns)]
 
 
 async def get_repeatable(

@@ -1,18 +1,38 @@
-"""Turns over REST: append and read."""
+"""Turns over REST: append, read, revise, erase."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
-from app.conversations.schemas import Append, AppendResult, Turn
+from app.conversations.schemas import Append, AppendResult, ErasedTurns, Revision, RevisionResult, Turn
 from app.core.paging import Page
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, Cursor, Order, QueryText, Reader, Repeat, Services, TurnPath, Writer
+from app.routers.deps import (
+    ConversationPath,
+    Cursor,
+    NamedTurns,
+    Order,
+    QueryText,
+    Reader,
+    Repeat,
+    Services,
+    TurnPath,
+    Writer,
+)
 from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 
 Position = Annotated[int | None, Query(ge=0, le=2**53)]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a history shows besides live turns."""
+
+    include_superseded: Annotated[bool, Query(description="Superseded versions too, by position, then seq.")] = False
+    include_summaries: Annotated[bool, Query(description="Summaries too; there are none yet.")] = False
 
 
 @router.post(
@@ -44,6 +64,7 @@ async def list_turns(
     conversation_id: ConversationPath,
     caller: Reader,
     services: Services,
+    shown: Annotated[Shown, Depends()],
     after: Annotated[Position, Query(description="Only turns after this position.")] = None,
     before: Annotated[Position, Query(description="Only turns before this position.")] = None,
     actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only what these actors said.")] = None,
@@ -51,7 +72,7 @@ async def list_turns(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Cursor = None,
 ) -> Page[Turn]:
-    """Read the history: live turns in the order of their position."""
+    """Read the history: live turns in the order of their position. Erased ones are tombstones, with `erased_at`."""
     return await services.conversations.history(
         caller,
         conversation_id,
@@ -61,10 +82,53 @@ async def list_turns(
         actors=actors,
         limit=limit,
         cursor=cursor,
+        include_superseded=shown.include_superseded,
     )
+
+
+@router.delete("", responses=problem_responses(401, 403, 404, 422, 503))
+async def erase_turns(
+    conversation_id: ConversationPath, caller: Writer, services: Services, turn_ids: NamedTurns
+) -> ErasedTurns:
+    """Erase what 1 to 500 turns say, all or none, with all that was derived from it. Tombstones keep their place."""
+    return await services.governance.erase_turns(caller, conversation_id, turn_ids=turn_ids)
 
 
 @router.get("/{turn_id}", responses=problem_responses(401, 403, 404, 422, 503))
 async def get_turn(conversation_id: ConversationPath, turn_id: TurnPath, caller: Reader, services: Services) -> Turn:
     """Read one turn."""
     return await services.conversations.turn(caller, conversation_id, turn_id=turn_id)
+
+
+@router.delete("/{turn_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+async def erase_turn(conversation_id: ConversationPath, turn_id: TurnPath, caller: Writer, services: Services) -> None:
+    """Erase what a turn says, with all that was derived from it. A tombstone keeps its place; again changes nothing."""
+    await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id])
+
+
+@router.post(
+    "/{turn_id}/revisions",
+    status_code=201,
+    responses={200: {"model": RevisionResult, "description": "This revision was stored already."}}
+    | problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503),
+)
+async def revise_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Revision,
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> RevisionResult:
+    """Edit a turn or generate it again: a new turn takes its position, and the old one stays as a superseded version.
+
+    With `truncate_after` every live turn after it is superseded too.
+    """
+    result, stored, replayed = await services.conversations.revise(
+        caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat
+    )
+    response.status_code = 201 if stored else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return result

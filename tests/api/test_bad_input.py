@@ -35,6 +35,9 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "update": ("PATCH", "/v1/conversations/{c}", {"title": "fine"}),
     "append": ("POST", "/v1/conversations/{c}/turns", {"turns": [{"role": "user", "content": "fine"}]}),
     "context": ("POST", "/v1/conversations/{c}/context", {"token_budget": 1000}),
+    "search": ("POST", "/v1/conversations/search", {"title": "fine"}),
+    "fork": ("POST", "/v1/conversations/{c}/fork", {"title": "fine"}),
+    "revise": ("POST", "/v1/conversations/{c}/turns/{t}/revisions", {"content": "fine"}),
     "recall": ("POST", "/v1/recall", {"query": "fine"}),
     "recall_in": ("POST", "/v1/conversations/{c}/recall", {"query": "fine"}),
 }
@@ -43,6 +46,9 @@ SCHEMAS = {
     "update": "ConversationUpdate",
     "append": "Append",
     "context": "ContextRequest",
+    "search": "ConversationSearch",
+    "fork": "ForkRequest",
+    "revise": "Revision",
     "recall": "Recall",
     "recall_in": "ConversationRecall",
 }
@@ -85,7 +91,7 @@ class Victim:
 
     async def send_raw(self, operation: str, content: Any, headers: dict[str, str] | None = None) -> httpx.Response:
         method, path, _ = OPERATIONS[operation]
-        path = path.format(c=self.conversation)
+        path = path.format(c=self.conversation, t=self.turn)
         return await self.client.request(method, path, content=content, headers=JSON if headers is None else headers)
 
     async def refused(
@@ -137,6 +143,10 @@ def filled_path(path: str, victim: Victim) -> str:
         key_id=victim.turn,
         tenant_id=format_id(victim.client.tenant_id),
     )
+
+
+def good_query(operation_id: str) -> dict[str, str]:
+    return {"ids": "01BX5ZZKBKACTAV9WEVGEMMVRZ"} if operation_id == "erase_turns" else {}
 
 
 def private_operations() -> Iterator[Any]:
@@ -247,15 +257,17 @@ async def test_every_operation_needs_its_scope(
     victim: Victim, service: Service, method: str, path: str, operation: dict[str, Any]
 ) -> None:
     name = operation["operationId"]
-    writes = name.startswith(("create", "update", "delete", "append"))
+    writes = name.startswith(("create", "update", "delete", "append", "fork", "revise", "erase"))
     text = await key_of(service, victim.client, Scope.READ if writes else Scope.WRITE)
     async with service.client(text) as limited:
-        response = await limited.request(method, filled_path(path, victim), json=good_body(name))
+        query = good_query(name)
+        response = await limited.request(method, filled_path(path, victim), params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
         names = ("conversation_id", "turn_id", "key_id", "tenant_id")
         missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"))
-        await victim.refused(await limited.request(method, missing, json=good_body(name)), 403, "forbidden")
+        response = await limited.request(method, missing, params=query, json=good_body(name))
+        await victim.refused(response, 403, "forbidden")
 
 
 async def test_the_key_may_come_in_a_header_of_its_own(victim: Victim, service: Service) -> None:
@@ -296,11 +308,18 @@ async def test_what_is_not_ones_own_is_not_there(
         turn = (await other.append(conversation, MARK))["turns"][0]["id"]
     if "{" in path:
         response = await victim.client.request(
-            method, path.format(conversation_id=conversation, turn_id=turn), json=good_body(operation["operationId"])
+            method,
+            path.format(conversation_id=conversation, turn_id=turn),
+            params=good_query(operation["operationId"]),
+            json=good_body(operation["operationId"]),
         )
         await victim.refused(response, 404, "not_found")
     if "{turn_id}" in path:
-        response = await victim.client.request(method, path.format(conversation_id=victim.conversation, turn_id=turn))
+        response = await victim.client.request(
+            method,
+            path.format(conversation_id=victim.conversation, turn_id=turn),
+            json=good_body(operation["operationId"]),
+        )
         await victim.refused(response, 404, "not_found")
 
 
@@ -632,6 +651,8 @@ async def test_a_wrong_type_is_refused_and_named(victim: Victim, operation: str,
     base = OPERATIONS[operation][2]
     if at.startswith("/turns/0/content/0"):
         base = {"turns": [{"role": "user", "content": []}]}
+    if operation == "revise" and at.startswith("/content/0"):
+        base = {"content": []}
     if at.startswith("/participants/0/"):
         base = base | {"participants": [{"actor": "a"}]}
     for kind in wrong:

@@ -63,6 +63,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "append_turns": {"turns": [{"role": "user", "content": "written by another"}]},
     "build_context": {"token_budget": 10_000, "semantic_recall": {"k": 5}},
     "recall_in_conversation": {"query": SECRET},
+    "fork_conversation": {"title": "copied"},
+    "revise_turn": {"content": "written by another"},
 }
 
 
@@ -125,6 +127,28 @@ async def lists_only_its_own(two: Two, _name: str) -> None:
         assert page.status_code == 200
         assert {item["id"] for item in page.json()["data"]} <= {two.mine}, params
         assert SECRET not in page.text
+
+
+async def searches_only_its_own(two: Two, _name: str) -> None:
+    for body in ({}, {"title": SECRET}, {"metadata": {"a": SECRET}}, {"owner": "ann"}, {"participant": SECRET}):
+        page = await two.intruder.post("/v1/conversations/search", json=body)
+        assert page.status_code == 200
+        assert {item["id"] for item in page.json()["data"]} <= {two.mine}, body
+        assert SECRET not in page.text
+
+
+async def erases_only_its_own(two: Two, _name: str) -> None:
+    before = await two.owners_view()
+    never = format_id(new_uuid())
+    for conversation in (two.conversation, two.mine):
+        got, expected = [
+            await two.intruder.delete(f"/v1/conversations/{conversation}/turns", params={"ids": [two.my_turn, turn]})
+            for turn in (two.turn, never)
+        ]
+        problem(got, 404, "not_found")
+        assert without_request_id(got) == without_request_id(expected)
+    assert [turn["erased_at"] for turn in await two.intruder.history(two.mine)] == [None]
+    assert await two.owners_view() == before
 
 
 async def recalls_only_its_own(two: Two, _name: str) -> None:
@@ -214,6 +238,12 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "append_turns": refuses_foreign_ids,
     "list_turns": refuses_foreign_ids,
     "get_turn": refuses_foreign_ids,
+    "fork_conversation": refuses_foreign_ids,
+    "verify_conversation": refuses_foreign_ids,
+    "search_conversations": searches_only_its_own,
+    "revise_turn": refuses_foreign_ids,
+    "erase_turn": refuses_foreign_ids,
+    "erase_turns": erases_only_its_own,
     "build_context": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,

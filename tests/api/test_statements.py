@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.conversations import store as conversations_store
+from app.conversations import turn_store
 from app.conversations.schemas import ConversationFilter
 from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
@@ -182,6 +183,9 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_turns", ["turns_live_idx"]),
         ("list_turns_page", ["turns_live_idx"]),
         ("list_neighbours", ["turns_live_idx"]),
+        ("list_versions", ["turns_live_idx", "turns_superseded_idx"]),
+        ("supersede", ["turns_live_idx"]),
+        ("walk", ["turns_tenant_id_conversation_id_seq_key"]),
         ("open_call_ids", ["turns_tool_calls_idx"]),
         ("list_conversations", ["conversations_active_idx"]),
         ("list_conversations_project", ["conversations_project_idx"]),
@@ -203,6 +207,13 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_turns": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=None, **page),
         "list_turns_page": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=45, **page),
         "list_neighbours": lambda tx: conversations_store.list_neighbours(tx, tenant, [(conversation, 5)], 1),
+        "list_versions": lambda tx: turn_store.list_versions(
+            tx, tenant, conversation, before=None, beyond=(5, 5), **page
+        ),
+        "supersede": lambda tx: turn_store.supersede(
+            tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
+        ),
+        "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500),
         "open_call_ids": lambda tx: conversations_store.open_call_ids(tx, tenant, conversation, ["c1"]),
         "list_conversations": lambda tx: conversations_store.list_conversations(
             tx, tenant, where=ConversationFilter(), **listing

@@ -52,7 +52,10 @@ def test_every_list_has_paging() -> None:
     for name, operation in OPERATIONS:
         schema = operation["responses"].get("200", {}).get("content", {}).get("application/json", {}).get("schema", {})
         if "Page" in schema.get("$ref", ""):
-            parameters = {parameter["name"] for parameter in operation["parameters"]}
+            parameters = {parameter["name"] for parameter in operation.get("parameters", [])}
+            if "requestBody" in operation:
+                body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].split("/")[-1]
+                parameters |= set(DOCUMENT["components"]["schemas"][body]["properties"])  # type: ignore[index]
             assert {"limit", "cursor", "order"} <= parameters, name
 
 

@@ -1,0 +1,43 @@
+"""Erases what turns say and leaves tombstones, in the transaction of whoever erases."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.conversations import store, turn_store
+from app.conversations.finding import lock_conversation
+from app.conversations.schemas import ErasedTurns
+from app.core.db import Transaction
+from app.core.errors import FieldError, NotFound
+from app.core.ids import ConversationId, format_id
+from app.tenancy.schemas import Caller
+
+
+async def erase_turns(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[UUID]
+) -> ErasedTurns:
+    """Erase the named turns, all or none; one that is not there is NotFound, naming it. Erased ones stay so."""
+    head = await lock_conversation(caller, tx, conversation_id)
+    wanted = list(dict.fromkeys(turn_ids))
+    rows = await store.find_turns(tx, caller.tenant_id, wanted)
+    missing = [
+        FieldError(f"/ids/{index}", "no turn of this conversation", "query")
+        for index, turn_id in enumerate(turn_ids)
+        if turn_id not in rows or rows[turn_id].conversation_id != conversation_id
+    ]
+    if missing:
+        raise NotFound("not_found", "There is no such turn in this conversation; nothing was erased.", fields=missing)
+    fresh = [turn_id for turn_id in wanted if rows[turn_id].erased_at is None]
+    rev = head.rev
+    if fresh:
+        rev += 1
+        # superseded turns are in no counter any more
+        live = [rows[turn_id] for turn_id in fresh if rows[turn_id].superseded_by is None]
+        tokens = sum(row.content_tokens for row in live)
+        await turn_store.erase(tx, caller.tenant_id, fresh, rev=rev)
+        await turn_store.update_after_erase(tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens)
+    return ErasedTurns(
+        conversation_id=format_id(conversation_id),
+        erased=[format_id(turn_id) for turn_id in fresh],
+        already_erased=[format_id(turn_id) for turn_id in wanted if rows[turn_id].erased_at is not None],
+        rev=rev,
+    )

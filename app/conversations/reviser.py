@@ -1,0 +1,168 @@
+"""Revises turns: a new turn takes the place of an old one, which stays as it was and points to the new.
+
+Hides the order of things that makes a revision safe: defaults come from members of the old turn that never change, and
+whether it is still live is asked again once the head is held.
+"""
+
+from datetime import UTC, datetime
+
+from app.conversations import store, turn_store
+from app.conversations.appender import Appender, check_answers, require_seq, require_unerased, same_turn
+from app.conversations.appending import Incoming, Spot, place_revision
+from app.conversations.drafts import DraftLimits, OldTurn, make_revision
+from app.conversations.finding import get_turn, lock_conversation
+from app.conversations.schemas import Revision, RevisionResult
+from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.views import turn_view
+from app.core.db import Database, Transaction
+from app.core.errors import Conflict, FieldError, NotFound
+from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.formats.schemas import Kind, Role
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.service import Tenancy
+
+_CREATED, _OK = 201, 200
+
+
+class Reviser:
+    """The way of a revision."""
+
+    def __init__(
+        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, appender: Appender, limits: DraftLimits
+    ) -> None:
+        self._database = database
+        self._tenancy = tenancy
+        self._index = index
+        self._appender = appender
+        self._limits = limits
+
+    async def revise(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        body: Revision,
+        repeat: Repeatable | None,
+    ) -> tuple[RevisionResult, bool, bool]:
+        """Let a new turn take a live one's place; says whether it was stored now, and whether it is a replay by key."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+                if replay is not None:
+                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+            old = await get_turn(caller, tx, conversation_id, turn_id)
+        inherited = OldTurn(old.id, Role(old.role), Kind(old.kind), old.actor)
+        draft = make_revision(inherited, body, limits=self._limits, now=datetime.now(UTC))
+        [item] = await self._appender.work_out([draft])
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.claim(caller, tx, request=repeat)
+                if replay is not None:
+                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+            row, gone, stored = await self._store(caller, tx, conversation_id, turn_id, item, body)
+            if repeat is not None:
+                status = _CREATED if stored else _OK
+                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+        return _result(row, gone), stored, False
+
+    async def _store(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        item: Incoming,
+        body: Revision,
+    ) -> tuple[TurnRow, int, bool]:
+        head = await lock_conversation(caller, tx, conversation_id)
+        known = await self._known(caller, tx, conversation_id, item)
+        if known is not None:
+            return known, await self._superseded_by(caller, tx, known), False
+        old = await get_turn(caller, tx, conversation_id, turn_id)
+        if old.superseded_by is not None:
+            raise Conflict(
+                "already_superseded",
+                "The turn has been superseded; revise the one that stands in its place.",
+                extra={"superseded_by": format_id(old.superseded_by)},
+            )
+        position = old.position or 0
+        require_seq(head, body.expected_seq)
+        await check_answers(caller, tx, conversation_id, [item], root="", before=position)
+        new_id = item.draft.id or new_uuid()
+        index_position, session = await self._index_place(caller, tx, head, old)
+        gone = await turn_store.supersede(
+            tx,
+            caller.tenant_id,
+            conversation_id,
+            position=position,
+            and_after=body.truncate_after,
+            by=new_id,
+            rev=head.rev + 1,
+        )
+        spot = Spot(
+            position=position,
+            index_position=index_position,
+            session=session,
+            is_last=body.truncate_after or index_position >= head.turn_count,
+            gone_turns=len(gone),
+            gone_tokens=sum(tokens for _, tokens in gone),
+        )
+        placed = place_revision(head, item, turn_id=new_id, spot=spot)
+        await self._index.retire(caller, tx, entry_ids=[one for one, _ in gone])
+        await self._appender.write(caller, tx, head, placed, [item.draft])
+        return placed.rows[0], len(gone), True
+
+    async def _known(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, item: Incoming
+    ) -> TurnRow | None:
+        """The turn that this very revision made before; another turn under its id is a Conflict."""
+        if item.draft.id is None:
+            return None
+        row = (await store.find_turns(tx, caller.tenant_id, [item.draft.id])).get(item.draft.id)
+        if row is None:
+            return None
+        require_unerased(row, conversation_id, "/id")
+        if not same_turn(row, item.draft, conversation_id):
+            raise Conflict(
+                "turn_id_conflict",
+                "The turn id is taken by another turn; nothing was stored.",
+                fields=[FieldError("/id", "a turn of this id has another body, or is of another conversation")],
+            )
+        return row
+
+    async def _index_place(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, old: TurnRow
+    ) -> tuple[int, int]:
+        """Where the index has the old turn: its place among the live turns, and its session."""
+        conversation_id = ConversationId(head.id)
+        found = await self._index.place_of(caller, tx, entry_id=old.id)
+        if found is not None:
+            return found
+        # what is not in the index (erased, or an instruction) has the session of what stands beside it
+        position = 1 + await turn_store.count_live_before(tx, caller.tenant_id, conversation_id, old.position or 0)
+        session = await self._index.session_around(caller, tx, conversation_id=conversation_id, position=position)
+        return position, session or head.session
+
+    async def _superseded_by(self, caller: Caller, tx: Transaction, row: TurnRow) -> int:
+        return await turn_store.count_superseded_by(
+            tx, caller.tenant_id, ConversationId(row.conversation_id), by=row.id, position=row.position or 0
+        )
+
+    async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> RevisionResult:
+        row = (await store.find_turns(tx, caller.tenant_id, replay.result_ids)).get(replay.result_ids[0])
+        if row is None:
+            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+        return _result(row, await self._superseded_by(caller, tx, row))
+
+
+def _result(row: TurnRow, superseded: int) -> RevisionResult:
+    return RevisionResult(
+        conversation_id=format_id(row.conversation_id),
+        turn=turn_view(row),
+        superseded_count=superseded,
+        seq=row.seq or 0,
+        rev=row.rev,
+        head_hash=(row.chain_hash or b"").hex(),
+    )

@@ -1,0 +1,187 @@
+"""Queries on turns that change, or are walked, after they were appended. Each names the tenant.
+
+Whoever changes turns holds the conversation's head: what is read here stays true until the commit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from uuid import UUID
+
+from app.conversations.store import TurnRow
+from app.core.db import Transaction
+from app.core.ids import ConversationId, TenantId
+
+_COLUMNS = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
+_LIVE = "t.status = 'committed' and t.superseded_by is null"
+_SUPERSEDED = "t.status = 'committed' and t.superseded_by is not null"
+
+
+async def supersede(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    position: int,
+    and_after: bool,
+    by: UUID,
+    rev: int,
+) -> list[tuple[UUID, int]]:
+    """Let the live turn at a position be superseded, and those after it; gives id and tokens of each that was."""
+    rows = await tx.fetch(
+        f"""
+        update turns t set superseded_by = $4, rev = $5
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position {">=" if and_after else "="} $3
+        returning t.id, t.content_tokens
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+        by,
+        rev,
+    )
+    return [(row["id"], row["content_tokens"]) for row in rows]
+
+
+async def count_superseded_by(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, by: UUID, position: int
+) -> int:
+    """How many turns a revision at `position` superseded."""
+    row = await tx.fetchrow(
+        f"""
+        select count(*) as count from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_SUPERSEDED} and t.position >= $3
+          and t.superseded_by = $4
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+        by,
+    )
+    return 0 if row is None else int(row["count"])
+
+
+async def count_live_before(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
+) -> int:
+    """How many live turns stand before a position."""
+    row = await tx.fetchrow(
+        f"""
+        select count(*) as count from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position < $3
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+    )
+    return 0 if row is None else int(row["count"])
+
+
+async def list_versions(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    newest_first: bool,
+    after: int | None,
+    before: int | None,
+    beyond: tuple[int, int] | None,
+    actors: Sequence[str] | None,
+    limit: int,
+) -> list[TurnRow]:
+    """All committed turns, superseded ones too, by position and then seq; `beyond` is the (position, seq) of a cursor.
+
+    Live and superseded turns are two ordered reads merged, so that neither is ever sorted as a whole.
+    """
+    args: list[object] = [tenant_id, conversation_id]
+    direction, further = ("desc", "<") if newest_first else ("asc", ">")
+    conditions = ["t.tenant_id = $1", "t.conversation_id = $2"]
+    for bound, side in ((after, ">"), (before, "<")):
+        if bound is not None:
+            args.append(bound)
+            conditions.append(f"t.position {side} ${len(args)}")
+    if beyond is not None:
+        args.extend(beyond)
+        conditions.append(f"(t.position, t.seq) {further} (${len(args) - 1}, ${len(args)})")
+    if actors is not None:
+        args.append(actors)
+        conditions.append(f"t.actor = any(${len(args)}::text[])")
+    args.append(limit)
+    order = f"order by t.position {direction}, t.seq {direction} limit ${len(args)}"
+    sides = " union all ".join(
+        f"(select {_COLUMNS} from turns t where {' and '.join(conditions)} and {some} {order})"  # noqa: S608
+        for some in (_LIVE, _SUPERSEDED)
+    )
+    rows = await tx.fetch(f"select {_COLUMNS} from ({sides}) t {order}", *args)  # noqa: S608
+    return [TurnRow(*row.values()) for row in rows]
+
+
+async def walk(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: int, through: int, limit: int
+) -> list[TurnRow]:
+    """Turns in the order of their seq, `after` exclusive and `through` inclusive."""
+    rows = await tx.fetch(
+        f"""
+        select {_COLUMNS} from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 and t.seq <= $4
+        order by t.seq limit $5
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        after,
+        through,
+        limit,
+    )
+    return [TurnRow(*row.values()) for row in rows]
+
+
+async def find_by_seq(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
+) -> TurnRow | None:
+    """The turn of this seq."""
+    rows = await walk(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1)
+    return rows[0] if rows else None
+
+
+async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, rev: int) -> int:
+    """Leave tombstones: everything that was said is gone, with the salt, so the hash tells nothing of it."""
+    return await tx.execute(
+        """
+        update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
+            model = null, adapter = null, metadata = null, salt = null, content_tokens = 0, index_state = 'none',
+            erased_at = date_trunc('milliseconds', clock_timestamp()), rev = $3
+        where tenant_id = $1 and id = any($2::uuid[])
+        """,
+        tenant_id,
+        turn_ids,
+        rev,
+    )
+
+
+async def update_after_erase(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int, tokens: int
+) -> None:
+    """The counters of a locked head from which `tokens` went."""
+    await tx.execute(
+        """
+        update conversation_heads set rev = $3, token_count = token_count - $4,
+            updated_at = greatest(updated_at, date_trunc('milliseconds', clock_timestamp()))
+        where tenant_id = $1 and conversation_id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        rev,
+        tokens,
+    )
+
+
+async def mark_fork(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, parent: UUID, chain_start: bytes
+) -> None:
+    """Say where a conversation was forked from, and where its chain starts."""
+    await tx.execute(
+        "update conversations set forked_from = $3, chain_start = $4 where tenant_id = $1 and id = $2",
+        tenant_id,
+        conversation_id,
+        parent,
+        chain_start,
+    )

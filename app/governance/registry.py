@@ -1,0 +1,49 @@
+"""What belongs to a conversation or to a turn: every table that holds something of either, and how it goes.
+
+A table with tenants' rows stands here or in `NOT_OF_CONVERSATIONS`; a test holds both against the database.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """One table. `of_conversation` and `of_turn` are conditions that find its rows of a conversation or a turn ($2).
+
+    `on_erase`: what happens to a row when its turn is erased (`tombstone`: only what was said goes; `kept`: it says
+    nothing of a turn's content). Deleting a conversation deletes its rows everywhere. `export`: the member of an export
+    that holds it; None where it is made again from the rest.
+    """
+
+    owner: Literal["conversations", "index"]
+    of_conversation: str
+    of_turn: str | None
+    on_erase: Literal["tombstone", "delete", "kept"]
+    export: str | None
+
+
+REGISTRY: Final[Mapping[str, Belonging]] = MappingProxyType(
+    {
+        "conversations": Belonging("conversations", "id = $2", None, "kept", "conversation"),
+        "conversation_heads": Belonging("conversations", "conversation_id = $2", None, "kept", "conversation"),
+        "turns": Belonging("conversations", "conversation_id = $2", "id = $2", "tombstone", "turn"),
+        "index_entries": Belonging("index", "conversation_id = $2", "entry_id = $2", "delete", None),
+        "vectors": Belonging(
+            "index",
+            "entry_id in (select e.entry_id from index_entries e where e.tenant_id = $1 and e.conversation_id = $2)",
+            "entry_id = $2",
+            "delete",
+            None,
+        ),
+    }
+)
+NOT_OF_CONVERSATIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "tenants": "the tenant itself",
+        "api_keys": "who may ask",
+        "idempotency_records": "HMACs and ids of what a request made, no content; swept after a day",
+    }
+)

@@ -1,0 +1,241 @@
+"""Erasing turns: what was said is gone everywhere, a tombstone keeps the place and the chain."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.core.ids import format_id, new_uuid, parse_id
+from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
+from tests.support.api import Client, Service, problem
+
+ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+SECRET = "quokkasecret"
+RICH = {
+    "role": "assistant",
+    "actor": "helper",
+    "content": f"{SECRET} content",
+    "tool_calls": [{"id": f"{SECRET}-call", "name": SECRET, "arguments": {"a": SECRET}}],
+    "usage": {"note": SECRET},
+    "model": SECRET,
+    "adapter": SECRET,
+    "metadata": {SECRET: SECRET},
+}
+
+
+async def dump(service: Service, client: Client) -> str:
+    """Everything the database holds of a tenant, as text."""
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        return "\n".join(
+            [
+                str(row[0])
+                for table in [*REGISTRY, *NOT_OF_CONVERSATIONS]
+                for row in await connection.fetch(
+                    f"select t::text from {table} t where tenant_id = $1",  # noqa: S608
+                    client.tenant_id,
+                )
+            ]
+        )
+    finally:
+        await connection.close()
+
+
+async def started(client: Client, *turns: Any) -> tuple[str, list[str]]:
+    conversation = await client.conversation()
+    return conversation, [turn["id"] for turn in (await client.append(conversation, *turns))["turns"]]
+
+
+async def test_an_erased_turn_is_a_tombstone_that_keeps_its_place_and_hashes(client: Client) -> None:
+    conversation, ids = await started(client, "one", RICH, "three")
+    path = f"/v1/conversations/{conversation}/turns/{ids[1]}"
+    before = (await client.get(path)).json()
+    assert (await client.delete(path)).status_code == 204
+    after = (await client.get(path)).json()
+    assert after["erased_at"] is not None
+    gone = {"content": None, "tool_calls": [], "usage": None, "model": None, "adapter": None, "metadata": {}}
+    assert after == before | gone | {
+        "content_tokens": 0, "index_state": "none", "rev": 2, "erased_at": after["erased_at"],
+    }  # fmt: skip
+    history = await client.history(conversation)
+    assert [turn["content"] for turn in history] == ["one", None, "three"]
+    head = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert (head["last_seq"], head["turn_count"], head["rev"]) == (3, 3, 2)
+    assert head["token_count"] == sum(turn["content_tokens"] for turn in history)
+    found = (await client.get(f"/v1/conversations/{conversation}/verify")).json()
+    assert (found["valid"], found["verified_content"], found["erased"]) == (True, 2, 1)
+
+
+async def test_nothing_of_the_text_is_left_in_the_database(client: Client, service: Service) -> None:
+    conversation, ids = await started(client, "one", RICH)
+    tool = {"role": "tool", "tool_call_id": f"{SECRET}-call", "content": SECRET}
+    answer = (await client.append(conversation, tool))["turns"][0]["id"]
+    path = f"/v1/conversations/{conversation}/turns"
+    revised = await client.post(f"{path}/{ids[1]}/revisions", json={"content": f"{SECRET} again"})
+    everything = await dump(service, client)
+    assert SECRET in everything
+    assert SECRET[:8] in everything
+    ids = [ids[1], answer, revised.json()["turn"]["id"]]
+    assert (await client.delete(path, params={"ids": ",".join(ids)})).json()["erased"] == ids
+    assert SECRET[:8] not in await dump(service, client)
+    assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"]
+
+
+async def test_recall_and_context_forget_an_erased_turn_at_once(client: Client) -> None:
+    conversation, ids = await started(client, "the parrot is green", "tea is hot", "rain falls")
+    await client.delete(f"/v1/conversations/{conversation}/turns/{ids[0]}")
+    for mode in ("text", "vector", "hybrid"):
+        for scope in (conversation, None):
+            hits = await client.recall(scope, "green parrot", mode=mode, neighbours=2)
+            shown = {hit["id"] for hit in hits} | {turn["id"] for hit in hits for turn in hit["neighbours"]}
+            assert ids[0] not in shown
+    context = await client.context(conversation, 1000, semantic_recall={"k": 5})
+    assert context["included"]["turn_ids"] == ids[1:]
+
+
+async def test_erasing_again_changes_nothing(client: Client) -> None:
+    conversation, ids = await started(client, "one", "two")
+    path = f"/v1/conversations/{conversation}/turns"
+    first = (await client.delete(path, params={"ids": [ids[0]]})).json()
+    assert first == {"conversation_id": conversation, "erased": [ids[0]], "already_erased": [], "rev": 2}
+    turn = (await client.get(f"{path}/{ids[0]}")).json()
+    assert (await client.delete(f"{path}/{ids[0]}")).status_code == 204
+    assert (await client.get(f"{path}/{ids[0]}")).json() == turn
+    both = (await client.delete(path, params={"ids": f"{ids[0]},{ids[1]},{ids[1]}"})).json()
+    assert both == {"conversation_id": conversation, "erased": [ids[1]], "already_erased": [ids[0]], "rev": 3}
+
+
+async def test_only_the_named_version_is_erased(client: Client) -> None:
+    conversation, ids = await started(client, "first words")
+    path = f"/v1/conversations/{conversation}/turns"
+    new = (await client.post(f"{path}/{ids[0]}/revisions", json={"content": "second words"})).json()["turn"]
+    before = (await client.get(f"/v1/conversations/{conversation}")).json()
+    await client.delete(f"{path}/{ids[0]}")
+    versions = await client.history(conversation, include_superseded=True)
+    assert [(turn["id"], turn["content"]) for turn in versions] == [(ids[0], None), (new["id"], "second words")]
+    after = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert (after["token_count"], after["turn_count"]) == (before["token_count"], before["turn_count"])
+    assert [hit["id"] for hit in await client.recall(conversation, "words")] == [new["id"]]
+
+
+async def test_a_tombstone_may_be_revised(client: Client) -> None:
+    conversation, ids = await started(client, "one", "two", "three")
+    path = f"/v1/conversations/{conversation}/turns"
+    await client.delete(f"{path}/{ids[1]}")
+    await client.post(f"{path}/{ids[1]}/revisions", json={"content": "zwei"})
+    assert [turn["content"] for turn in await client.history(conversation)] == ["one", "zwei", "three"]
+    hits = await client.recall(conversation, "zwei", mode="text", neighbours=1)
+    assert [turn["content"] for turn in hits[0]["neighbours"]] == ["one", "three"]
+    assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"]
+
+
+async def test_a_retry_does_not_bring_an_erased_turn_back(client: Client) -> None:
+    conversation = await client.conversation()
+    path = f"/v1/conversations/{conversation}/turns"
+    body = {"turns": [{"id": ULID, "role": "user", "content": SECRET}]}
+    headers = {"Idempotency-Key": "k"}
+    await client.post(path, json=body, headers=headers)
+    await client.delete(f"{path}/{ULID}")
+    problem(await client.post(path, json=body), 409, "turn_erased", "/turns/0/id")
+    replayed = await client.post(path, json=body, headers=headers)
+    assert (replayed.status_code, replayed.json()["turns"][0]["content"]) == (201, None)
+    fresh = {"turns": [{"id": format_id(new_uuid()), "role": "user", "content": "x"}, *body["turns"]]}
+    problem(await client.post(path, json=fresh), 409, "turn_erased", "/turns/1/id")
+    again = {"id": ULID, "content": SECRET}
+    two = (await client.append(conversation, "two"))["turns"][0]["id"]
+    problem(await client.post(f"{path}/{two}/revisions", json=again), 409, "turn_erased", "/id")
+    elsewhere = await client.conversation()
+    other = f"/v1/conversations/{elsewhere}/turns"
+    problem(await client.post(other, json=body), 409, "turn_id_conflict", "/turns/0/id")
+    assert [turn["content"] for turn in await client.history(conversation)] == [None, "two"]
+
+
+async def test_what_is_not_there_is_named_and_nothing_is_erased(client: Client) -> None:
+    conversation, ids = await started(client, "one", "two")
+    _, elsewhere = await started(client, "other")
+    path = f"/v1/conversations/{conversation}/turns"
+    answer = await client.delete(path, params={"ids": [ids[0], elsewhere[0], ids[1], ULID]})
+    body = problem(answer, 404, "not_found")
+    assert [error["pointer"] for error in body["errors"]] == ["/ids/1", "/ids/3"]
+    assert [turn["erased_at"] for turn in await client.history(conversation)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("ids", "pointer"),
+    [("", "/ids/0"), ("nonsense", "/ids/0"), (f"{ULID},", "/ids/1"), (f"{ULID},x,{ULID},", "/ids/1"), (None, "/ids")],
+)
+async def test_malformed_ids_are_named(client: Client, ids: str | None, pointer: str) -> None:
+    conversation, _ = await started(client, "one")
+    answer = await client.delete(f"/v1/conversations/{conversation}/turns", params={} if ids is None else {"ids": ids})
+    problem(answer, 422, "invalid_request", pointer)
+
+
+async def test_five_hundred_are_erased_at_once_and_more_are_refused(client: Client) -> None:
+    conversation = await client.conversation()
+    ids = [turn["id"] for turn in (await client.append(conversation, *[f"turn {n}" for n in range(500)]))["turns"]]
+    path = f"/v1/conversations/{conversation}/turns"
+    problem(await client.delete(path, params={"ids": ",".join([*ids, ULID])}), 422, "invalid_request", "/ids")
+    assert len((await client.delete(path, params={"ids": ",".join(ids)})).json()["erased"]) == 500
+    assert await client.recall(conversation, "turn") == []
+
+
+async def test_concurrent_erases_take_effect_once(client: Client) -> None:
+    conversation, ids = await started(client, "one", "two")
+    path = f"/v1/conversations/{conversation}/turns"
+    answers = await asyncio.gather(*(client.delete(path, params={"ids": ids}) for _ in range(8)))
+    assert sorted(len(answer.json()["erased"]) for answer in answers) == [0] * 7 + [2]
+    head = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert (head["token_count"], head["rev"]) == (0, 2)
+
+
+# the registry
+
+
+async def test_every_table_with_tenants_rows_is_in_the_registry_or_said_not_to_belong(service: Service) -> None:
+    connection = await asyncpg.connect(service.database.superuser)
+    rows = await connection.fetch(
+        """
+        select c.relname, array(
+            select a2.attname::text from pg_attribute a2 where a2.attrelid = c.oid and a2.attnum > 0
+        ) as columns
+        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
+        where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace and not c.relispartition
+        """
+    )
+    await connection.close()
+    tables = {row["relname"]: set(row["columns"]) for row in rows}
+    assert not set(REGISTRY) & set(NOT_OF_CONVERSATIONS)
+    assert set(tables) == set(REGISTRY) | set(NOT_OF_CONVERSATIONS), "say in app/governance/registry.py how it goes"
+    for table in NOT_OF_CONVERSATIONS:
+        assert not tables[table] & {"conversation_id", "turn_id", "entry_id"}, table
+
+
+async def count(connection: "asyncpg.Connection[asyncpg.Record]", table: str, where: str, *args: object) -> int:
+    return await connection.fetchval(f"select count(*) from {table} where tenant_id = $1 and {where}", *args)  # noqa: S608
+
+
+async def test_deleting_and_erasing_do_what_the_registry_says(client: Client, service: Service) -> None:
+    conversation, ids = await started(client, "one", "two")
+    connection = await asyncpg.connect(service.database.superuser)
+    tenant, own, turn = client.tenant_id, parse_id(conversation), parse_id(ids[0])
+    for table, belongs in REGISTRY.items():
+        assert await count(connection, table, belongs.of_conversation, tenant, own), f"{table}: fill it above"
+    await client.delete(f"/v1/conversations/{conversation}/turns/{ids[0]}")
+    for table, belongs in REGISTRY.items():
+        if belongs.of_turn is not None:
+            left = await count(connection, table, belongs.of_turn, tenant, turn)
+            assert left == (0 if belongs.on_erase == "delete" else 1), table
+    # what entries held is gone with them, so vectors are counted by the tenant
+    await client.delete(f"/v1/conversations/{conversation}")
+    for table in REGISTRY:
+        assert await count(connection, table, "true", tenant) == 0, table
+    await connection.close()
+
+
+async def test_a_deletion_counts_every_table_of_the_registry(client: Client, service: Service) -> None:
+    conversation, _ = await started(client, "one", "two")
+    caller = await service.container.tenancy.authenticate(client.key)
+    counts = await service.container.governance.delete_conversation(caller, parse_id(conversation))  # type: ignore[arg-type]
+    assert counts == {"vectors": 2, "index_entries": 2, "turns": 2, "conversation_heads": 1, "conversations": 1}
+    assert set(counts) == set(REGISTRY)

@@ -1,0 +1,401 @@
+"""Random operations on conversations, held against a small model of the rules.
+
+The model knows the contract and nothing of the code: turns with a position and a successor, a counter of changes, a
+hash chain. After each sequence everything that the API tells of a conversation must be what the model says. Operations
+sent at the same moment are put in order by the `rev` that each answer carries. A sequence follows from seed and number.
+"""
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.support.api import Client
+
+SHARED_WORD = "quokka"
+MOST_OPERATIONS = 18
+
+
+@dataclass
+class ModelTurn:
+    """One turn as the rules have it."""
+
+    id: str
+    seq: int
+    position: int
+    rev: int
+    role: str
+    text: str | None
+    tokens: int
+    supersedes: str | None = None
+    superseded_by: str | None = None
+    origin: str | None = None
+    call: str | None = None
+    answers: str | None = None
+    erased: bool = False
+
+    @property
+    def live(self) -> bool:
+        return self.superseded_by is None
+
+
+@dataclass
+class ModelConversation:
+    """One conversation as the rules have it, and where its chain starts."""
+
+    id: str
+    start: str = "0" * 64
+    rev: int = 0
+    turns: list[ModelTurn] = field(default_factory=list)
+    parent: str | None = None
+
+    def turn(self, turn_id: str) -> ModelTurn:
+        return next(turn for turn in self.turns if turn.id == turn_id)
+
+    def history(self) -> list[ModelTurn]:
+        return sorted((turn for turn in self.turns if turn.live), key=lambda turn: turn.position)
+
+    def versions(self) -> list[ModelTurn]:
+        return sorted(self.turns, key=lambda turn: (turn.position, turn.seq))
+
+    def recalled(self) -> set[str]:
+        return {turn.id for turn in self.turns if turn.live and not turn.erased and turn.role != "system"}
+
+    def has_call(self, call: str | None, before: int) -> bool:
+        return any(turn.call == call and turn.position < before for turn in self.history() if not turn.erased)
+
+    def shown(self) -> set[str]:
+        """What a context shows: everything live, results only behind a call that is shown, the first one only."""
+        shown: set[str] = set()
+        answered: set[str] = set()
+        for turn in self.history():
+            if turn.erased:
+                continue
+            if turn.answers is not None:
+                if turn.answers in answered or not self.has_call(turn.answers, turn.position):
+                    continue
+                answered.add(turn.answers)
+            shown.add(turn.id)
+        return shown
+
+    # what operations do
+
+    def append(self, given: list[dict[str, Any]], answer: dict[str, Any]) -> None:
+        self.rev += 1
+        for body, stored in zip(given, answer["turns"], strict=True):
+            seq = len(self.turns) + 1
+            self.turns.append(_turn(body, stored, seq=seq, position=seq, rev=self.rev))
+
+    def revise(self, old_id: str, body: dict[str, Any], answer: dict[str, Any]) -> None:
+        self.rev += 1
+        old, seq = self.turn(old_id), len(self.turns) + 1
+        assert old.live, "a superseded turn was superseded again"
+        new = _turn({"role": old.role} | body, answer["turn"], seq=seq, position=old.position, rev=self.rev)
+        new.supersedes = old_id
+        gone = [old]
+        if body.get("truncate_after"):
+            gone += [turn for turn in self.turns if turn.live and turn.position > old.position]
+        for turn in gone:
+            turn.superseded_by, turn.rev = new.id, self.rev
+        assert answer["superseded_count"] == len(gone)
+        self.turns.append(new)
+
+    def erase(self, ids: list[str]) -> None:
+        fresh = [turn for turn in self.turns if turn.id in ids and not turn.erased]
+        self.rev += bool(fresh)
+        for turn in fresh:
+            turn.erased, turn.text, turn.tokens, turn.rev = True, None, 0, self.rev
+            turn.call = turn.answers = None
+
+    def fork(self, through: str | None) -> list[ModelTurn]:
+        last = None if through is None else self.turn(through).position
+        return [turn for turn in self.history() if not turn.erased and (last is None or turn.position <= last)]
+
+
+def _turn(body: dict[str, Any], stored: dict[str, Any], *, seq: int, position: int, rev: int) -> ModelTurn:
+    calls = body.get("tool_calls")
+    return ModelTurn(
+        stored["id"], seq, position, rev, body["role"], body["content"], stored["content_tokens"],
+        call=calls[0]["id"] if calls else None, answers=body.get("tool_call_id"),
+    )  # fmt: skip
+
+
+@dataclass
+class Done:
+    """One operation with its answer: on what, and how the model follows it."""
+
+    name: str
+    conversation: str
+    answer: httpx.Response
+    apply: Callable[[ModelConversation], None]
+    may_fail: Callable[[ModelConversation, httpx.Response], bool]
+    through: str | None = None
+
+
+Operation = Callable[[], Awaitable[Done]]
+
+
+class Walk:
+    """One sequence."""
+
+    def __init__(self, client: Client, seed: int, number: int) -> None:
+        self.client = client
+        self.chance = random.Random(f"{seed}:{number}")  # noqa: S311 - repeatable on purpose
+        self.model: dict[str, ModelConversation] = {}
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.counts: Counter[str] = Counter()
+        self.words = 0
+
+    async def run(self) -> None:
+        first = await self.client.conversation()
+        self.model[first] = ModelConversation(first)
+        await self.step([self.append(first)])
+        for _ in range(self.chance.randint(4, MOST_OPERATIONS)):
+            if not self.model:
+                break
+            conversation = self.chance.choice(sorted(self.model))
+            if self.chance.random() < 0.3:
+                together = [self.pick(conversation) for _ in range(self.chance.randint(2, 4))]
+                await self.step(together)
+            else:
+                await self.step([self.pick(conversation)])
+        for conversation in sorted(self.model):
+            await check(self.client, self.model[conversation])
+
+    def pick(self, conversation: str) -> Operation:
+        if not self.model[conversation].turns:  # a fork of tombstones alone
+            return self.append(conversation)
+        name = self.chance.choices(
+            ["append", "revise", "erase", "fork", "retry", "delete"], weights=[8, 8, 4, 2, 2, 0.4]
+        )[0]
+        return getattr(self, name)(conversation)
+
+    async def step(self, operations: list[Operation]) -> None:
+        """Send operations at the same moment, and let the model follow in the order of their rev."""
+        done = await asyncio.gather(*(operation() for operation in operations))
+        deleted = [one for one in done if one.name == "delete"]
+        ordered = sorted(
+            (one for one in done if one.answer.status_code in {200, 201} and one.name != "fork"),
+            # what found everything erased already comes after whoever erased it
+            key=lambda one: (one.answer.json()["rev"], one.answer.json().get("erased") == []),
+        )
+        conversation = self.model[done[0].conversation]
+        moments = [deepcopy(conversation)]
+        for one in ordered:
+            self.counts[one.name] += 1
+            one.apply(conversation)
+            moments.append(deepcopy(conversation))
+        for one in done:
+            if one.answer.status_code in {200, 201, 204}:
+                continue
+            self.counts[f"{one.name} refused"] += 1
+            excused = bool(deleted) and one.answer.status_code == 404
+            assert excused or any(one.may_fail(moment, one.answer) for moment in moments), (one.name, one.answer.text)
+        for one in done:
+            if one.name == "fork" and one.answer.status_code == 201:
+                self.counts["fork"] += 1
+                await self.follow_fork(one, moments)
+        if deleted:
+            self.counts["delete"] += 1
+            del self.model[conversation.id]
+            answer = await self.client.get(f"/v1/conversations/{conversation.id}")
+            assert answer.status_code == 404
+
+    # operations
+
+    def text(self) -> str:
+        self.words += 1
+        return f"{SHARED_WORD} w{self.words}"
+
+    def append(self, conversation: str) -> Operation:
+        turns: list[dict[str, Any]] = []
+        for _ in range(self.chance.randint(1, 3)):
+            role = self.chance.choices(["user", "assistant", "system"], weights=[5, 5, 1])[0]
+            turns.append({"role": role, "content": self.text()})
+        if self.chance.random() < 0.3:
+            call = f"call{self.words}"
+            calls = [{"id": call, "name": "look", "arguments": "{}"}]
+            turns += [
+                {"role": "assistant", "content": self.text(), "tool_calls": calls},
+                {"role": "tool", "content": self.text(), "tool_call_id": call},
+            ]
+        if self.chance.random() < 0.3:
+            turns[0]["id"] = f"01ARZ3NDEK{self.chance.getrandbits(64):016X}"
+            self.sent.append((conversation, deepcopy(turns[0])))
+
+        async def send() -> Done:
+            answer = await self.client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns})
+            return Done("append", conversation, answer, lambda c: c.append(turns, answer.json()), _never)
+
+        return send
+
+    def revise(self, conversation: str) -> Operation:
+        old = self.chance.choice(self.model[conversation].turns)
+        body: dict[str, Any] = {"content": self.text(), "truncate_after": self.chance.random() < 0.2}
+        # a tool turn has to answer something; a tombstone does not say any more what
+        answers = old.answers or "call0"
+        if old.role == "tool":
+            body["tool_call_id"] = answers
+
+        def may_fail(moment: ModelConversation, answer: httpx.Response) -> bool:
+            now = moment.turn(old.id)
+            if answer.json()["code"] == "already_superseded":
+                return answer.json()["superseded_by"] == now.superseded_by
+            return answer.json()["code"] == "tool_call_unknown" and not moment.has_call(answers, now.position)
+
+        async def send() -> Done:
+            path = f"/v1/conversations/{conversation}/turns/{old.id}/revisions"
+            answer = await self.client.post(path, json=body)
+            return Done("revise", conversation, answer, lambda c: c.revise(old.id, body, answer.json()), may_fail)
+
+        return send
+
+    def erase(self, conversation: str) -> Operation:
+        turns = self.model[conversation].turns
+        ids = [turn.id for turn in self.chance.sample(turns, min(len(turns), self.chance.randint(1, 3)))]
+
+        async def send() -> Done:
+            answer = await self.client.delete(f"/v1/conversations/{conversation}/turns", params={"ids": ids})
+            return Done("erase", conversation, answer, lambda c: c.erase(ids), _never)
+
+        return send
+
+    def retry(self, conversation: str) -> Operation:
+        own = [turn for where, turn in self.sent if where == conversation]
+        stored = {turn.id for turn in self.model[conversation].turns}
+        own = [turn for turn in own if turn["id"] in stored]
+        if not own:
+            return self.append(conversation)
+        turn = self.chance.choice(own)
+
+        def may_fail(moment: ModelConversation, answer: httpx.Response) -> bool:
+            return answer.json()["code"] == "turn_erased" and moment.turn(turn["id"]).erased
+
+        async def send() -> Done:
+            answer = await self.client.post(f"/v1/conversations/{conversation}/turns", json={"turns": [turn]})
+            assert answer.status_code != 201, "a turn was stored twice"
+            return Done("retry", conversation, answer, lambda _: None, may_fail)
+
+        return send
+
+    def delete(self, conversation: str) -> Operation:
+        async def send() -> Done:
+            answer = await self.client.delete(f"/v1/conversations/{conversation}")
+            return Done("delete", conversation, answer, lambda _: None, _never)
+
+        return send
+
+    def fork(self, conversation: str) -> Operation:
+        through = None
+        if self.chance.random() < 0.6:
+            through = self.chance.choice(self.model[conversation].turns).id
+        body = {} if through is None else {"through": through}
+
+        def may_fail(moment: ModelConversation, answer: httpx.Response) -> bool:
+            return answer.json()["code"] == "already_superseded" and not moment.turn(through or "").live
+
+        async def send() -> Done:
+            answer = await self.client.post(f"/v1/conversations/{conversation}/fork", json=body)
+            return Done("fork", conversation, answer, lambda _: None, may_fail, through)
+
+        return send
+
+    async def follow_fork(self, one: Done, moments: list[ModelConversation]) -> None:
+        """A fork is its parent at one of these moments."""
+        through, made = one.through, one.answer.json()
+        copies = await self.client.history(made["id"], include_superseded=True)
+        fork = ModelConversation(made["id"], rev=int(bool(copies)), parent=one.conversation)
+        for seq, copy in enumerate(copies, start=1):
+            tokens = copy["content_tokens"]
+            fork.turns.append(
+                ModelTurn(copy["id"], seq, seq, 1, copy["role"], copy["content"], tokens, origin=copy["origin_turn_id"])
+            )
+        for moment in moments:
+            if through is not None and not moment.turn(through).live:
+                continue
+            originals = moment.fork(through)
+            told = [(turn.id, turn.text, turn.role) for turn in originals]
+            if told == [(turn.origin, turn.text, turn.role) for turn in fork.turns]:
+                for turn, original in zip(fork.turns, originals, strict=True):
+                    turn.call, turn.answers = original.call, original.answers
+                break
+        else:
+            raise AssertionError("a fork is its parent at no moment")
+        parent = await self.client.get(f"/v1/conversations/{one.conversation}/turns/{through}") if through else None
+        if parent is not None and parent.status_code == 200:
+            fork.start = parent.json()["chain_hash"]
+        else:
+            fork.start = ""  # the parent went on or is gone: where its chain was is not known any more
+        self.model[fork.id] = fork
+
+
+def _never(_moment: ModelConversation, _answer: httpx.Response) -> bool:
+    return False
+
+
+async def check(client: Client, model: ModelConversation) -> None:
+    """Fail unless everything that the API tells of a conversation is what the model says."""
+    head = (await client.get(f"/v1/conversations/{model.id}")).json()
+    live = model.history()
+    assert head["last_seq"] == len(model.turns)
+    assert head["rev"] == model.rev
+    assert head["turn_count"] == len(live)
+    assert head["token_count"] == sum(turn.tokens for turn in live)
+    assert head["forked_from"] == model.parent
+    for include, expected in ((False, live), (True, model.versions())):
+        told = await client.history(model.id, include_superseded=include, limit=7)
+        assert [_told(turn) for turn in told] == [_modelled(turn) for turn in expected]
+    await _check_chain(client, model, head["head_hash"])
+    hits = await client.recall(model.id, SHARED_WORD, mode="text", k=200)
+    assert {hit["id"] for hit in hits} == model.recalled()
+    if model.shown():
+        context = await client.context(model.id, 100_000, recent_turns=200)
+        assert set(context["included"]["turn_ids"]) == model.shown()
+
+
+async def _check_chain(client: Client, model: ModelConversation, head_hash: str) -> None:
+    found = (await client.get(f"/v1/conversations/{model.id}/verify")).json()
+    erased = sum(turn.erased for turn in model.turns)
+    assert found["first_break"] is None
+    assert (found["turns"], found["erased"]) == (len(model.turns), erased)
+    assert found["verified_content"] == len(model.turns) - erased
+    assert found["head_hash"] == head_hash
+    if not model.start or not model.turns:
+        return
+    chain = bytes.fromhex(model.start)
+    for turn in sorted(await client.history(model.id, include_superseded=True), key=lambda turn: turn["seq"]):
+        lines = [turn["id"], str(turn["seq"]), turn["role"], turn["kind"], turn["created_at"], turn["content_hash"]]
+        chain = hashlib.sha256(chain + "\n".join(lines).encode()).digest()
+        assert chain.hex() == turn["chain_hash"]
+    assert chain.hex() == head_hash
+
+
+def _told(turn: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        turn["id"], turn["seq"], turn["position"], turn["rev"], turn["role"], turn["content"], turn["content_tokens"],
+        turn["supersedes"], turn["superseded_by"], turn["origin_turn_id"], turn["erased_at"] is not None,
+    )  # fmt: skip
+
+
+def _modelled(turn: ModelTurn) -> tuple[object, ...]:
+    return (
+        turn.id, turn.seq, turn.position, turn.rev, turn.role, turn.text, turn.tokens,
+        turn.supersedes, turn.superseded_by, turn.origin, turn.erased,
+    )  # fmt: skip
+
+
+async def run_sequence(client: Client, seed: int, number: int) -> Counter[str]:
+    """One sequence of a seed; says how many of each operation took effect or were refused."""
+    walk = Walk(client, seed, number)
+    try:
+        await walk.run()
+    except AssertionError as error:
+        error.add_note(f"sequence {number} of seed {seed}")
+        raise
+    return walk.counts

@@ -1,0 +1,43 @@
+"""The long form of random operations against the model: 5 000 sequences, goes on where it was stopped."""
+
+import json
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.soak.model import run_sequence
+from tests.support.api import open_service
+from tests.support.postgres import TestDatabase
+
+# read at import: the suite removes TURNKEEP_ settings from the environment before the first test
+SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
+SEQUENCES = int(os.environ.get("TURNKEEP_SOAK_SEQUENCES", "5000"))
+STATE = os.environ.get("TURNKEEP_SOAK_MODEL_STATE")
+REPORT_EVERY = 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7000)
+async def test_five_thousand_random_sequences_agree_with_the_rules(
+    database: TestDatabase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = Path(STATE) if STATE else None
+    done, counts = 0, Counter[str]()
+    if state is not None and state.exists():
+        kept = json.loads(state.read_text())
+        if kept["seed"] == SEED:
+            done, counts = kept["done"], Counter(kept["counts"])
+    started = time.monotonic()
+    async with open_service(database, tmp_path, embedder="none") as service:
+        for number in range(done, SEQUENCES):
+            async with await service.new_tenant() as client:
+                counts += await run_sequence(client, SEED, number)
+            if (number + 1) % REPORT_EVERY == 0 or number + 1 == SEQUENCES:
+                with capsys.disabled():
+                    print(f"{number + 1} sequences, {time.monotonic() - started:.0f} s, {dict(counts)}")  # noqa: T201
+                if state is not None:
+                    state.write_text(json.dumps({"seed": SEED, "done": number + 1, "counts": counts}))
+    assert counts["append"] > 0

@@ -1,0 +1,18 @@
+"""A short slice of random operations against the model; `make soak` runs the long form."""
+
+import os
+from collections import Counter
+
+from tests.soak.model import run_sequence
+from tests.support.api import Service
+
+# read at import: the suite removes TURNKEEP_ settings from the environment before the first test
+SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
+
+
+async def test_random_operations_agree_with_the_rules(service: Service) -> None:
+    counts: Counter[str] = Counter()
+    for number in range(40):
+        async with await service.new_tenant() as client:
+            counts += await run_sequence(client, SEED, number)
+    assert {"append", "revise", "revise refused", "erase", "fork", "delete", "retry"} <= set(counts), counts

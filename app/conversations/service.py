@@ -17,6 +17,7 @@ from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
 from app.conversations.drafts import DraftLimits
 from app.conversations.finding import get_conversation, lock_conversation
+from app.conversations.indexing import Indexing
 from app.conversations.schemas import (
     AppendResult,
     CompactionIn,
@@ -83,6 +84,7 @@ class Conversations:
         self._tenancy = tenancy
         self._cursors = cursors
         self._options = options
+        self._indexing = Indexing(database, index=index)
         self._appender = Appender(
             database,
             tenancy=tenancy,
@@ -288,6 +290,16 @@ class Conversations:
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
+
+    # after the append, by jobs
+
+    async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
+        await self._indexing.make_vectors(caller, turn_ids=turn_ids)
+
+    async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Resolve what relative dates in turns mean, and make them found by it."""
+        await self._indexing.resolve_dates(caller, turn_ids=turn_ids)
 
     # for recall and context
 

@@ -319,6 +319,27 @@ async def find_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
     return {row["id"]: _turn(row) for row in rows}
 
 
+async def hold_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:
+    """The content hashes of those of these turns that are live, which stay so until the transaction ends."""
+    rows = await tx.fetch(
+        f"""
+        select t.id, t.content_hash from turns t
+        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {_LIVE} and t.erased_at is null
+        order by t.id for share
+        """,  # noqa: S608
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: row["content_hash"] for row in rows}
+
+
+async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
+    """Note that turns have their vectors."""
+    await tx.execute(
+        "update turns set index_state = 'indexed' where tenant_id = $1 and id = any($2::uuid[])", tenant_id, turn_ids
+    )
+
+
 async def open_call_ids(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, call_ids: Sequence[str]
 ) -> set[str]:

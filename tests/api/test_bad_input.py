@@ -131,7 +131,7 @@ async def key_of(service: Service, client: Client, *scopes: Scope, **more: Any) 
 
 
 def filled_path(path: str, victim: Victim) -> str:
-    return path.format(conversation_id=victim.conversation, turn_id=victim.turn)
+    return path.format(conversation_id=victim.conversation, turn_id=victim.turn, job_id=victim.turn)
 
 
 def private_operations() -> Iterator[Any]:
@@ -248,7 +248,8 @@ async def test_every_operation_needs_its_scope(
         response = await limited.request(method, filled_path(path, victim), json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        missing = path.format(conversation_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", turn_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
+        nothing = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+        missing = path.format(conversation_id=nothing, turn_id=nothing, job_id=nothing)
         await victim.refused(await limited.request(method, missing, json=good_body(name)), 403, "forbidden")
 
 
@@ -290,7 +291,9 @@ async def test_what_is_not_ones_own_is_not_there(
         turn = (await other.append(conversation, MARK))["turns"][0]["id"]
     if "{" in path:
         response = await victim.client.request(
-            method, path.format(conversation_id=conversation, turn_id=turn), json=good_body(operation["operationId"])
+            method,
+            path.format(conversation_id=conversation, turn_id=turn, job_id=turn),
+            json=good_body(operation["operationId"]),
         )
         await victim.refused(response, 404, "not_found")
     if "{turn_id}" in path:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -18,7 +19,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from app.container import admin_key_path, open_foundation
+from app.container import admin_key_path, open_container, open_foundation
 from app.core import schema
 from app.core.errors import AppError, Unavailable
 from app.core.ids import KeyId, TenantId, format_id, parse_id
@@ -32,6 +33,7 @@ from app.routers.protocol import BoundedHeadProtocol
 from app.settings import Settings
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
+from app.worker.handlers import make_worker
 
 _POLL_S = 0.02
 _KEY_COLUMN = 53
@@ -145,6 +147,24 @@ def _say_where(listening: socket.socket, settings: Settings) -> None:
     else:
         key = "made earlier; `turnkeep keys create` makes another"
     typer.echo(f"\n  Turnkeep   {url}\n  docs       {url}/docs\n  admin key  {key}\n", err=True)
+
+
+@cli.command()
+def worker() -> None:
+    """Run jobs only, beside servers that have TURNKEEP_WORKER_IN_PROCESS=false or more work than they can do."""
+    settings = Settings()
+    configure_logging(settings)
+    asyncio.run(_work(settings))
+
+
+async def _work(settings: Settings) -> None:
+    async with open_container(settings) as container:
+        working = make_worker(container)
+        loop = asyncio.get_running_loop()
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sign, working.stop)
+        typer.echo("turnkeep: working.", err=True)
+        await working.run()
 
 
 @cli.command()

@@ -13,6 +13,7 @@ from app.conversations.drafts import DraftLimits
 from app.conversations.service import ConversationOptions, Conversations
 from app.core.db import Database
 from app.core.errors import AppError, Unauthenticated, Unavailable
+from app.core.jobs import JobOptions, JobQueue
 from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
@@ -25,6 +26,7 @@ from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
 from app.settings import Settings
 from app.tenancy.administration import Administration
+from app.tenancy.job_admin import JobAdministration
 from app.tenancy.keys import KeyText, generate_key, parse_key
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
 
@@ -45,6 +47,8 @@ class Container:
     recaller: Recaller
     contexts: ContextBuilder
     governance: Governance
+    queue: JobQueue
+    jobs: JobAdministration
     embedder: Embedder | None
 
     async def require_ready(self) -> None:
@@ -126,12 +130,40 @@ async def _open_embedder(settings: Settings, database: Database, stack: AsyncExi
     return embedder
 
 
+def _queue(settings: Settings, base: Foundation) -> JobQueue:
+    options = JobOptions(
+        lease_s=settings.job_lease_s,
+        max_attempts=settings.job_max_attempts,
+        retry_base_s=settings.job_retry_base_s,
+        retry_max_s=settings.job_retry_max_s,
+    )
+    return JobQueue(base.ops, options=options)
+
+
+def _conversation_options(settings: Settings) -> ConversationOptions:
+    return ConversationOptions(
+        limits=DraftLimits(
+            max_turns=settings.max_turns_per_append,
+            max_text_bytes=settings.max_text_bytes,
+            max_metadata_bytes=settings.max_metadata_bytes,
+            clock_skew_s=settings.clock_skew_s,
+        ),
+        session_gap_s=settings.session_gap_s,
+        compaction_trigger_turns=settings.compaction_trigger_turns,
+        compaction_trigger_tokens=settings.compaction_trigger_tokens,
+        default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
+    )
+
+
 def _build(settings: Settings, base: Foundation, embedder: Embedder | None, space_id: int) -> Container:
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
+    queue = _queue(settings, base)
+    cursors = Cursors(base.tenancy.secret_for("cursors"))
     index = SearchIndex(
         embedder,
         space_id=space_id,
+        jobs=queue,
         options=IndexOptions(
             max_vectors_per_entry=settings.max_vectors_per_entry,
             max_vectors_per_append=settings.max_vectors_per_append,
@@ -145,19 +177,8 @@ def _build(settings: Settings, base: Foundation, embedder: Embedder | None, spac
         tenancy=base.tenancy,
         index=index,
         counter=counters["o200k_base"],
-        cursors=Cursors(base.tenancy.secret_for("cursors")),
-        options=ConversationOptions(
-            limits=DraftLimits(
-                max_turns=settings.max_turns_per_append,
-                max_text_bytes=settings.max_text_bytes,
-                max_metadata_bytes=settings.max_metadata_bytes,
-                clock_skew_s=settings.clock_skew_s,
-            ),
-            session_gap_s=settings.session_gap_s,
-            compaction_trigger_turns=settings.compaction_trigger_turns,
-            compaction_trigger_tokens=settings.compaction_trigger_tokens,
-            default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
-        ),
+        cursors=cursors,
+        options=_conversation_options(settings),
     )
     recaller = Recaller(
         base.database,
@@ -179,14 +200,14 @@ def _build(settings: Settings, base: Foundation, embedder: Embedder | None, spac
         database=base.database,
         server=base.server,
         tenancy=base.tenancy,
-        administration=Administration(
-            base.ops, tenancy=base.tenancy, cursors=Cursors(base.tenancy.secret_for("cursors"))
-        ),
+        administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
         statistics=Statistics(base.database, ops=base.ops),
         conversations=conversations,
         recaller=recaller,
         contexts=contexts,
         governance=governance,
+        queue=queue,
+        jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
         embedder=embedder,
     )
 

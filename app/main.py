@@ -12,11 +12,13 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from app.container import open_container
 from app.core.errors import AppError
-from app.routers import admin, context, conversations, docs, ops, recall, turns
+from app.routers import admin, context, conversations, docs, jobs, ops, recall, turns
 from app.routers.deps import require_caller
 from app.routers.middleware import install_middleware
 from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
 from app.settings import Settings
+from app.worker.handlers import make_worker
+from app.worker.runner import add_job_metrics, working
 
 _DESCRIPTION = """
 Turnkeep keeps conversations and builds the context a model should see.
@@ -28,6 +30,9 @@ UTC. Every error is `application/problem+json` (RFC 9457) with a stable `code`, 
 
 def create_app(settings: Settings) -> FastAPI:
     """The application for these settings. Nothing is started before its lifespan."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -38,6 +43,10 @@ def create_app(settings: Settings) -> FastAPI:
                 # told to whoever started the process: the server only says that the start failed
                 app.state.start_failure = error
                 raise
+            if settings.worker_in_process:
+                worker = make_worker(app.state.container)
+                add_job_metrics(registry, worker)
+                await stack.enter_async_context(working(worker))
             yield
 
     app = FastAPI(
@@ -54,13 +63,10 @@ def create_app(settings: Settings) -> FastAPI:
         # exceptions as the log exporter writes them carry their messages, and with them content
         telemetry={"logs": False},
     )
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
     app.state.settings = settings
     app.state.body_guard = require_caller
     app.state.metrics = registry
-    for module in (docs, conversations, turns, context, recall, admin, ops):
+    for module in (docs, conversations, turns, context, recall, admin, jobs, ops):
         app.include_router(module.router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)

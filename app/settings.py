@@ -83,6 +83,25 @@ class Settings(BaseSettings):
         default=10, description="How long requests under way may take after a stop signal."
     )
 
+    # jobs
+    worker_in_process: bool = Field(default=True, description="Whether `serve` runs jobs; if not, `turnkeep worker`.")
+    worker_concurrency: Positive = Field(default=4, description="Jobs that one process runs at a time.")
+    job_poll_s: Annotated[float, Field(ge=0.05, le=60)] = Field(
+        default=1.0, description="How often a worker looks for jobs that nobody told it of."
+    )
+    job_lease_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=30.0, description="How long a job stays with a worker that is not heard of."
+    )
+    job_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600.0, description="Longest time of one attempt.")
+    job_max_attempts: Positive = Field(default=20, description="Attempts before a failing job is parked.")
+    job_retry_base_s: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Wait after the first failure; it doubles with each."
+    )
+    job_retry_max_s: Annotated[float, Field(gt=0)] = Field(default=900.0, description="Longest wait between attempts.")
+    sweep_interval_s: Annotated[float, Field(ge=1)] = Field(
+        default=60.0, description="How often what has expired is removed."
+    )
+
     # index and recall
     embedder: Literal["local", "none"] = Field(
         default="local", description="`local`: the bundled model; `none`: text only."
@@ -94,8 +113,8 @@ class Settings(BaseSettings):
         default=32, description="Long text gets a vector per piece, up to this many."
     )
     max_vectors_per_append: Positive = Field(
-        default=2048,
-        description="Vectors made before an append answers; turns beyond are found by text and stay `pending`.",
+        default=128,
+        description="Vectors made before an append answers; turns beyond are found by text until a job has made them.",
     )
     index_text_bytes: Positive = Field(
         default=256 * 2**10, description="How much of a turn's text is analysed for search."

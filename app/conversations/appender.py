@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from app.conversations import store
+from app.conversations import store, turn_store
 from app.conversations.appending import Incoming, Placed, is_searchable, new_participants, place
 from app.conversations.chain import content_hash
 from app.conversations.drafts import Draft, DraftLimits, make_drafts
@@ -232,7 +232,7 @@ async def check_answers(
         called.update(item.draft.call_ids)
     if open_questions:
         ids = [call_id for call_id, _ in open_questions]
-        earlier = await store.open_call_ids(tx, caller.tenant_id, conversation_id, ids, before=before)
+        earlier = await turn_store.open_call_ids(tx, caller.tenant_id, conversation_id, ids, before=before)
         wrong = [error for call_id, error in open_questions if call_id not in earlier]
         if wrong:
             raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=wrong)

@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from app.conversations.chain import canonical_form
-from app.conversations.schemas import Revision, TurnContent, TurnInput, content_text
+from app.conversations.schemas import Revision, Turn, TurnContent, TurnInput, content_text
 from app.core.errors import FieldError, Invalid, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
@@ -283,7 +283,7 @@ def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:
     )
 
 
-def plain_text(turn: TurnInput) -> str:
+def plain_text(turn: TurnInput | Turn) -> str:
     """What of a turn is counted and searched: its text, its tool calls' names and arguments, its results' text."""
     pieces = [content_text(turn.content)]
     for call in turn.tool_calls:

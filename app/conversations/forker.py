@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from app.conversations import store, turn_store
 from app.conversations.chain import canonical_form, chain_hash, content_hash, new_salt
+from app.conversations.drafts import plain_text
 from app.conversations.finding import get_conversation, lock_conversation
 from app.conversations.schemas import Conversation, ForkRequest
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.verifier import row_fields
-from app.conversations.views import conversation_view
+from app.conversations.views import conversation_view, turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
@@ -163,7 +164,8 @@ class Forker:
             copies = await asyncio.to_thread(_copies, fork, rows, copied)
             await store.insert_turns(tx, caller.tenant_id, copies)
             pairs = [(row.id, copy.id, copy.position or 0) for row, copy in zip(rows, copies, strict=True)]
-            await self._index.copy(caller, tx, conversation_id=fork_id, owner=fork.owner, pairs=pairs)
+            texts = {copy.id: plain_text(turn_view(copy)) for copy in copies}
+            await self._index.copy(caller, tx, conversation_id=fork_id, owner=fork.owner, pairs=pairs, texts=texts)
             copied = _Copied(
                 turns=copied.turns + len(copies),
                 tokens=copied.tokens + sum(copy.content_tokens for copy in copies),

@@ -19,6 +19,7 @@ from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
 from app.conversations.finding import get_conversation, get_turn, lock_conversation
 from app.conversations.forker import Forker
+from app.conversations.indexing import Indexing
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
@@ -93,6 +94,7 @@ class Conversations:
         self._tenancy = tenancy
         self._cursors = cursors
         self._options = options
+        self._indexing = Indexing(database, index=index)
         self._appender = Appender(
             database,
             tenancy=tenancy,
@@ -351,6 +353,16 @@ class Conversations:
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
+
+    # after the append, by jobs
+
+    async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
+        await self._indexing.make_vectors(caller, turn_ids=turn_ids)
+
+    async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Resolve what relative dates in turns mean, and make them found by it."""
+        await self._indexing.resolve_dates(caller, turn_ids=turn_ids)
 
     # for recall and context
 

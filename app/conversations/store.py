@@ -346,31 +346,6 @@ async def find_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
     return {row["id"]: _turn(row) for row in rows}
 
 
-async def open_call_ids(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    call_ids: Sequence[str],
-    *,
-    before: int | None = None,
-) -> set[str]:
-    """Which of these tool call ids were called by a live turn, before a position if one is given."""
-    rows = await tx.fetch(
-        f"""
-        select distinct called.item ->> 'id' as call_id
-        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
-        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
-          and ($4::bigint is null or t.position < $4)
-          and called.item ->> 'id' = any($3::text[])
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        call_ids,
-        before,
-    )
-    return {row["call_id"] for row in rows}
-
-
 async def list_turns(
     tx: Transaction,
     tenant_id: TenantId,

@@ -185,3 +185,49 @@ async def mark_fork(
         parent,
         chain_start,
     )
+
+
+async def hold_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:
+    """The content hashes of those of these turns that are live, which stay so until the transaction ends."""
+    rows = await tx.fetch(
+        f"""
+        select t.id, t.content_hash from turns t
+        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {_LIVE} and t.erased_at is null
+        order by t.id for share
+        """,  # noqa: S608
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: row["content_hash"] for row in rows}
+
+
+async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
+    """Note that turns have their vectors."""
+    await tx.execute(
+        "update turns set index_state = 'indexed' where tenant_id = $1 and id = any($2::uuid[])", tenant_id, turn_ids
+    )
+
+
+async def open_call_ids(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    call_ids: Sequence[str],
+    *,
+    before: int | None = None,
+) -> set[str]:
+    """Which of these tool call ids were called by a live turn, before a position if one is given."""
+    rows = await tx.fetch(
+        f"""
+        select distinct called.item ->> 'id' as call_id
+        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+          and ($4::bigint is null or t.position < $4)
+          and called.item ->> 'id' = any($3::text[])
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        call_ids,
+        before,
+    )
+    return {row["call_id"] for row in rows}

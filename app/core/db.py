@@ -8,7 +8,7 @@ the outside world can ask whether a transaction is open (`refuse_in_transaction`
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -55,6 +55,8 @@ class Transaction:
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", tenant_id: TenantId | None) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
+        self.after_commit: list[Callable[[], None]] = []
+        """What to call, at once and without failing, when the transaction is durable; not called if it is not."""
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
         """All rows of one statement."""
@@ -214,13 +216,16 @@ class Database:
                 token = self._inside.set(True)
                 try:
                     await connection.execute(begin)
+                    transaction = Transaction(cast("asyncpg.Connection[asyncpg.Record]", connection), tenant_id)
                     try:
-                        yield Transaction(cast("asyncpg.Connection[asyncpg.Record]", connection), tenant_id)
+                        yield transaction
                     except BaseException:
                         if not connection.is_closed():
                             await connection.execute("rollback")
                         raise
                     await connection.execute("commit")
+                    for told in transaction.after_commit:
+                        told()
                 finally:
                     self._inside.reset(token)
         except AppError:

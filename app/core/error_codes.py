@@ -34,11 +34,15 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "embedder_closed": "The embedder has been closed.",
         "embedder_failed": "The embedder failed.",
         "embedder_overloaded": "The embedder has more work than it can take.",
+        "embedder_unavailable": "There is no embedder.",
         "forbidden": "The key does not have the scope that this needs.",
         "head_too_large": "The head of the request is too large or came too slowly.",
         "idempotency_mismatch": "The Idempotency-Key was used for another request.",
         "internal_error": "Something went wrong in the server.",
         "invalid_request": "The request breaks a rule.",
+        "job_running": "The job is running.",
+        "job_timeout": "The job took longer than an attempt may.",
+        "job_waiting": "Another job waits that does the same work.",
         "json_too_deep": "The body is nested too deeply.",
         "key_expired": "The API key has expired.",
         "key_not_valid": "The key is revoked or has expired.",
@@ -66,5 +70,6 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "turn_id_conflict": "A turn with this id exists and says something else.",
         "unauthenticated": "There is no API key, or it does not hold.",
         "unsupported_media_type": "The body is not declared as JSON.",
+        "worker_lost": "The worker that ran a job was lost.",
     }
 )

@@ -11,6 +11,7 @@ KeyId = NewType("KeyId", UUID)
 ConversationId = NewType("ConversationId", UUID)
 TurnId = NewType("TurnId", UUID)
 EntryId = NewType("EntryId", UUID)
+JobId = NewType("JobId", UUID)
 
 _ULID_LENGTH = 26
 _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

@@ -4,7 +4,21 @@ Tables are described here and in each capability's `models.py` so that a test ca
 queries are written as SQL in `store.py`.
 """
 
-from sqlalchemy import MetaData
+from sqlalchemy import (
+    ARRAY,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
 from sqlalchemy.types import UserDefinedType
 
 METADATA = MetaData(
@@ -26,3 +40,37 @@ class Vector(UserDefinedType[object]):
     def get_col_spec(self, **_options: object) -> str:
         """The type's name in DDL."""
         return "vector"
+
+
+# no foreign key to tenants: what belongs to the installation stands under a tenant that does not exist
+jobs = Table(
+    "jobs",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("subject_ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
+    Column("dedupe_key", Text),
+    Column("priority", SmallInteger, nullable=False, server_default=text("0")),
+    Column("state", Text, nullable=False, server_default=text("'queued'")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer, nullable=False),
+    Column("run_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("locked_by", Uuid),
+    Column("locked_until", DateTime(timezone=True)),
+    Column("last_error", Text),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("state in ('queued', 'parked', 'cancelled')", name="state"),
+    CheckConstraint(
+        "(locked_by is null) = (locked_until is null) and (locked_by is null or state = 'queued')", name="locked"
+    ),
+    Index(
+        "jobs_waiting_key",
+        "tenant_id",
+        "kind",
+        "dedupe_key",
+        unique=True,
+        postgresql_where=text("dedupe_key is not null and state = 'queued' and locked_by is null"),
+    ),
+    Index("jobs_due_idx", text("priority DESC"), "run_at", "id", postgresql_where=text("state = 'queued'")),
+)

@@ -58,6 +58,7 @@ index_entries = Table(
     Column("asks", Boolean, nullable=False, server_default=text("false")),
     Column("doc_length", Integer, nullable=False),
     Column("lexemes", TSVECTOR, nullable=False),
+    Column("dates", JSONB),
     ForeignKeyConstraint(
         ["tenant_id", "conversation_id"],
         ["conversations.tenant_id", "conversations.id"],

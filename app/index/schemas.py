@@ -4,10 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 from app.core.db import FloatVector
 from app.core.ids import ConversationId
+
+VECTORS_JOB: Final = "index.vectors"
+"""Make the vectors of entries that wait for theirs; the subjects are entry ids."""
+DATES_JOB: Final = "index.dates"
+"""Resolve the relative dates of entries; the subjects are entry ids."""
 
 
 class EntryKind(StrEnum):
@@ -47,11 +53,15 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An analysed and embedded document. `vectors_due` says that its vectors are still to be made."""
+    """An analysed and embedded document.
+
+    `vectors_due` says that its vectors are still to be made, `dates_due` that relative dates in it may be resolved.
+    """
 
     analysis: Analysis
     vectors: Sequence[FloatVector]
     vectors_due: bool
+    dates_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,7 @@ class Scope:
 class Candidate:
     """An entry that may be an answer. `cosine` is None where it has no vector, `bm25` 0 where no word matches.
 
-    `asks`: its text ends in a question.
+    `asks`: its text ends in a question. `dates`: what relative dates in it mean, as JSON text.
     """
 
     entry_id: UUID
@@ -107,6 +117,26 @@ class Candidate:
     cosine: float | None
     bm25: float
     asks: bool
+    dates: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatedEntry:
+    """An entry whose relative dates have been resolved: the dates as JSON text, and the lexemes that find them."""
+
+    entry_id: UUID
+    dates: str
+    tsvector: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A copy of an entry: whether it waits for vectors as the original does, and whether no dates came with it."""
+
+    entry_id: UUID
+    vectors_due: bool
+    undated: bool
 
 
 @dataclass(frozen=True, slots=True)

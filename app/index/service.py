@@ -1,26 +1,42 @@
 """One search index for everything that can be recalled, written in its owners' transactions.
 
 `prepare` analyses and embeds outside any transaction; `write` stores what it made inside the owner's. A failing
-embedder never fails the owner: the entry is found by words at once, and is marked as waiting for its vectors.
+embedder never fails the owner: the entry is found by words at once, is marked as waiting for its vectors, and a job
+enqueued in the same transaction makes them (`embed_late`, `write_late`). Another resolves relative dates.
 """
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
-from app.core.errors import AppError
+from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId
+from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.index import store
-from app.index.analyser import Analyser
-from app.index.schemas import Analysis, Document, Entry, Found, Prepared, Scope
+from app.index.analyser import Analyser, quote
+from app.index.dates import date_words, may_have_dates, resolve_dates
+from app.index.schemas import (
+    DATES_JOB,
+    VECTORS_JOB,
+    Analysis,
+    DatedEntry,
+    Document,
+    Entry,
+    Found,
+    Prepared,
+    Scope,
+)
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
 
 # analysing less than this takes under a millisecond or so: not worth a thread
 _INLINE_CHARACTERS = 4_000
+# a job is short, so that a stop does not wait long for it and a retry does not repeat much
+_ENTRIES_PER_JOB = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +62,9 @@ class Query:
 class SearchIndex:
     """Writes and searches index entries in one embedding space."""
 
-    def __init__(self, embedder: Embedder | None, *, space_id: int, options: IndexOptions) -> None:
+    def __init__(self, embedder: Embedder | None, *, space_id: int, jobs: JobQueue, options: IndexOptions) -> None:
         self._embedder = embedder
+        self._jobs = jobs
         self._space_id = space_id
         self._options = options
         self._log = get_logger()
@@ -76,7 +93,7 @@ class SearchIndex:
             own = vectors[start : start + len(some)] if vectors else ()
             start += len(some)
             due = self._embedder is not None and not own and bool(document.text.strip())
-            prepared.append(Prepared(analysis, own, vectors_due=due))
+            prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=may_have_dates(document.text)))
         return prepared
 
     async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> Sequence[FloatVector]:
@@ -117,10 +134,45 @@ class SearchIndex:
         return self._embedder.split(text, most=self._options.max_vectors_per_entry)
 
     async def write(self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry]) -> None:
-        """Store entries and their vectors, in the transaction of what they stand for."""
+        """Store entries and their vectors, in the transaction of what they stand for, and enqueue what is due later."""
         if entries:
             await store.insert_entries(tx, caller.tenant_id, entries)
-            await store.insert_vectors(tx, caller.tenant_id, self._space_id, entries)
+            vectors = {entry.entry_id: entry.prepared.vectors for entry in entries}
+            await store.insert_vectors(tx, caller.tenant_id, self._space_id, vectors)
+            jobs = [
+                *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if entry.prepared.vectors_due]),
+                *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
+            ]
+            await self._jobs.enqueue(tx, caller.tenant_id, jobs)
+
+    async def embed_late(self, texts: Sequence[str]) -> list[Sequence[FloatVector]]:
+        """The vectors of each text that waited for them, in order. Raises as the embedder does."""
+        if self._embedder is None:
+            raise Unavailable("embedder_unavailable", "There is no embedder in this process.")
+        embedder = self._embedder
+        pieces = await asyncio.to_thread(lambda: [self._split(text) for text in texts])
+        made: list[Sequence[FloatVector]] = []
+        for some in pieces:
+            vectors: list[FloatVector] = []
+            for start in range(0, len(some), embedder.max_batch):
+                vectors.extend(await embedder.embed(some[start : start + embedder.max_batch], purpose="document"))
+            made.append(vectors)
+        return made
+
+    async def write_late(
+        self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]]
+    ) -> None:
+        """Store vectors by entry, whose sources the caller has locked and found unchanged."""
+        await store.insert_vectors(tx, caller.tenant_id, self._space_id, vectors)
+        await store.settle_vectors(tx, caller.tenant_id, list(vectors))
+
+    async def resolve_dates(self, documents: Mapping[UUID, Document]) -> list[DatedEntry]:
+        """What relative dates in documents mean, by entry; only those that have any."""
+        return await asyncio.to_thread(_dated, documents)
+
+    async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]) -> None:
+        """Add resolved dates to entries, whose sources the caller has locked and found unchanged."""
+        await store.add_dates(tx, caller.tenant_id, entries)
 
     async def retire(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
         """Let entries be found no more, because what they stand for is superseded."""
@@ -134,10 +186,21 @@ class SearchIndex:
         conversation_id: ConversationId,
         owner: str | None,
         pairs: Sequence[tuple[UUID, UUID, int]],
+        texts: Mapping[UUID, str],
     ) -> None:
-        """Copy entries and vectors into another conversation; pairs are (entry, its copy, the copy's position)."""
-        await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
+        """Copy entries and vectors into another conversation; pairs are (entry, its copy, the copy's position).
+
+        The sources of the originals are held. What their jobs have not done yet is enqueued for the copies; `texts` are
+        those of the copies.
+        """
+        copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
+        undated = [one.entry_id for one in copied if one.undated and may_have_dates(texts[one.entry_id])]
+        jobs = [
+            *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
+            *_jobs(DATES_JOB, undated),
+        ]
+        await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
     async def place_of(self, caller: Caller, tx: Transaction, *, entry_id: UUID) -> tuple[int, int] | None:
         """Position and session of an entry; None where there is none."""
@@ -185,6 +248,35 @@ class SearchIndex:
             lexemes=query.lexemes,
             pool=max(self._options.recall_pool, at_least),
         )
+
+
+def _jobs(kind: str, entry_ids: Sequence[UUID]) -> list[NewJob]:
+    return [
+        NewJob(kind, subject_ids=entry_ids[start : start + _ENTRIES_PER_JOB])
+        for start in range(0, len(entry_ids), _ENTRIES_PER_JOB)
+    ]
+
+
+def _dated(documents: Mapping[UUID, Document]) -> list[DatedEntry]:
+    analyser = Analyser()
+    entries: list[DatedEntry] = []
+    for entry_id, document in documents.items():
+        found = resolve_dates(document.text, occurred_at=document.occurred_at)
+        if found:
+            words = date_words(found, occurred_at=document.occurred_at)
+            lexemes = list(dict.fromkeys(analyser.lexemes(words, query=False)))
+            literal = " ".join(f"{quote(lexeme)}:{place}" for place, lexeme in enumerate(lexemes, start=1))
+            shown = [
+                {
+                    "start": one.start,
+                    "end": one.end,
+                    "first_day": one.first_day.isoformat(),
+                    "last_day": one.last_day.isoformat(),
+                }
+                for one in found
+            ]
+            entries.append(DatedEntry(entry_id, json.dumps(shown), literal, len(lexemes)))
+    return entries
 
 
 async def ensure_space(ops: Database, embedder: Embedder | None) -> int:

@@ -5,13 +5,13 @@ very scope, and the best of both with the turns beside them as candidates: an an
 meaning with the query that its question matches. Exact: every entry in scope is compared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.core.db import FloatVector, Transaction, encode_vector
 from app.core.ids import ConversationId, TenantId
 from app.index.analyser import any_of
-from app.index.schemas import Candidate, Entry, EntryKind, Found, Scope
+from app.index.schemas import Candidate, Copied, DatedEntry, Entry, EntryKind, Found, Scope
 
 BM25_K1 = 1.2
 BM25_B = 0.75
@@ -51,12 +51,12 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
     )
 
 
-async def insert_vectors(tx: Transaction, tenant_id: TenantId, space_id: int, entries: Sequence[Entry]) -> None:
-    """Insert the vectors of entries, all in one statement."""
+async def insert_vectors(
+    tx: Transaction, tenant_id: TenantId, space_id: int, vectors: Mapping[UUID, Sequence[FloatVector]]
+) -> None:
+    """Insert vectors by entry, all in one statement; those that are there already stay."""
     parts = [
-        (entry.entry_id, part, encode_vector(vector))
-        for entry in entries
-        for part, vector in enumerate(entry.prepared.vectors)
+        (entry_id, part, encode_vector(vector)) for entry_id, own in vectors.items() for part, vector in enumerate(own)
     ]
     if not parts:
         return
@@ -65,6 +65,7 @@ async def insert_vectors(tx: Transaction, tenant_id: TenantId, space_id: int, en
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select $1, u.entry_id, $2, u.part, u.embedding
         from unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
+        on conflict do nothing
         """,
         tenant_id,
         space_id,
@@ -83,22 +84,33 @@ async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
     )
 
 
+async def settle_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+    """Note that entries wait for no vectors any more."""
+    await tx.execute(
+        "update index_entries set vectors_due = false where tenant_id = $1 and entry_id = any($2::uuid[])",
+        tenant_id,
+        list(entry_ids),
+    )
+
+
 async def copy_entries(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,
     owner: str | None,
     pairs: Sequence[tuple[UUID, UUID, int]],
-) -> None:
+) -> list[Copied]:
     """Copy entries into another conversation; pairs are (entry, its copy, the copy's position)."""
-    await tx.execute(
+    rows = await tx.fetch(
         """
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
-                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks)
+                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
+                                   dates)
         select $1, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
-               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks
+               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks, e.dates
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
+        returning entry_id, vectors_due, dates is null as undated
         """,
         tenant_id,
         conversation_id,
@@ -107,6 +119,7 @@ async def copy_entries(
         [pair[1] for pair in pairs],
         [pair[2] for pair in pairs],
     )
+    return [Copied(*row.values()) for row in rows]
 
 
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int]]) -> None:
@@ -157,6 +170,23 @@ async def session_around(
     return None
 
 
+async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]) -> None:
+    """Add resolved dates to entries that have none yet, and make them found by their words."""
+    await tx.execute(
+        """
+        update index_entries e set dates = u.dates::jsonb, lexemes = e.lexemes || u.lexemes::tsvector,
+            doc_length = e.doc_length + u.length
+        from unnest($2::uuid[], $3::text[], $4::text[], $5::integer[]) as u (entry_id, dates, lexemes, length)
+        where e.tenant_id = $1 and e.entry_id = u.entry_id and e.live and e.dates is null
+        """,
+        tenant_id,
+        [entry.entry_id for entry in entries],
+        [entry.dates for entry in entries],
+        [entry.tsvector for entry in entries],
+        [entry.length for entry in entries],
+    )
+
+
 async def delete_entries(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, entry_ids: Sequence[UUID] | None
 ) -> dict[str, int]:
@@ -204,7 +234,7 @@ async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions
 
 
 _OF_ENTRIES = (
-    "entry_id, kind, conversation_id, position, session, actor, role, occurred_at, asks, vectors_due, doc_length"
+    "entry_id, kind, conversation_id, position, session, actor, role, occurred_at, asks, vectors_due, doc_length, dates"
 )
 
 
@@ -377,6 +407,7 @@ async def search(
             cosine=row["cosine"],
             bm25=row["bm25"],
             asks=row["asks"],
+            dates=row["dates"],
         )
         for row in rows
     ]

@@ -6,6 +6,7 @@ fault names ids and numbers, never content.
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from pydantic import JsonValue
 from app.conversations.chain import GENESIS, canonical_form, chain_hash, content_hash
 from app.conversations.drafts import plain_text
 from app.conversations.schemas import MAX_PARTICIPANTS, TurnInput
+from app.core.ids import format_id
 from app.core.times import format_time
 from app.formats.schemas import JsonObject, Kind, Role
 from app.operators.schemas import Fault
@@ -22,19 +24,26 @@ from app.operators.store import CheckedTurn, HeadRow
 _UNSEARCHED = frozenset({Kind.SYSTEM_INSTRUCTION.value, Kind.COMPACTION.value})
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A live turn, and where its entry stands; None without a live one."""
+
+    turn_id: UUID
+    entry_position: int | None
+
+
 class ConversationCheck:
     """Checks one conversation: `feed` its turns, then `end`. `embeds`: whether an embedder is configured."""
 
     def __init__(self, head: HeadRow, *, embeds: bool) -> None:
         self._head = head
         self._embeds = embeds
-        # a fork starts from its parent's chain, of which this conversation holds no copy
-        self._chain: bytes | None = None if head.forked else GENESIS
+        self._chain: bytes | None = head.chain_start or GENESIS
         self._seq = 0
         self._rev = 0
         self._count = 0
         self._tokens = 0
-        self._positions: set[int] = set()
+        self._places: dict[int, _Place] = {}
         self._speakers: set[str] = set()
 
     def _fault(self, code: str, detail: str, turn_id: UUID | None = None) -> Fault:
@@ -57,6 +66,8 @@ class ConversationCheck:
         """Check what holds for every turn, with a seq or not."""
         if turn.superseded_by is not None and not turn.successor:
             yield self._fault("successor_missing", "superseded_by names no turn of the conversation", turn.id)
+        if turn.erased:
+            yield from self._remains(turn)
         wanted = turn.live and not turn.erased and turn.kind not in _UNSEARCHED and bool(_text(turn).strip())
         if not wanted:
             if turn.entry_live:
@@ -74,6 +85,13 @@ class ConversationCheck:
         if self._embeds and turn.index_state == "indexed" and not turn.vectors:
             yield self._fault("vectors_missing", "the turn counts as indexed and has no vector", turn.id)
 
+    def _remains(self, turn: CheckedTurn) -> Iterator[Fault]:
+        said = (turn.content, turn.tool_calls, turn.tool_call_id, turn.tool_results, turn.usage, turn.metadata)
+        if turn.salt is not None or any(part is not None for part in said):
+            yield self._fault("erased_remains", "an erased turn still says something, or has its salt", turn.id)
+        if turn.entry or turn.vectors:
+            yield self._fault("erased_remains", "an erased turn is still in the index", turn.id)
+
     def _place(self, turn: CheckedTurn) -> Iterator[Fault]:
         seq = turn.seq or 0
         if seq != self._seq + 1:
@@ -81,9 +99,9 @@ class ConversationCheck:
             self._chain = None  # what is missing cannot be hashed; the chain is taken up again after it
         self._seq = seq
         if turn.live:
-            if turn.position in self._positions:
+            if turn.position in self._places:
                 yield self._fault("position_taken", f"another live turn stands at position {turn.position}", turn.id)
-            self._positions.add(turn.position or 0)
+            self._places[turn.position or 0] = _Place(turn.id, turn.entry_position if turn.entry_live else None)
 
     def _hashes(self, turn: CheckedTurn) -> Iterator[Fault]:
         if turn.content_hash is None or turn.chain_hash is None:
@@ -125,7 +143,20 @@ class ConversationCheck:
             yield self._fault("counter_wrong", f"rev is {head.rev}, a turn has {self._rev}")
         if self._chain is not None and head.chain_hash != self._chain:
             yield self._fault("head_hash_wrong", "the head's chain_hash is not that of the last turn")
+        if head.turn_count == self._count:  # where turns are missing, all behind them stand wrong
+            yield from self._misplaced()
         yield from self._silent_speakers()
+
+    def _misplaced(self) -> Iterator[Fault]:
+        """The first entry whose position is not the number of live turns up to its own."""
+        for number, (_, place) in enumerate(sorted(self._places.items()), start=1):
+            if place.entry_position not in {None, number}:
+                yield self._fault(
+                    "entry_differs",
+                    f"the entry's position is {place.entry_position}, the turn is live turn {number}",
+                    place.turn_id,
+                )
+                return
 
     def _silent_speakers(self) -> Iterator[Fault]:
         # a caller may have changed the list since, and then it is the caller's
@@ -154,6 +185,7 @@ def _form(turn: CheckedTurn) -> bytes:
         "usage": _json(turn.usage),
         "model": turn.model,
         "adapter": turn.adapter,
+        "supersedes": None if turn.supersedes is None else format_id(turn.supersedes),
         "metadata": _json(turn.metadata),
     }
     if turn.occurred_at != turn.created_at:

@@ -196,7 +196,7 @@ class HeadRow:
     id: UUID
     participants: str
     untouched: bool
-    forked: bool
+    chain_start: bytes | None
     head: bool
     last_seq: int
     rev: int
@@ -229,6 +229,7 @@ class CheckedTurn:
     created_at: datetime
     live: bool
     status: str
+    supersedes: UUID | None
     superseded_by: UUID | None
     successor: bool
     salt: bytes | None
@@ -239,6 +240,7 @@ class CheckedTurn:
     entry: bool
     entry_live: bool
     entry_due: bool
+    entry_position: int | None
     copies_equal: bool
     vectors: int
 
@@ -272,7 +274,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
     row = await tx.fetchrow(
         """
         select c.tenant_id, c.id, c.participants::text as participants, c.updated_at = c.created_at as untouched,
-               c.forked_from is not null as forked, h.conversation_id is not null as head,
+               c.chain_start, h.conversation_id is not null as head,
                coalesce(h.last_seq, 0) as last_seq, coalesce(h.rev, 0) as rev,
                coalesce(h.turn_count, 0) as turn_count, coalesce(h.token_count, 0) as token_count,
                coalesce(h.chain_hash, '') as chain_hash
@@ -289,17 +291,18 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
 _CHECKED_TURNS = """
     select t.id, t.seq, t.position, t.rev, t.kind, t.actor, t.role, t.content, t.tool_calls, t.tool_call_id,
            t.tool_results, t.usage, t.model, t.adapter, t.metadata, t.content_tokens, t.occurred_at, t.created_at,
-           t.status = 'committed' and t.superseded_by is null as live, t.status, t.superseded_by,
+           t.status = 'committed' and t.superseded_by is null as live, t.status, t.supersedes,
+           t.superseded_by,
            exists (
                select from turns s where s.tenant_id = t.tenant_id and s.id = t.superseded_by
                  and s.conversation_id = t.conversation_id
            ) as successor,
            t.salt, t.content_hash, t.chain_hash, t.index_state, t.erased_at is not null as erased,
            e.entry_id is not null as entry, coalesce(e.live, false) as entry_live,
-           coalesce(e.vectors_due, false) as entry_due,
+           coalesce(e.vectors_due, false) as entry_due, e.position as entry_position,
            e.kind = 'turn' and e.conversation_id = t.conversation_id and e.project = c.project
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
-               and e.position = t.position and e.occurred_at = t.occurred_at
+               and e.occurred_at = t.occurred_at
                and e.metadata = coalesce(t.metadata::jsonb, '{}') as copies_equal,
            (select count(*) from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id)::integer as vectors
     from turns t

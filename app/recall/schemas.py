@@ -1,5 +1,6 @@
 """What is asked of recall, and what it answers."""
 
+from datetime import date
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
@@ -71,14 +72,30 @@ class Explanation(BaseModel):
     reason: str
 
 
+class HitDate(BaseModel):
+    """What a relative date in `text` means: the first and last of its days, in UTC, reckoned from when it was said.
+
+    The phrase are the characters from `start` to before `end`, in code points from 0.
+    """
+
+    start: int
+    end: int
+    first_day: date
+    last_day: date
+
+
 class Hit(BaseModel):
-    """One recalled thing. Of `turn` and its siblings to come, the one named by `kind` is set."""
+    """One recalled thing. Of `turn` and its siblings to come, the one named by `kind` is set.
+
+    `dates` are there as soon as the job that resolves them has run, a moment after the append.
+    """
 
     kind: EntryKind
     id: str
     conversation_id: str | None
     score: float
     text: str
+    dates: list[HitDate]
     turn: Turn | None
     neighbours: list[Turn] | None
     explain: Explanation | None

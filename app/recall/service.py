@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from pydantic import TypeAdapter
+
 from app.conversations.schemas import Participant, Turn, turn_text
 from app.conversations.service import Conversations
 from app.core.db import Database, Transaction
@@ -20,12 +22,13 @@ from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex
 from app.recall.ranking import Ranked, rank, read_intent, without_names
-from app.recall.schemas import ConversationRecall, Explanation, Hit, Recall, RecallResult
+from app.recall.schemas import ConversationRecall, Explanation, Hit, HitDate, Recall, RecallResult
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 
 # names are looked for among the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
+_DATES = TypeAdapter(list[HitDate])
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,7 @@ def _hit(
         conversation_id=turn.conversation_id,
         score=round(item.score, 6),
         text=turn_text(turn),
+        dates=[] if candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
         neighbours=neighbours,
         explain=_explain(item, lexemes) if request.explain else None,

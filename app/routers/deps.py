@@ -66,8 +66,16 @@ async def get_operator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller
     return caller
 
 
+async def get_administrator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key administers its tenant, or the installation."""
+    if Scope.OPERATOR not in caller.scopes:
+        caller.require(Scope.ADMIN)
+    return caller
+
+
 Admin: TypeAlias = Annotated[Caller, Depends(get_admin)]
 Operator: TypeAlias = Annotated[Caller, Depends(get_operator)]
+Administrator: TypeAlias = Annotated[Caller, Depends(get_administrator)]
 Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
 Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
 

@@ -39,6 +39,17 @@ class Caller:
             raise Forbidden("forbidden", f"This key does not have the scope {scope.value}.")
 
 
+def job_caller(tenant_id: TenantId) -> Caller:
+    """Who a job of a tenant runs as: it reads and writes there, and stands for no key."""
+    return Caller(
+        tenant_id=tenant_id,
+        key_id=KeyId(UUID(int=0)),
+        scopes=frozenset({Scope.READ, Scope.WRITE}),
+        agent_id=None,
+        long_term_enabled=False,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """A stored key, without its secret."""

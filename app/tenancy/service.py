@@ -178,17 +178,16 @@ class Tenancy:
             raise
 
     async def sweep_repeats(self) -> int:
-        """Forget requests whose time is over, a bounded number at a time; says how many."""
+        """Forget requests whose time is over, a bounded number at a time; says how many. Run by a job."""
         async with self._ops.across_tenants() as tx:
             return await store.sweep_repeats(tx, _SWEEP_LIMIT)
 
     async def tend_forever(self) -> None:
-        """Flush and sweep by the minute, until cancelled."""
+        """Flush by the minute, until cancelled."""
         while True:
             await asyncio.sleep(_TEND_S)
             try:
                 await self.flush_last_used()
-                await self.sweep_repeats()
             except AppError as error:
                 self._log.warning("tenancy.tending_failed", code=error.code)
 

@@ -141,6 +141,7 @@ def filled_path(path: str, victim: Victim) -> str:
         conversation_id=victim.conversation,
         turn_id=victim.turn,
         key_id=victim.turn,
+        job_id=victim.turn,
         tenant_id=format_id(victim.client.tenant_id),
     )
 
@@ -264,7 +265,7 @@ async def test_every_operation_needs_its_scope(
         response = await limited.request(method, filled_path(path, victim), params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        names = ("conversation_id", "turn_id", "key_id", "tenant_id")
+        names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id")
         missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"))
         response = await limited.request(method, missing, params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
@@ -309,7 +310,7 @@ async def test_what_is_not_ones_own_is_not_there(
     if "{" in path:
         response = await victim.client.request(
             method,
-            path.format(conversation_id=conversation, turn_id=turn),
+            path.format(conversation_id=conversation, turn_id=turn, job_id=turn),
             params=good_query(operation["operationId"]),
             json=good_body(operation["operationId"]),
         )

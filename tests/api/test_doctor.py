@@ -83,6 +83,59 @@ async def test_healthy_data_has_no_fault(ops: Database, client: Client) -> None:
     assert await faults(ops, client) == []
 
 
+async def test_revised_truncated_erased_and_forked_data_has_no_fault(
+    ops: Database, client: Client, service: Service
+) -> None:
+    conversation, turns = await healthy(client)
+    path = f"/v1/conversations/{conversation}"
+    late = (await client.append(conversation, *["it was yesterday"] * 135))["turns"]  # some wait for their vectors
+
+    async def revise(turn: str, **body: Any) -> str:
+        answer = await client.post(f"{path}/turns/{turn}/revisions", json={"content": "said better"} | body)
+        assert answer.status_code == 201, answer.text
+        return answer.json()["turn"]["id"]
+
+    async def sound() -> None:
+        assert await faults(ops, client) == []
+        verified = (await client.get(f"{path}/verify")).json()
+        assert verified["valid"], verified
+
+    first = await revise(turns[0])
+    await revise(await revise(first, content="and better"), actor="zoe")
+    await sound()
+    erased = await client.delete(f"{path}/turns", params={"ids": [turns[2], first, turns[5], late[3]["id"]]})
+    assert erased.status_code == 200, erased.text
+    await sound()
+    await client.post(f"{path}/fork", json={"through": late[132]["id"]})
+    await sound()
+    await revise(turns[6], truncate_after=True)
+    await client.append(conversation, "after the cut", "last week")
+    await revise(turns[5])  # the tombstone
+    await sound()
+    fork = (await client.post(f"{path}/fork", json={})).json()["id"]
+    await client.append(fork, "goes its own way")
+    [*_, newest, _] = await client.history(fork)
+    await client.post(f"/v1/conversations/{fork}/turns/{newest['id']}/revisions", json={"content": "otherwise"})
+    await client.post(f"/v1/conversations/{fork}/fork", json={})
+    await sound()
+    await service.run_jobs()
+    await sound()
+    await client.delete(path)
+    assert await faults(ops, client) == []
+
+
+async def test_a_fault_in_a_fork_is_found(ops: Database, client: Client, service: Service) -> None:
+    conversation, _ = await healthy(client)
+    fork = (await client.post(f"/v1/conversations/{conversation}/fork", json={})).json()["id"]
+    async with planting(service) as connection:
+        await connection.execute(
+            "update conversations set chain_start = sha256(chain_start) where tenant_id = $1 and id = $2",
+            client.tenant_id,
+            parse_id(fork),
+        )
+    assert {fault.code for fault in await faults(ops, client)} == {"chain_broken"}
+
+
 async def test_a_long_conversation_is_read_page_by_page(ops: Database, client: Client, monkeypatch: Any) -> None:
     monkeypatch.setattr("app.operators.service._TURNS", 4)
     monkeypatch.setattr("app.operators.service._OWNERS", 3)
@@ -123,6 +176,10 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
         "update ENTRY set entry_id = gen_random_uuid()", {"entry_missing", "entry_orphan", "vector_orphan"},
     ),
     "wrong filter copy": ("update ENTRY set owner = 'bob'", {"entry_differs"}),
+    "wrong position in the index": ("update ENTRY set position = 9", {"entry_differs"}),
+    "tombstone that still speaks": (
+        "update TURN set erased_at = now(), salt = null", {"erased_remains", "entry_unwanted"},
+    ),
     "wrong metadata copy": ("""update ENTRY set metadata = '{"q": 1}'""", {"entry_differs"}),
     "duplicate position": ("update TURN set position = 1", {"position_taken", "entry_differs"}),
     "dangling superseded_by": (

@@ -229,6 +229,30 @@ async def counts_only_its_own(two: Two, _name: str) -> None:
     problem(await two.intruder.get("/v1/admin/stats", params={"of": "installation"}), 403, "forbidden")
 
 
+async def reaches_only_its_own_jobs(two: Two, name: str) -> None:
+    """A list holds one's own jobs; another's job is a job that never was; an operator's reach is refused."""
+    method, path = OPERATIONS[name]
+    for one, conversation in ((two.owner, two.conversation), (two.intruder, two.mine)):
+        await one.append(conversation, "it was yesterday")
+    before = (await two.owner.get("/v1/admin/jobs")).json()
+    job = before["data"][0]["id"]
+    if "{job_id}" not in path:
+        for params in ({}, {"order": "asc"}, {"kind": "index.dates"}, {"state": "queued"}):
+            page = (await two.intruder.get(path, params=params)).json()["data"]
+            assert page
+            assert {item["tenant_id"] for item in page} == {format_id(two.intruder.tenant_id)}
+            assert job not in {item["id"] for item in page}
+    expected, got = [
+        await two.intruder.request(method, path.format(job_id=one)) for one in (format_id(new_uuid()), job)
+    ]
+    if "{job_id}" in path:
+        problem(got, 404, "not_found")
+        assert without_request_id(got) == without_request_id(expected)
+    reaching = await two.intruder.request(method, path.format(job_id=job), params={"all_tenants": "true"})
+    problem(reaching, 403, "forbidden")
+    assert (await two.owner.get("/v1/admin/jobs")).json() == before
+
+
 CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_conversation": creates_an_own_conversation,
     "list_conversations": lists_only_its_own,
@@ -256,6 +280,9 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "get_tenant": is_for_operators_only,
     "update_tenant": is_for_operators_only,
     "get_stats": counts_only_its_own,
+    "list_jobs": reaches_only_its_own_jobs,
+    "retry_job": reaches_only_its_own_jobs,
+    "cancel_job": reaches_only_its_own_jobs,
     "get_health": says_nothing_of_any_tenant,
     "get_readiness": says_nothing_of_any_tenant,
     "get_metrics": says_nothing_of_any_tenant,
@@ -377,7 +404,7 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
     for one, conversation in ((two.owner, two.conversation), (two.intruder, two.mine)):
         await one.post(
             f"/v1/conversations/{conversation}/turns",
-            json={"turns": [{"role": "user", "content": "again"}]},
+            json={"turns": [{"role": "user", "content": "again, as yesterday"}]},
             headers={"Idempotency-Key": "k"},
         )
     async with connected(service.database.superuser) as connection:

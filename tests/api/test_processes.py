@@ -48,9 +48,9 @@ class Process:
             timeout=START_S, check=False,
         )  # fmt: skip
 
-    def start(self) -> "Process":
+    def start(self, command: str = "serve") -> "Process":
         self.serving = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "serve"], env=self.env, cwd=ROOT, text=True, stderr=subprocess.PIPE
+            [sys.executable, "-m", "app.cli", command], env=self.env, cwd=ROOT, text=True, stderr=subprocess.PIPE
         )
         self.started.append(self.serving)
         return self
@@ -298,3 +298,33 @@ def test_the_readme_works_as_printed(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert '"code"' not in done.stdout, done.stdout
     assert '"messages"' in done.stdout
+
+
+def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(folder: Path) -> None:
+    quick = {"worker_in_process": "false", "max_vectors_per_append": "1", "job_lease_s": "1", "job_poll_s": "0.1"}
+    server = Process(folder, **quick).start().wait()
+    _, conversation = server.call("POST", "/v1/conversations", {}, key=server.key)
+    path = f"/v1/conversations/{conversation['id']}/turns"
+    turns = [{"role": "user", "content": f"{n} " + "some words of a turn " * 40} for n in range(100)]
+    server.call("POST", path, {"turns": turns}, key=server.key)
+
+    def pending() -> int:
+        history = server.call("GET", f"{path}?limit=200", key=server.key)[1]["data"]
+        return sum(turn["index_state"] == "pending" for turn in history)
+
+    def wait_until(reached: Any) -> None:
+        until = time.monotonic() + START_S
+        while not reached():
+            assert time.monotonic() < until, pending()
+            time.sleep(0.1)
+
+    assert pending() == 99
+    killed, other = (Process(folder, **quick).start("worker") for _ in range(2))
+    wait_until(lambda: pending() < 99)
+    assert killed.serving is not None
+    killed.serving.kill()
+    wait_until(lambda: pending() == 0)
+    wait_until(lambda: server.call("GET", "/v1/admin/jobs", key=server.key)[1]["data"] == [])
+    code, said = other.stop()
+    assert code == 0, said
+    server.stop()

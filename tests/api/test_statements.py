@@ -47,6 +47,14 @@ async def test_an_append_takes_seven_round_trips_however_many_turns(client: Clie
         assert sent[0].startswith("begin; set local app.tenant = '")
 
 
+async def test_what_is_due_later_costs_an_append_one_round_trip_whatever_it_is(client: Client, warm: str) -> None:
+    for turns in (["it was yesterday"], [f"turn {n}, next week" for n in range(140)]):  # 12 of them are late
+        with counted_statements() as sent:
+            await client.append(warm, *turns)
+        assert first_words(sent)[4:6] == ["insert into vectors", "insert into jobs"]
+        assert len(sent) == 8
+
+
 async def test_an_append_with_turn_ids_or_an_idempotency_key_says_what_it_adds(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.append(warm, {"id": str(uuid.uuid4()), "role": "user", "content": "x"})

@@ -1,0 +1,358 @@
+"""Durable work for later: a table of our own, claimed with SKIP LOCKED under a lease.
+
+A job holds a kind, the ids of what it is about, and never content. It is enqueued in the transaction that makes it
+due, so both are there or neither. What always holds: a job is run at least once, by one worker at a time as long as
+that worker renews its lease; a worker that dies loses its lease and the job is run again; so handlers give the same
+result when run twice. A finished job is deleted. One that keeps failing is parked, and waits for a person.
+
+Two jobs of the same tenant, kind and dedupe key do not wait at once. One that is running already has perhaps read
+what has changed since, so it does not count: the work is enqueued, and done once more.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from app.core.db import Database, Transaction
+from app.core.ids import JobId, TenantId, new_uuid
+
+INSTALLATION: Final = TenantId(UUID(int=0))
+"""The tenant of jobs that belong to the installation as a whole."""
+
+
+class JobState(StrEnum):
+    """What becomes of a job: it waits or runs, it has failed too often, or somebody has taken it back."""
+
+    QUEUED = "queued"
+    PARKED = "parked"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to enqueue. Higher priorities run first."""
+
+    kind: str
+    subject_ids: Sequence[UUID] = ()
+    dedupe_key: str | None = None
+    priority: int = 0
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it lies in the table. `last_error` is a code. Field order is the order of `_COLUMNS`."""
+
+    tenant_id: TenantId
+    id: JobId
+    kind: str
+    subject_ids: Sequence[UUID]
+    priority: int
+    state: str
+    attempts: int
+    max_attempts: int
+    run_at: datetime
+    locked_by: UUID | None
+    locked_until: datetime | None
+    last_error: str | None
+    created_at: datetime
+
+
+_FIELDS = tuple(field.name for field in fields(Job))
+_COLUMNS = ", ".join(_FIELDS)
+_COLUMNS_J = ", ".join(f"j.{name}" for name in _FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """Settings of the queue."""
+
+    lease_s: float
+    max_attempts: int
+    retry_base_s: float
+    retry_max_s: float
+
+
+class JobQueue:
+    """The jobs of the installation. Enqueues as whoever owns the transaction; everything else is the ops role's."""
+
+    def __init__(self, ops: Database, *, options: JobOptions) -> None:
+        self._ops = ops
+        self._options = options
+        self.enqueued = asyncio.Event()
+        """Set when a transaction of this process that enqueued something is durable. Other processes poll; a bus that
+        tells them would set it too."""
+
+    @property
+    def lease_s(self) -> float:
+        """How long a claim holds unless it is renewed."""
+        return self._options.lease_s
+
+    async def enqueue(self, tx: Transaction, tenant_id: TenantId, jobs: Sequence[NewJob]) -> None:
+        """Enqueue jobs in an open transaction, in one statement; what waits already under its dedupe key is left."""
+        if not jobs:
+            return
+        await tx.execute(
+            """
+            insert into jobs (tenant_id, id, kind, subject_ids, dedupe_key, priority, run_at, max_attempts)
+            select $1, u.id, u.kind, coalesce(string_to_array(nullif(u.subject_ids, ''), ',')::uuid[], '{}'),
+                   u.dedupe_key, u.priority, now() + make_interval(secs => u.delay_s), $8
+            from unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::smallint[], $7::float8[])
+                as u (id, kind, subject_ids, dedupe_key, priority, delay_s)
+            on conflict do nothing
+            """,
+            tenant_id,
+            [new_uuid() for _ in jobs],
+            [job.kind for job in jobs],
+            # an array of arrays would have to be rectangular
+            [",".join(map(str, job.subject_ids)) for job in jobs],
+            [job.dedupe_key for job in jobs],
+            [job.priority for job in jobs],
+            [job.delay_s for job in jobs],
+            self._options.max_attempts,
+        )
+        tx.after_commit.append(self.enqueued.set)
+
+    async def ensure_periodic(self, kinds: Sequence[str]) -> None:
+        """See to it that one job of each kind is there, and due, for the installation."""
+        async with self._ops.across_tenants() as tx:
+            await tx.execute(
+                """
+                insert into jobs (tenant_id, id, kind, dedupe_key, max_attempts)
+                select $1, u.id, u.kind, 'periodic', $4 from unnest($2::uuid[], $3::text[]) as u (id, kind)
+                where not exists (select from jobs j where j.tenant_id = $1 and j.kind = u.kind and j.state = 'queued')
+                on conflict do nothing
+                """,
+                INSTALLATION,
+                [new_uuid() for _ in kinds],
+                list(kinds),
+                self._options.max_attempts,
+            )
+
+    async def claim(self, worker: UUID, *, kinds: Sequence[str], limit: int) -> list[Job]:
+        """Take up to `limit` due jobs of these kinds; what a worker died over for the last time is parked."""
+        async with self._ops.across_tenants() as tx:
+            rows = await tx.fetch(
+                f"""
+                with due as materialized (
+                    select tenant_id, id, attempts, max_attempts from jobs
+                    where state = 'queued' and run_at <= now() and (locked_until is null or locked_until < now())
+                      and kind = any($2::text[])
+                    order by priority desc, run_at, id limit $3 for update skip locked
+                ), lost as (
+                    update jobs j
+                    set state = 'parked', last_error = $5, locked_by = null, locked_until = null
+                    from due d where j.tenant_id = d.tenant_id and j.id = d.id and d.attempts >= d.max_attempts
+                )
+                update jobs j set locked_by = $1, locked_until = now() + make_interval(secs => $4),
+                    attempts = j.attempts + 1
+                from due d where j.tenant_id = d.tenant_id and j.id = d.id and d.attempts < d.max_attempts
+                returning {_COLUMNS_J}
+                """,  # noqa: S608
+                worker,
+                list(kinds),
+                limit,
+                self._options.lease_s,
+                "worker_lost",
+            )
+        return [_job(row) for row in rows]
+
+    async def renew(self, worker: UUID, job_ids: Sequence[JobId]) -> set[JobId]:
+        """Renew the lease of jobs; gives those that this worker still holds."""
+        async with self._ops.across_tenants() as tx:
+            rows = await tx.fetch(
+                """
+                update jobs set locked_until = now() + make_interval(secs => $3)
+                where locked_by = $1 and state = 'queued' and id = any($2::uuid[]) returning id
+                """,
+                worker,
+                list(job_ids),
+                self._options.lease_s,
+            )
+        return {JobId(row["id"]) for row in rows}
+
+    async def finish(self, worker: UUID, job: Job, *, again_in_s: float | None = None) -> None:
+        """A job is done: it is deleted, or made due again later. Nothing happens if somebody else holds it now."""
+        async with self._ops.across_tenants() as tx:
+            if again_in_s is None or await self._has_twin(tx, job):
+                await self._delete(tx, worker, job)
+            else:
+                await self._put_back(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
+
+    async def fail(self, worker: UUID, job: Job, *, code: str, at_most_s: float | None = None) -> bool:
+        """A job failed: tried again later, or parked when that was its last attempt (says whether it was).
+
+        A periodic one gives `at_most_s`, waits no longer than that, and is never parked.
+        """
+        delay_s = self._options.retry_base_s * 2.0 ** min(job.attempts - 1, 32)
+        delay_s = min(delay_s, self._options.retry_max_s, at_most_s or self._options.retry_max_s)
+        # jitter, so that what failed together does not come back together
+        delay_s *= random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
+        async with self._ops.across_tenants() as tx:
+            if at_most_s is None and job.attempts >= job.max_attempts:
+                await tx.execute(
+                    """
+                    update jobs set state = 'parked', last_error = $4, locked_by = null, locked_until = null
+                    where tenant_id = $1 and id = $2 and locked_by = $3
+                    """,
+                    job.tenant_id,
+                    job.id,
+                    worker,
+                    code,
+                )
+                return True
+            if await self._has_twin(tx, job):
+                await self._delete(tx, worker, job)
+            else:
+                attempts = 0 if at_most_s is not None else job.attempts
+                await self._put_back(tx, worker, job, attempts=attempts, delay_s=delay_s, error=code)
+        return False
+
+    async def release(self, worker: UUID, jobs: Sequence[Job]) -> None:
+        """Give jobs back untried: they are due at once, and this attempt does not count."""
+        async with self._ops.across_tenants() as tx:
+            for job in jobs:
+                if await self._has_twin(tx, job):
+                    await self._delete(tx, worker, job)
+                else:
+                    await self._put_back(tx, worker, job, attempts=job.attempts - 1, delay_s=0.0, error=job.last_error)
+
+    async def _has_twin(self, tx: Transaction, job: Job) -> bool:
+        """Whether the same work waits already as another job, which will do what this one was to do."""
+        return (
+            await tx.fetchrow(
+                """
+                select from jobs own join jobs other on other.tenant_id = own.tenant_id and other.kind = own.kind
+                    and other.dedupe_key = own.dedupe_key and other.id <> own.id
+                where own.tenant_id = $1 and own.id = $2 and other.state = 'queued' and other.locked_by is null
+                """,
+                job.tenant_id,
+                job.id,
+            )
+            is not None
+        )
+
+    async def _put_back(
+        self, tx: Transaction, worker: UUID, job: Job, *, attempts: int, delay_s: float, error: str | None
+    ) -> None:
+        await tx.execute(
+            """
+            update jobs set locked_by = null, locked_until = null, attempts = $4,
+                run_at = clock_timestamp() + make_interval(secs => $5), last_error = $6
+            where tenant_id = $1 and id = $2 and locked_by = $3
+            """,
+            job.tenant_id,
+            job.id,
+            worker,
+            attempts,
+            delay_s,
+            error,
+        )
+
+    async def _delete(self, tx: Transaction, worker: UUID, job: Job) -> None:
+        await tx.execute(
+            "delete from jobs where tenant_id = $1 and id = $2 and locked_by = $3", job.tenant_id, job.id, worker
+        )
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs there are: waiting, running, parked, cancelled."""
+        async with self._ops.across_tenants() as tx:
+            rows = await tx.fetch(
+                """
+                select case when locked_by is null then state else 'running' end as state, count(*) as count
+                from jobs group by 1
+                """
+            )
+        return {"queued": 0, "running": 0, "parked": 0, "cancelled": 0} | {row["state"]: row["count"] for row in rows}
+
+    async def sweep_cancelled(self, *, older_than_s: float, limit: int) -> int:
+        """Forget up to `limit` jobs that were cancelled long ago; says how many."""
+        async with self._ops.across_tenants() as tx:
+            return await tx.execute(
+                """
+                delete from jobs j using (
+                    select tenant_id, id from jobs
+                    where state = 'cancelled' and run_at < now() - make_interval(secs => $1) limit $2
+                ) old where j.tenant_id = old.tenant_id and j.id = old.id
+                """,
+                older_than_s,
+                limit,
+            )
+
+
+async def list_jobs(
+    tx: Transaction,
+    tenant_id: TenantId | None,
+    *,
+    kind: str | None,
+    state: str | None,
+    newest_first: bool,
+    after: UUID | None,
+    limit: int,
+) -> list[Job]:
+    """Jobs by id, which is the order they were made in; of all tenants with None (ops role)."""
+    args: list[object] = [limit]
+    conditions: list[str] = []
+    for condition, value in (
+        ("tenant_id = ${}", tenant_id),
+        ("kind = ${}", kind),
+        ("state = ${}", state),
+        (f"id {'<' if newest_first else '>'} ${{}}", after),
+    ):
+        if value is not None:
+            args.append(value)
+            conditions.append(condition.format(len(args)))
+    where = f"where {' and '.join(conditions)}" if conditions else ""
+    direction = "desc" if newest_first else "asc"
+    rows = await tx.fetch(f"select {_COLUMNS} from jobs {where} order by id {direction} limit $1", *args)  # noqa: S608
+    return [_job(row) for row in rows]
+
+
+async def lock_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -> Job | None:
+    """A job, held until the transaction ends; of any tenant with None (ops role)."""
+    row = await tx.fetchrow(
+        f"select {_COLUMNS} from jobs where ($1::uuid is null or tenant_id = $1) and id = $2 for update",  # noqa: S608
+        tenant_id,
+        job_id,
+    )
+    return None if row is None else _job(row)
+
+
+async def requeue_job(tx: Transaction, job: Job) -> Job | None:
+    """Make a locked job due now with all its attempts before it; None when the same work waits already (ops role)."""
+    row = await tx.fetchrow(
+        f"""
+        update jobs j set state = 'queued', attempts = 0, run_at = now(), locked_by = null, locked_until = null
+        where j.tenant_id = $1 and j.id = $2 and not exists (
+            select from jobs other where other.tenant_id = $1 and other.kind = j.kind and other.id <> j.id
+                and other.dedupe_key = j.dedupe_key and other.state = 'queued' and other.locked_by is null
+        ) returning {_COLUMNS_J}
+        """,  # noqa: S608
+        job.tenant_id,
+        job.id,
+    )
+    return None if row is None else _job(row)
+
+
+async def cancel_job(tx: Transaction, job: Job) -> Job:
+    """Take a locked job back; a worker that runs it finds out when it renews its lease (ops role)."""
+    row = await tx.fetchrow(
+        f"""
+        update jobs j set state = 'cancelled', run_at = now(), locked_by = null, locked_until = null
+        where j.tenant_id = $1 and j.id = $2 returning {_COLUMNS_J}
+        """,  # noqa: S608
+        job.tenant_id,
+        job.id,
+    )
+    return job if row is None else _job(row)
+
+
+def _job(row: asyncpg.Record) -> Job:
+    return Job(*row.values())

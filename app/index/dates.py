@@ -1,0 +1,168 @@
+"""What relative dates in an English text mean: "last Friday", said on a day, is a day. Pure.
+
+Only phrases that point to some other day than that of the turn, and do so by themselves, are resolved: "today" is in
+the turn's own date already, and "on Friday" needs the tense. Everything is reckoned in UTC; weeks begin on Monday.
+`dateparser` reads numbers, units and weekdays; which days a week, weekend, month or year covers is added here.
+"""
+
+import calendar
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+import dateparser
+
+_MAX_CHARACTERS = 64_000
+_MAX_DATES = 32
+# every phrase has one of each: looked for first, as it is twenty times as fast as the expression
+_POINTERS = ("last ", "next ", "this ", " ago", "from now", "in ", "yesterday", "tomorrow")
+_POINTED_AT = ("day", "night", "week", "month", "year", "tomorrow", *(name.lower() for name in calendar.month_name[1:]))
+_WEEKDAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
+_MONTHS = tuple(name.lower() for name in calendar.month_name[1:])
+_NUMBERS = "a|an|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|[0-9]{1,3}"
+_UNITS = "day|week|month|year"
+_PHRASE = re.compile(
+    rf"""\b(?:
+        (?P<day>(?:the[ ])?day[ ](?:before[ ]yesterday|after[ ]tomorrow)|yesterday|tomorrow|last[ ]night)
+      | (?<!\bthe[ ])(?P<way>last|next|this[ ]past|this[ ]coming|this)[ ]
+        (?P<what>{_WEEKDAYS}|weekend|week|month|year|{"|".join(_MONTHS)})(?![ ]of\b)
+      | (?P<counted>(?:{_NUMBERS})[ ](?P<unit>{_UNITS})s?[ ](?:ago|from[ ]now))
+      | (?P<ahead>in[ ](?:{_NUMBERS})[ ](?P<ahead_unit>{_UNITS})s?)
+    )\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# "not in two weeks" is a span of time, not a day
+_SPAN = re.compile(r"(?:n't|n\u2019t|\bnot|\bnever|\bfirst|\bonly|\bonce)\b[^.!?]{0,40}$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedDate:
+    """A phrase, from `start` to before `end` in code points of the text, and the days it means, both included."""
+
+    start: int
+    end: int
+    first_day: date
+    last_day: date
+
+
+def may_have_dates(text: str) -> bool:
+    """Whether a text is worth resolving: cheap, for the way of an append."""
+    small = text[:_MAX_CHARACTERS].lower()
+    if not any(word in small for word in _POINTERS) or not any(word in small for word in _POINTED_AT):
+        return False
+    return next(_phrases(text), None) is not None
+
+
+def resolve_dates(text: str, *, occurred_at: datetime) -> list[ResolvedDate]:
+    """The days that relative dates in a text mean, said at `occurred_at`; at most 32."""
+    said_on = occurred_at.astimezone(UTC).date()
+    found: list[ResolvedDate] = []
+    for match in _phrases(text):
+        try:
+            days = _days(match, said_on)
+        except (OverflowError, ValueError):  # beyond the years 1 to 9999
+            continue
+        if days is not None:
+            found.append(ResolvedDate(match.start(), match.end(), first_day=days[0], last_day=days[1]))
+        if len(found) == _MAX_DATES:
+            break
+    return found
+
+
+def date_words(dates: Sequence[ResolvedDate], *, occurred_at: datetime) -> str:
+    """The words by which these dates are searched for: day, month and year, those of the turn's own date left out.
+
+    A day only where a single one is meant, a month only where the days lie in at most two of them.
+    """
+    words: list[str] = []
+    for one in dates:
+        first, last = one.first_day, one.last_day
+        if first == last:
+            words.append(f"{first.day} {first:%B} {first.year}")
+        elif last - first < timedelta(days=32):
+            months = dict.fromkeys((f"{first:%B} {first.year}", f"{last:%B} {last.year}"))
+            words.extend(months)
+        else:
+            words.append(str(first.year))
+    own = own_date_words(occurred_at).split()
+    return " ".join(word for word in dict.fromkeys(" ".join(words).split()) if word not in own)
+
+
+def own_date_words(occurred_at: datetime) -> str:
+    """The words of a turn's own date, which are in its heading."""
+    return f"{occurred_at.day} {occurred_at:%B %Y}"
+
+
+def _phrases(text: str) -> "Iterator[re.Match[str]]":
+    for match in _PHRASE.finditer(text, 0, _MAX_CHARACTERS):
+        way, what = match["way"], match["what"]
+        # in small letters, "may" and "march" are other words; "this week" says no more than the turn's own date
+        is_other_word = what and what.lower() in _MONTHS and what[0].islower()
+        if not is_other_word and not (way and way.lower() == "this" and what.lower() in {"week", "month", "year"}):
+            yield match
+
+
+def _days(match: "re.Match[str]", said_on: date) -> tuple[date, date] | None:
+    if match["day"]:
+        return _cover("day", _parse(match["day"].lower(), said_on))
+    if match["counted"]:
+        return _cover(match["unit"].lower(), _parse(match["counted"].lower(), said_on))
+    if match["ahead"]:
+        if _SPAN.search(match.string, max(0, match.start() - 60), match.start()):
+            return None
+        return _cover(match["ahead_unit"].lower(), _parse(match["ahead"].lower(), said_on))
+    way = {"this past": "last", "this coming": "next"}.get(match["way"].lower(), match["way"].lower())
+    return _pointed_at(way, match["what"], said_on)
+
+
+def _pointed_at(way: str, what: str, said_on: date) -> tuple[date, date] | None:
+    """What `last`, `this` or `next` and a weekday, weekend, week, month, year or the name of a month mean."""
+    if what.lower() in _MONTHS:
+        return _month(way, _MONTHS.index(what.lower()) + 1, said_on)
+    what = what.lower()
+    if what == "weekend":
+        saturday = said_on + timedelta(days=5 - said_on.weekday(), weeks={"last": -1, "this": 0, "next": 1}[way])
+        return saturday, saturday + timedelta(days=1)
+    if what in {"week", "month", "year"}:
+        return _cover(what, _parse(f"{way} {what}", said_on))
+    if way == "this":
+        return None if what == f"{said_on:%A}".lower() else _cover("day", _parse(what, said_on))
+    return _cover("day", _parse(f"{way} {what}", said_on, past=way == "last"))
+
+
+def _month(way: str, month: int, said_on: date) -> tuple[date, date] | None:
+    year = said_on.year
+    if way == "last":
+        year -= month >= said_on.month
+    elif way == "next":
+        year += month <= said_on.month
+    return _cover("month", date(year, month, 1))
+
+
+def _parse(phrase: str, said_on: date, *, past: bool = False) -> date | None:
+    found = dateparser.parse(
+        phrase,
+        languages=["en"],
+        settings={
+            "RELATIVE_BASE": datetime(said_on.year, said_on.month, said_on.day, 12),  # noqa: DTZ001 - it knows no zones
+            "PREFER_DATES_FROM": "past" if past else "future",
+            "RETURN_AS_TIMEZONE_AWARE": False,
+        },
+    )
+    return None if found is None else found.date()
+
+
+def _cover(unit: str, day: date | None) -> tuple[date, date] | None:
+    if day is None:
+        return None
+    match unit:
+        case "week":
+            monday = day - timedelta(days=day.weekday())
+            return monday, monday + timedelta(days=6)
+        case "month":
+            return day.replace(day=1), day.replace(day=calendar.monthrange(day.year, day.month)[1])
+        case "year":
+            return date(day.year, 1, 1), date(day.year, 12, 31)
+        case _:
+            return day, day

@@ -1,0 +1,149 @@
+"""Jobs as those see them who run an installation or a tenant in it: list, try again, take back.
+
+An admin's key reaches the jobs of its own tenant, an operator's those of all tenants and of the installation when it
+says so. A list of one tenant's is read under row-level security; changes are the ops role's, and name the tenant.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Literal
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from app.core.db import Database, Transaction
+from app.core.errors import Conflict, NotFound
+from app.core.ids import JobId, TenantId, format_id
+from app.core.jobs import Job, JobQueue, JobState, cancel_job, list_jobs, lock_job, requeue_job
+from app.core.paging import Cursors, Key, Page, make_page
+from app.core.times import TimeOut
+from app.tenancy.schemas import Caller, Scope
+
+
+class JobView(BaseModel):
+    """A job that has not finished; finished ones are gone.
+
+    `state` is `queued` (waits for `run_at`, or for a worker), `running`, `parked` (failed `max_attempts` times, and
+    waits for a retry) or `cancelled`. `last_error` is an error code. `subject_ids` name what it is about.
+    """
+
+    id: str
+    tenant_id: str
+    kind: str
+    state: Literal["queued", "running", "parked", "cancelled"]
+    subject_ids: list[str]
+    priority: int
+    attempts: int
+    max_attempts: int
+    run_at: TimeOut
+    last_error: str | None
+    created_at: TimeOut
+
+
+class JobAdministration:
+    """The door to jobs."""
+
+    def __init__(self, database: Database, ops: Database, *, queue: JobQueue, cursors: Cursors) -> None:
+        self._database = database
+        self._ops = ops
+        self._queue = queue
+        self._cursors = cursors
+
+    async def list_jobs(
+        self,
+        caller: Caller,
+        *,
+        all_tenants: bool,
+        kind: str | None,
+        state: JobState | None,
+        order: Literal["asc", "desc"],
+        limit: int,
+        cursor: str | None,
+    ) -> Page[JobView]:
+        """Jobs that have not finished, by age."""
+        tenant_id = _reach(caller, all_tenants)
+        scope = f"jobs|{tenant_id}|{order}|{kind}|{state}"
+        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        async with self._reading(tenant_id) as tx:
+            rows = await list_jobs(
+                tx, tenant_id, kind=kind, state=state, newest_first=order == "desc", after=after, limit=limit + 1
+            )
+        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_age_key)
+        return Page[JobView](
+            object="list",
+            data=[_view(row) for row in page.data],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+    async def retry(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
+        """Make a parked, cancelled or waiting job due now. Conflict while it runs, or when the same work waits."""
+        async with self._ops.across_tenants() as tx:
+            job = await self._lock(caller, tx, job_id, all_tenants)
+            if _state(job) == "running":
+                raise Conflict("job_running", "This job is running; it is tried again by itself if it fails.")
+            again = await requeue_job(tx, job)
+            if again is None:
+                raise Conflict("job_waiting", "Another job waits that will do the same work.")
+            tx.after_commit.append(self._queue.enqueued.set)
+        return _view(again)
+
+    async def cancel(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
+        """Take a job back; one that runs is given up when its worker next renews its lease."""
+        async with self._ops.across_tenants() as tx:
+            return _view(await cancel_job(tx, await self._lock(caller, tx, job_id, all_tenants)))
+
+    @staticmethod
+    async def _lock(caller: Caller, tx: Transaction, job_id: JobId, all_tenants: bool) -> Job:  # noqa: FBT001
+        job = await lock_job(tx, _reach(caller, all_tenants), job_id)
+        if job is None:
+            raise NotFound("not_found", "There is no such job, or it has finished.")
+        return job
+
+    @asynccontextmanager
+    async def _reading(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
+        if tenant_id is None:
+            async with self._ops.across_tenants() as tx:
+                yield tx
+        else:
+            async with self._database.transaction(tenant_id, read_only=True) as tx:
+                yield tx
+
+
+def _reach(caller: Caller, all_tenants: bool) -> TenantId | None:  # noqa: FBT001
+    """Whose jobs a caller asks for; None for everybody's, which takes an operator."""
+    if all_tenants:
+        caller.require(Scope.OPERATOR)
+        return None
+    caller.require(Scope.ADMIN)
+    return caller.tenant_id
+
+
+def _state(job: Job) -> Literal["queued", "running", "parked", "cancelled"]:
+    match JobState(job.state):
+        case JobState.QUEUED:
+            return "queued" if job.locked_by is None else "running"
+        case JobState.PARKED:
+            return "parked"
+        case JobState.CANCELLED:
+            return "cancelled"
+
+
+def _view(job: Job) -> JobView:
+    return JobView(
+        id=format_id(job.id),
+        tenant_id=format_id(job.tenant_id),
+        kind=job.kind,
+        state=_state(job),
+        subject_ids=[format_id(subject) for subject in job.subject_ids],
+        priority=job.priority,
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        run_at=job.run_at,
+        last_error=job.last_error,
+        created_at=job.created_at,
+    )
+
+
+def _age_key(job: Job) -> Key:
+    return [str(job.id)]

@@ -1,0 +1,51 @@
+"""Which service does which kind of job. Each may be run twice: the services see to that."""
+
+from collections.abc import Mapping
+
+from app.container import Container
+from app.core.jobs import Job
+from app.index.schemas import DATES_JOB, VECTORS_JOB
+from app.tenancy.schemas import job_caller
+from app.worker.runner import Handling, Worker, WorkerOptions
+
+SWEEP_JOB = "installation.sweep"
+_CANCELLED_KEPT_S = 7 * 86_400.0
+_SWEEP_LIMIT = 10_000
+
+
+def handlings(container: Container) -> Mapping[str, Handling]:
+    """The table of all kinds that this process can do; a kind that is not here is left to another worker."""
+    conversations = container.conversations
+
+    async def make_vectors(job: Job) -> None:
+        await conversations.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+
+    async def resolve_dates(job: Job) -> None:
+        await conversations.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+
+    async def sweep(_job: Job) -> None:
+        await container.tenancy.sweep_repeats()
+        await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
+
+    table = {
+        DATES_JOB: Handling(resolve_dates),
+        SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
+    }
+    if container.embedder is not None:
+        table[VECTORS_JOB] = Handling(make_vectors)
+    return table
+
+
+def make_worker(container: Container) -> Worker:
+    """A worker for everything this process can do."""
+    settings = container.settings
+    return Worker(
+        container.queue,
+        handlings(container),
+        options=WorkerOptions(
+            concurrency=settings.worker_concurrency,
+            poll_s=settings.job_poll_s,
+            timeout_s=settings.job_timeout_s,
+            grace_s=float(settings.graceful_shutdown_s),
+        ),
+    )

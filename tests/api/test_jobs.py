@@ -1,0 +1,516 @@
+"""Jobs: run at least once and by one worker, whatever dies meanwhile; retried, parked, cancelled, listed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.core.db import Database, PoolOptions
+from app.core.errors import Unavailable
+from app.core.ids import format_id, new_uuid
+from app.core.jobs import INSTALLATION, Job, JobOptions, JobQueue, NewJob
+from app.tenancy.schemas import Scope
+from app.worker.runner import Handling, Worker, WorkerOptions, working
+from tests.support.api import Client, Service, open_service, problem
+
+Handler = Callable[[Job], Awaitable[None]]
+
+
+@pytest.fixture
+async def queue(service: Service) -> AsyncIterator[JobQueue]:
+    """A queue with short leases and waits, on the ops role's own pool."""
+    ops = Database(PoolOptions(service.database.ops, 4, timeout_s=10, name="turnkeep-ops-test"))
+    await ops.open()
+    yield JobQueue(ops, options=JobOptions(lease_s=0.6, max_attempts=3, retry_base_s=0.01, retry_max_s=0.05))
+    await ops.close()
+
+
+@pytest.fixture
+def kind() -> str:
+    """A kind of job of this test alone."""
+    return "test." + "".join(char for char in format_id(new_uuid()).lower() if char.isalpha())
+
+
+def worker(queue: JobQueue, kind: str, handler: Handler, *, every_s: float | None = None, grace_s: float = 5) -> Worker:
+    options = WorkerOptions(concurrency=4, poll_s=0.05, timeout_s=5, grace_s=grace_s)
+    return Worker(queue, {kind: Handling(handler, every_s)}, options=options)
+
+
+async def enqueue(service: Service, queue: JobQueue, client: Client, *jobs: NewJob) -> None:
+    async with service.container.database.transaction(client.tenant_id) as tx:
+        await queue.enqueue(tx, client.tenant_id, jobs)
+
+
+async def rows(service: Service, kind: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        return await connection.fetch("select * from jobs where kind = $1 order by id", kind)
+    finally:
+        await connection.close()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - what is waited for is in the database
+            await asyncio.sleep(0.02)
+
+
+async def test_a_job_is_enqueued_with_its_transaction_or_not_at_all(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    queue.enqueued.clear()
+    with pytest.raises(Unavailable):  # noqa: PT012 - it is the transaction that must end by it
+        async with service.container.database.transaction(client.tenant_id) as tx:
+            await queue.enqueue(tx, client.tenant_id, [NewJob(kind)])
+            raise Unavailable("not_ready", "Something else failed.")
+    assert not queue.enqueued.is_set()
+    assert await rows(service, kind) == []
+    subjects = [new_uuid(), new_uuid()]
+    await enqueue(service, queue, client, NewJob(kind, subject_ids=subjects), NewJob(kind))
+    assert queue.enqueued.is_set()
+    assert [list(row["subject_ids"]) for row in await rows(service, kind)] == [subjects, []]
+
+
+async def test_two_workers_run_each_job_once(service: Service, queue: JobQueue, client: Client, kind: str) -> None:
+    seen: list[UUID] = []
+
+    async def handle(job: Job) -> None:
+        await asyncio.sleep(0.001)
+        seen.append(job.id)
+
+    await enqueue(service, queue, client, *[NewJob(kind) for _ in range(200)])
+    ids = [row["id"] for row in await rows(service, kind)]
+    async with working(worker(queue, kind, handle)), working(worker(queue, kind, handle)):
+        await until(lambda: _none_left(service, kind))
+    assert sorted(seen) == sorted(ids)
+
+
+async def _none_left(service: Service, kind: str) -> bool:
+    return not await rows(service, kind)
+
+
+async def test_a_job_of_a_worker_that_was_killed_is_run_by_another(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    await enqueue(service, queue, client, NewJob(kind))
+    (claimed,) = await queue.claim(new_uuid(), kinds=[kind], limit=5)  # who claimed it is never heard of again
+    assert await queue.claim(new_uuid(), kinds=[kind], limit=5) == []
+    seen: list[int] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(job.attempts)
+
+    async with working(worker(queue, kind, handle)):
+        await until(lambda: _none_left(service, kind))
+    assert (claimed.attempts, seen) == (1, [2])
+
+
+async def test_a_job_that_kills_its_workers_is_parked(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    await enqueue(service, queue, client, NewJob(kind))
+    for _ in range(3):
+        await until(lambda: _claimed(queue, kind))
+    await asyncio.sleep(0.7)
+    assert await queue.claim(new_uuid(), kinds=[kind], limit=1) == []
+    (row,) = await rows(service, kind)
+    assert (row["state"], row["last_error"], row["locked_by"]) == ("parked", "worker_lost", None)
+
+
+async def _claimed(queue: JobQueue, kind: str) -> bool:
+    return bool(await queue.claim(new_uuid(), kinds=[kind], limit=1))
+
+
+async def test_a_lease_is_renewed_as_long_as_a_job_runs(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    runs: list[int] = []
+
+    async def handle(job: Job) -> None:
+        runs.append(job.attempts)
+        await asyncio.sleep(1.5)
+
+    await enqueue(service, queue, client, NewJob(kind))
+    async with working(worker(queue, kind, handle)), working(worker(queue, kind, handle)):
+        await until(lambda: _none_left(service, kind))
+    assert runs == [1]
+
+
+async def test_a_failing_job_is_tried_again_then_parked_and_retried_by_an_administrator(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    runs, broken = 0, True
+
+    async def handle(_job: Job) -> None:
+        nonlocal runs
+        runs += 1
+        if broken and runs == 2:
+            raise RuntimeError("quokka")  # what nobody expected counts as well, and its message goes nowhere
+        if broken:
+            raise Unavailable("embedder_overloaded", "Too much.")
+
+    await enqueue(service, queue, client, NewJob(kind))
+    async with working(worker(queue, kind, handle)):
+        await until(lambda: _state(service, kind, "parked"))
+        assert runs == 3
+        (listed,) = (await client.get("/v1/admin/jobs", params={"kind": kind, "state": "parked"})).json()["data"]
+        assert (listed["attempts"], listed["last_error"]) == (3, "embedder_overloaded")
+        broken = False
+        retried = await client.post(f"/v1/admin/jobs/{listed['id']}/retry")
+        assert (retried.status_code, retried.json()["state"], retried.json()["attempts"]) == (200, "queued", 0)
+        await until(lambda: _none_left(service, kind))
+    assert runs == 4
+    problem(await client.post(f"/v1/admin/jobs/{listed['id']}/retry"), 404, "not_found")
+
+
+async def _state(service: Service, kind: str, state: str) -> bool:
+    return all(row["state"] == state for row in await rows(service, kind))
+
+
+async def test_waits_between_attempts_double_and_are_bounded(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    patient = JobQueue(queue._ops, options=JobOptions(60, max_attempts=9, retry_base_s=2, retry_max_s=10))  # noqa: SLF001
+    await enqueue(service, patient, client, NewJob(kind))
+    connection = await asyncpg.connect(service.database.superuser)
+    for longest in (2, 4, 8, 10, 10):
+        await connection.execute("update jobs set run_at = now() where kind = $1", kind)
+        me = new_uuid()
+        (job,) = await patient.claim(me, kinds=[kind], limit=1)
+        await patient.fail(me, job, code="internal_error")
+        waits = await connection.fetchval("select extract(epoch from run_at - now()) from jobs where kind = $1", kind)
+        assert longest / 2 - 0.5 < waits <= longest
+    await connection.close()
+
+
+async def test_the_same_work_does_not_wait_twice_but_is_done_again_if_asked_for_while_it_runs(
+    service: Service, queue: JobQueue, client: Client, other: Client, kind: str
+) -> None:
+    one = NewJob(kind, dedupe_key="x")
+    await enqueue(service, queue, client, one, one)
+    await enqueue(service, queue, client, one)
+    await enqueue(service, queue, other, one)
+    assert len(await rows(service, kind)) == 2
+    me = new_uuid()
+    claimed = await queue.claim(me, kinds=[kind], limit=5)
+    await enqueue(service, queue, client, one)
+    assert len(await rows(service, kind)) == 3
+    # the one that waits does what the failed one was to do
+    for job in claimed:
+        await queue.fail(me, job, code="internal_error")
+    left = await rows(service, kind)
+    assert sorted(str(row["tenant_id"]) for row in left) == sorted([str(client.tenant_id), str(other.tenant_id)])
+    assert {row["attempts"] for row in left if row["tenant_id"] == client.tenant_id} == {0}
+
+
+async def test_cancelling_takes_a_job_back_even_from_its_worker(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    started, given_up = asyncio.Event(), asyncio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
+
+    await enqueue(service, queue, client, NewJob(kind))
+    async with working(worker(queue, kind, handle)):
+        await asyncio.wait_for(started.wait(), 5)
+        (job,) = (await client.get("/v1/admin/jobs", params={"kind": kind})).json()["data"]
+        assert job["state"] == "running"
+        problem(await client.post(f"/v1/admin/jobs/{job['id']}/retry"), 409, "job_running")
+        cancelled = await client.post(f"/v1/admin/jobs/{job['id']}/cancel")
+        assert cancelled.json()["state"] == "cancelled"
+        await asyncio.wait_for(given_up.wait(), 5)
+    assert await _state(service, kind, "cancelled")
+    assert await queue.claim(new_uuid(), kinds=[kind], limit=1) == []
+    again = (await client.post(f"/v1/admin/jobs/{job['id']}/retry")).json()
+    assert again["state"] == "queued"
+
+
+async def test_a_retry_is_refused_where_the_same_work_waits_already(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
+    (job,) = await rows(service, kind)
+    await client.post(f"/v1/admin/jobs/{format_id(job['id'])}/cancel")
+    await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
+    problem(await client.post(f"/v1/admin/jobs/{format_id(job['id'])}/retry"), 409, "job_waiting")
+
+
+async def test_a_stop_finishes_what_it_can_and_gives_the_rest_back_untried(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    started = asyncio.Event()
+    finished: list[UUID] = []
+
+    async def handle(job: Job) -> None:
+        if job.priority:
+            await asyncio.sleep(0.1)
+            finished.append(job.id)
+        else:
+            started.set()
+            await asyncio.sleep(60)
+
+    await enqueue(service, queue, client, NewJob(kind, priority=1), NewJob(kind))
+    async with working(worker(queue, kind, handle, grace_s=0.3)):
+        await asyncio.wait_for(started.wait(), 5)
+    (left,) = await rows(service, kind)
+    assert len(finished) == 1
+    assert (left["locked_by"], left["attempts"], left["state"]) == (None, 0, "queued")
+
+
+async def test_a_periodic_job_is_one_row_for_all_workers_and_comes_again(
+    service: Service, queue: JobQueue, kind: str
+) -> None:
+    runs = 0
+
+    async def handle(_job: Job) -> None:
+        nonlocal runs
+        runs += 1
+        if runs % 2:
+            raise Unavailable("database_unavailable", "Now and then.")
+
+    crew = [worker(queue, kind, handle, every_s=0.02) for _ in range(3)]
+    async with working(crew[0]), working(crew[1]), working(crew[2]):
+        await until(lambda: _has(lambda: runs >= 8))
+    (row,) = await rows(service, kind)
+    assert (row["tenant_id"], row["state"]) == (INSTALLATION, "queued")
+
+
+async def _has(condition: Callable[[], bool]) -> bool:
+    return condition()
+
+
+async def test_expired_idempotency_records_are_swept_by_a_job(service: Service, client: Client) -> None:
+    await client.post("/v1/conversations", json={}, headers={"Idempotency-Key": "k"})
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute("update idempotency_records set expires_at = now() where tenant_id = $1", client.tenant_id)
+    await connection.execute("update jobs set run_at = now() where kind = 'installation.sweep'")
+    await service.run_jobs()
+    left = await connection.fetchval("select count(*) from idempotency_records where tenant_id = $1", client.tenant_id)
+    await connection.close()
+    assert left == 0
+
+
+async def test_lists_page_and_filter_and_an_operator_sees_all_tenants(
+    service: Service, queue: JobQueue, client: Client, other: Client, kind: str
+) -> None:
+    await enqueue(service, queue, client, *[NewJob(kind, priority=n) for n in range(5)])
+    await enqueue(service, queue, other, NewJob(kind))
+    seen: list[dict[str, Any]] = []
+    params: dict[str, Any] = {"kind": kind, "limit": 2, "order": "asc"}
+    while True:
+        page = (await client.get("/v1/admin/jobs", params=params)).json()
+        seen += page["data"]
+        if not page["has_more"]:
+            break
+        params["cursor"] = page["next_cursor"]
+    assert [job["priority"] for job in seen] == [0, 1, 2, 3, 4]
+    assert (await client.get("/v1/admin/jobs", params={"kind": kind, "state": "parked"})).json()["data"] == []
+    key = await service.container.tenancy.create_key(client.tenant_id, name="o", scopes=[Scope.OPERATOR])
+    async with service.client(str(key)) as operator:
+        everything = {"kind": kind, "all_tenants": "true"}
+        listed = (await operator.get("/v1/admin/jobs", params=everything)).json()["data"]
+        assert {job["tenant_id"] for job in listed} == {format_id(one.tenant_id) for one in (client, other)}
+        problem(await operator.get("/v1/admin/jobs", params={"kind": kind}), 403, "forbidden")
+        foreign = next(job["id"] for job in listed if job["tenant_id"] == format_id(other.tenant_id))
+        path = f"/v1/admin/jobs/{foreign}/cancel"
+        assert (await operator.post(path, params={"all_tenants": "true"})).json()["state"] == "cancelled"
+
+
+# late vectors
+
+
+async def state_of(client: Client, conversation: str) -> list[str]:
+    return [turn["index_state"] for turn in await client.history(conversation)]
+
+
+async def test_turns_whose_embedder_failed_get_their_vectors_when_it_is_back(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_args: object, **_options: object) -> None:
+        raise Unavailable("embedder_overloaded", "Too much to embed.")
+
+    conversation = await client.conversation()
+    call = {"role": "assistant", "tool_calls": [{"id": "c", "name": "feed", "arguments": '{"animal": "tortoise"}'}]}
+    monkeypatch.setattr(service.container.embedder, "embed", fail)
+    await client.append(conversation, "The tortoise is called Shelly.", call)
+    assert await state_of(client, conversation) == ["pending", "pending"]
+    await service.run_jobs()
+    (job,) = (await client.get("/v1/admin/jobs", params={"kind": "index.vectors"})).json()["data"]
+    assert (job["state"], job["attempts"], job["last_error"]) == ("queued", 1, "embedder_overloaded")
+    monkeypatch.undo()
+    await client.post(f"/v1/admin/jobs/{job['id']}/retry")
+    await service.run_jobs()
+    assert await state_of(client, conversation) == ["indexed", "indexed"]
+    answer = await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "Shelly", "mode": "vector"})
+    assert answer.json()["degraded"] == []
+    assert answer.json()["data"][0]["text"] == "The tortoise is called Shelly."
+    assert (await client.get("/v1/admin/jobs")).json()["data"] == []
+
+
+async def test_more_turns_than_are_embedded_at_once_are_found_and_completed(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *[f"parrot number {n}" for n in range(200)])
+    assert (await state_of(client, conversation)).count("pending") == 200 - service.settings.max_vectors_per_append
+    path, body = f"/v1/conversations/{conversation}/recall", {"query": "parrot number 199", "k": 1}
+    early = (await client.post(path, json=body)).json()
+    assert early["degraded"] == ["vectors_pending"]
+    await service.run_jobs()
+    assert set(await state_of(client, conversation)) == {"indexed"}
+    late = (await client.post(path, json=body)).json()
+    assert late["degraded"] == []
+    assert {answer["data"][0]["text"] for answer in (early, late)} == {"parrot number 199"}
+    assert await vectors_of(service, client) == 200
+
+
+async def vectors_of(service: Service, client: Client) -> int:
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        return await connection.fetchval("select count(*) from vectors where tenant_id = $1", client.tenant_id)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update turns set superseded_by = id where tenant_id = $1",
+        "update turns set content = null, salt = null, erased_at = now() where tenant_id = $1",
+        "update turns set content_hash = '\\x00' where tenant_id = $1",
+        "delete from conversations where tenant_id = $1",
+    ],
+)
+async def test_what_changed_while_it_was_worked_on_is_left_alone(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The change comes after the job has read its sources, and before it writes."""
+    conversation = await client.conversation()
+    turns = [f"the wombat came {when}" for when in ("yesterday", "last week")] + ["filler"] * 128
+    await client.append(conversation, *reversed(turns))
+    index = service.container.conversations._indexing._index  # noqa: SLF001
+    embed, resolve = index.embed_late, index.resolve_dates
+
+    async def changing(original: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
+        made = await original(given)
+        connection = await asyncpg.connect(service.database.superuser)
+        await connection.execute(change, client.tenant_id)
+        await connection.close()
+        return made
+
+    monkeypatch.setattr(index, "embed_late", lambda texts: changing(embed, texts))
+    monkeypatch.setattr(index, "resolve_dates", lambda documents: changing(resolve, documents))
+    before = await vectors_of(service, client)
+    await service.run_jobs()
+    assert await vectors_of(service, client) == (0 if change.startswith("delete") else before)
+    connection = await asyncpg.connect(service.database.superuser)
+    query = "select count(*) from index_entries where tenant_id = $1 and dates is not null"
+    assert await connection.fetchval(query, client.tenant_id) == 0
+    assert await connection.fetchval("select count(*) from jobs where tenant_id = $1", client.tenant_id) == 0
+    await connection.close()
+
+
+async def test_a_job_run_twice_gives_the_same(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    turns = (await client.append(conversation, *["We sailed last Friday."] * 130))["turns"]
+    connection = await asyncpg.connect(service.database.superuser)
+    copies = "insert into jobs select tenant_id, gen_random_uuid(), kind, subject_ids, dedupe_key, priority, state,"
+    copies += " attempts, max_attempts from jobs where tenant_id = $1"
+    await connection.execute(copies, client.tenant_id)
+    await service.run_jobs()
+    lengths = await connection.fetch("select distinct doc_length from index_entries where tenant_id = $1",
+                                     client.tenant_id)  # fmt: skip
+    await connection.close()
+    assert await vectors_of(service, client) == len(turns)
+    assert len(lengths) == 1
+
+
+async def test_a_fork_of_what_waits_gets_its_vectors_and_dates_too(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *["We sailed last Friday."] * 10, *["filler"] * 125)
+    fork = (await client.post(f"/v1/conversations/{conversation}/fork", json={})).json()["id"]
+    pending = (await state_of(client, conversation)).count("pending")
+    assert pending > 0
+    assert (await state_of(client, fork)).count("pending") == pending
+    await service.run_jobs()
+    assert set(await state_of(client, conversation)) == set(await state_of(client, fork)) == {"indexed"}
+    assert await vectors_of(service, client) == 2 * 135
+    for one in (conversation, fork):
+        hits = await client.recall(one, "sailed", k=10)
+        assert all(hit["dates"] for hit in hits if "Friday" in hit["text"])
+    # what is resolved comes with the copy, and nothing is due
+    again = (await client.post(f"/v1/conversations/{fork}/fork", json={})).json()["id"]
+    assert (await client.get("/v1/admin/jobs")).json()["data"] == []
+    hits = await client.recall(again, "sailed", k=10)
+    assert sum(bool(hit["dates"]) for hit in hits) == 10
+
+
+@pytest.mark.parametrize("change", ["erase", "revise", "truncate"])
+async def test_a_turn_that_went_while_it_waited_is_left_alone(service: Service, client: Client, change: str) -> None:
+    conversation = await client.conversation()
+    turns = (await client.append(conversation, *["filler"] * 130, "We sailed last Friday."))["turns"]
+    path = f"/v1/conversations/{conversation}/turns"
+    if change == "erase":
+        answer = await client.delete(path, params={"ids": [turns[130]["id"]]})
+    else:
+        turn = turns[130 if change == "revise" else 120]["id"]
+        body = {"content": "We stayed.", "truncate_after": change == "truncate"}
+        answer = await client.post(f"{path}/{turn}/revisions", json=body)
+    assert answer.status_code in {200, 201}, answer.text
+    before = await vectors_of(service, client)
+    await service.run_jobs()
+    assert (await client.get("/v1/admin/jobs")).json()["data"] == []
+    assert await vectors_of(service, client) == before + (0 if change == "truncate" else 2)
+    assert "pending" not in await state_of(client, conversation)
+    assert not any("sailed" in hit["text"] or hit["dates"] for hit in await client.recall(conversation, "sailed"))
+
+
+# resolved dates
+
+
+async def test_relative_dates_are_found_by_what_they_mean_and_shown(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    said = {"role": "user", "occurred_at": "2023-05-10T15:00:00Z"}
+    texts = ("\U0001f600 Bob moved out last Friday, I think.", "Next year we go to Peru.", "Nothing of note.")
+    await client.append(conversation, *[said | {"content": text} for text in texts])
+    await service.run_jobs()
+    (hit, *_) = await client.recall(conversation, "what happened on 5 May", mode="text", k=1)
+    (date,) = hit["dates"]
+    assert (date["first_day"], date["last_day"]) == ("2023-05-05", "2023-05-05")
+    assert hit["text"][date["start"] : date["end"]] == "last Friday"
+    (hit, *_) = await client.recall(conversation, "2024", mode="text", k=1)
+    assert [(date["first_day"], date["last_day"]) for date in hit["dates"]] == [("2024-01-01", "2024-12-31")]
+    (hit, *_) = await client.recall(conversation, "note", mode="text", k=1)
+    assert hit["dates"] == []
+
+
+async def test_no_job_is_made_where_nothing_is_due(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "A plain remark about Friday in May.", "This may be the last of it.")
+    assert (await client.get("/v1/admin/jobs")).json()["data"] == []
+
+
+async def test_a_server_with_its_worker_does_late_work_by_itself_and_counts_it(
+    service: Service, client: Client, tmp_path: Path
+) -> None:
+    running = open_service(service.database, tmp_path, worker_in_process=True, job_lease_s=1)
+    async with running as own, own.client(client.key) as caller:
+        conversation = await caller.conversation()
+        await caller.append(conversation, *["It rained yesterday."] * 140)
+
+        async def done() -> bool:
+            return not (await caller.get("/v1/admin/jobs")).json()["data"]
+
+        await until(done, seconds=30)
+        assert set(await state_of(caller, conversation)) == {"indexed"}
+        assert all(hit["dates"] for hit in await caller.recall(conversation, "rained"))
+        await asyncio.sleep(0.5)
+        assert 'turnkeep_jobs{state="parked"}' in (await caller.get("/metrics")).text

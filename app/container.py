@@ -19,6 +19,7 @@ from app.core.telemetry import get_logger
 from app.governance.service import Governance
 from app.index.service import IndexOptions, SearchIndex, ensure_space
 from app.providers.local import LocalEmbedder
+from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import Embedder
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
@@ -104,10 +105,29 @@ async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
 async def _open_embedder(settings: Settings, database: Database, stack: AsyncExitStack) -> Embedder | None:
     if settings.embedder == "none":
         return None
-    embedder = LocalEmbedder(threads=settings.embedder_threads, guard=database.refuse_in_transaction)
+    guard = database.refuse_in_transaction
+    embedder: LocalEmbedder | OpenAIEmbedder
+    if settings.embedder == "openai":
+        embedder = OpenAIEmbedder(_remote_options(settings), guard=guard)
+    else:
+        embedder = LocalEmbedder(threads=settings.embedder_threads, guard=guard)
     stack.push_async_callback(embedder.close)
     await embedder.start()
     return embedder
+
+
+def _remote_options(settings: Settings) -> RemoteOptions:
+    return RemoteOptions(
+        base_url=settings.embeddings_base_url or OPENAI_ROOT,
+        api_key=settings.key_of_embeddings,
+        model=settings.embeddings_model,
+        dimensions=settings.embeddings_dimensions,
+        timeout_s=settings.embeddings_timeout_s,
+        max_retries=settings.embeddings_max_retries,
+        concurrency=settings.embeddings_concurrency,
+        batch=settings.embeddings_batch,
+        piece_tokens=settings.embeddings_piece_tokens,
+    )
 
 
 def _build(settings: Settings, base: Foundation, embedder: Embedder | None, space_id: int) -> Container:

@@ -17,7 +17,7 @@ from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
-from app.index.service import IndexOptions, SearchIndex, ensure_space
+from app.index.service import IndexOptions, SearchIndex, Space, TierOptions, Tiers, ensure_space
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import Embedder
@@ -43,6 +43,8 @@ class Container:
     contexts: ContextBuilder
     governance: Governance
     embedder: Embedder | None
+    index: SearchIndex
+    tiers: Tiers
 
     async def require_ready(self) -> None:
         """Raise Unavailable unless requests can be served: the database answers, the model is loaded."""
@@ -92,7 +94,28 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         tending = asyncio.create_task(base.tenancy.tend_forever())
         stack.push_async_callback(_end_tending, tending, base.tenancy)
         embedder = await _open_embedder(settings, base.database, stack)
-        yield _build(settings, base, embedder, await ensure_space(base.ops, embedder))
+        tiers = _tiers(settings, base, await ensure_space(base.ops, embedder))
+        keeping = asyncio.create_task(tiers.keep_forever())
+        stack.push_async_callback(_end, keeping)
+        yield build_container(settings, base, embedder, tiers)
+
+
+def _tiers(settings: Settings, base: Foundation, space: Space) -> Tiers:
+    return Tiers(
+        base.ops,
+        space=space,
+        options=TierOptions(
+            exact_scope_entries=settings.exact_scope_entries,
+            text_candidates=settings.text_candidates,
+            fresh_vectors=settings.tier_fresh_vectors,
+        ),
+        make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
+    )
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
@@ -130,12 +153,13 @@ def _remote_options(settings: Settings) -> RemoteOptions:
     )
 
 
-def _build(settings: Settings, base: Foundation, embedder: Embedder | None, space_id: int) -> Container:
+def build_container(settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers) -> Container:
+    """Every service, over what is open already."""
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
     index = SearchIndex(
         embedder,
-        space_id=space_id,
+        tiers=tiers,
         options=IndexOptions(
             max_vectors_per_entry=settings.max_vectors_per_entry,
             max_vectors_per_append=settings.max_vectors_per_append,
@@ -181,6 +205,8 @@ def _build(settings: Settings, base: Foundation, embedder: Embedder | None, spac
         contexts=contexts,
         governance=governance,
         embedder=embedder,
+        index=index,
+        tiers=tiers,
     )
 
 

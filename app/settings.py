@@ -146,6 +146,21 @@ class Settings(BaseSettings):
     recall_pool: Annotated[int, Field(ge=20, le=1000)] = Field(
         default=100, description="Candidates taken from each of vector and text search before they are ranked."
     )
+    exact_scope_entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=20_000, description="Scopes of up to so many entries are searched exactly, wider ones by indexes."
+    )
+    text_candidates: Annotated[int, Field(ge=100, le=100_000)] = Field(
+        default=4000, description="In a wider scope the commonest words find nothing beyond so many entries in all."
+    )
+    tier_fresh_vectors: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=2000, description="So many vectors of a wide tenant wait before they go into the vector index."
+    )
+    hnsw_ef_search: Annotated[int, Field(ge=40, le=1000)] = Field(
+        default=200, description="Candidates that a search of the vector index keeps in view."
+    )
+    hnsw_max_scan_tuples: Annotated[int, Field(ge=1000, le=10_000_000)] = Field(
+        default=40_000, description="Vectors that such a search looks at before it gives up, and goes on exactly."
+    )
 
     # context
     max_context_messages: Positive = Field(

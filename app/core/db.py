@@ -8,10 +8,10 @@ the outside world can ask whether a transaction is open (`refuse_in_transaction`
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import asyncpg
@@ -94,6 +94,7 @@ class PoolOptions:
     timeout_s: float
     role: str | None = None
     name: str = "turnkeep"
+    server_settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 async def _keep_session(_connection: object) -> None:
@@ -131,6 +132,7 @@ class Database:
             "statement_timeout": timeout_ms,
             "idle_in_transaction_session_timeout": timeout_ms,
         }
+        server_settings |= options.server_settings
         if options.role is not None:
             server_settings["role"] = options.role
         try:

@@ -3,6 +3,8 @@
 Safe to run from several processes at once (an advisory lock lets one work) and again (everything asks first).
 """
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,10 @@ EXTENSIONS = ("vector", "btree_gin")
 _OLDEST_SERVER = 150000
 _OLDEST_VECTOR = (0, 8)
 _LOCK = 0x7475726E  # "turn"
+_LOCK_POLL_S = 0.02
+_INDEX_MEMORY = "256MB"
+_MOST_VECTOR_DIMENSIONS = 2000  # of an index on `vector`; beyond, half precision finds and full precision orders
+_MOST_INDEXED_DIMENSIONS = 4000
 
 
 def migrations_path() -> Path:
@@ -51,7 +57,7 @@ async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> Non
     """Make the login roles and the database in a server of our own."""
     connection = await asyncpg.connect(superuser_url)
     try:
-        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        await _lock(connection)
         for role in (OWNER_ROLE, APP_ROLE, OPS_ROLE):
             await _make_role(connection, role, "login")
         await _make_role(connection, SEARCH_ROLE, "nologin")
@@ -69,7 +75,7 @@ async def prepare_extensions(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         # even "if not exists" fails when two make the same extension at once
-        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        await _lock(connection)
         for extension in EXTENSIONS:
             if await connection.fetchval("select 1 from pg_extension where extname = $1", extension):
                 continue
@@ -90,7 +96,7 @@ async def prepare_roles(owner_url: str) -> None:
     """Make the roles in a server of the user's own, and let the role of `owner_url` take them on."""
     connection = await asyncpg.connect(owner_url)
     try:
-        await connection.execute("select pg_advisory_lock($1::bigint)", _LOCK)
+        await _lock(connection)
         try:
             for role in (APP_ROLE, OPS_ROLE, SEARCH_ROLE):
                 await _make_role(connection, role, "nologin")
@@ -125,6 +131,53 @@ async def current_revision(url: str, *, role: str | None = None) -> str | None:
         return str(await connection.fetchval("select version_num from alembic_version"))
     finally:
         await connection.close()
+
+
+def vector_index_name(space_id: int) -> str:
+    """The name of the vector index of a space."""
+    return f"vectors_space_{space_id}_idx"
+
+
+def indexed_type(dimensions: int) -> str | None:
+    """The type that a space's vector index is on; None for dimensions that have no such index."""
+    if dimensions > _MOST_INDEXED_DIMENSIONS:
+        return None
+    return f"{'vector' if dimensions <= _MOST_VECTOR_DIMENSIONS else 'halfvec'}({dimensions})"
+
+
+async def ensure_vector_index(owner_url: str, *, space_id: int, dimensions: int) -> bool:
+    """Make the vector index of a space where there is none, as the owner, without stopping writes.
+
+    False when another process is at it, or the dimensions have none. What a broken attempt left is made anew.
+    """
+    name, kind = vector_index_name(space_id), indexed_type(dimensions)
+    if kind is None:
+        return False
+    connection = await asyncpg.connect(owner_url)
+    try:
+        if not await connection.fetchval("select pg_try_advisory_lock($1::int, $2::int)", _LOCK, space_id):
+            return False
+        valid = await connection.fetchval("select indisvalid from pg_index where indexrelid = to_regclass($1)", name)
+        if valid:
+            return True
+        await connection.execute("set lock_timeout = '4s'")
+        await connection.execute(f"set maintenance_work_mem = '{_INDEX_MEMORY}'")
+        if valid is False:
+            await connection.execute(f"drop index concurrently {name}")
+        operators = f"{kind.partition('(')[0]}_cosine_ops"
+        await connection.execute(
+            f"create index concurrently {name} on vectors using hnsw ((embedding::{kind}) {operators})"
+            f" where space_id = {space_id} and tiered"
+        )
+        return True
+    finally:
+        await connection.close()
+
+
+async def _lock(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """Be the only process at this; asked again and again for the reason that `_with_alembic` gives."""
+    while not await connection.fetchval("select pg_try_advisory_lock($1::bigint)", _LOCK):  # noqa: ASYNC110 - another process's
+        await asyncio.sleep(_LOCK_POLL_S)
 
 
 async def _make_role(connection: "asyncpg.Connection[asyncpg.Record]", role: str, login: str) -> None:
@@ -163,7 +216,11 @@ async def _with_alembic(owner_url: str, run: Callable[[Config], None]) -> None:
     config = alembic_config()
 
     def locked(connection: Connection) -> None:
-        connection.exec_driver_sql(f"select pg_advisory_lock({_LOCK}::bigint)")
+        # asked again and again, not waited for: a statement that waits holds a snapshot, which an index that is made
+        # concurrently by the process that has the lock would wait for in turn
+        while not connection.exec_driver_sql(f"select pg_try_advisory_lock({_LOCK}::bigint)").scalar_one():
+            connection.commit()
+            time.sleep(_LOCK_POLL_S)
         connection.commit()
         config.attributes["connection"] = connection
         run(config)

@@ -76,6 +76,10 @@ class Server:
         if current != schema.head_revision():
             raise Unavailable("schema_outdated", "The database schema is not this release's: run `turnkeep migrate`.")
 
+    async def ensure_vector_index(self, *, space_id: int, dimensions: int) -> bool:
+        """Make the vector index of a space as the owner of the tables, where there is none; says whether it stands."""
+        return await _answering(schema.ensure_vector_index(self.owner.url, space_id=space_id, dimensions=dimensions))
+
     @property
     def app(self) -> Login:
         """How the application connects."""
@@ -102,7 +106,19 @@ class Server:
         """A pool of connections, not yet open."""
         size = self._settings.database_pool_size if name == "turnkeep" else _OPS_CONNECTIONS
         return Database(
-            PoolOptions(login.url, size, timeout_s=self._settings.database_timeout_s, role=login.role, name=name)
+            PoolOptions(
+                login.url,
+                size,
+                timeout_s=self._settings.database_timeout_s,
+                role=login.role,
+                name=name,
+                server_settings={
+                    # without it a search that filters loses rows: the index gives only its nearest, whoever's they are
+                    "hnsw.iterative_scan": "relaxed_order",
+                    "hnsw.ef_search": str(self._settings.hnsw_ef_search),
+                    "hnsw.max_scan_tuples": str(self._settings.hnsw_max_scan_tuples),
+                },
+            )
         )
 
     async def _keep_running(self, embedded: EmbeddedPostgres) -> None:

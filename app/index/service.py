@@ -12,11 +12,15 @@ from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
-from app.index import store
+from app.index import store, wide
 from app.index.analyser import Analyser
 from app.index.schemas import Analysis, Document, Entry, Found, Prepared, Scope
+from app.index.tiers import TierOptions, Tiers
+from app.index.wide import Space
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
+
+__all__ = ["IndexOptions", "Query", "SearchIndex", "Space", "TierOptions", "Tiers", "ensure_space"]
 
 # analysing less than this takes under a millisecond or so: not worth a thread
 _INLINE_CHARACTERS = 4_000
@@ -44,9 +48,10 @@ class Query:
 class SearchIndex:
     """Writes and searches index entries in one embedding space."""
 
-    def __init__(self, embedder: Embedder | None, *, space_id: int, options: IndexOptions) -> None:
+    def __init__(self, embedder: Embedder | None, *, tiers: Tiers, options: IndexOptions) -> None:
         self._embedder = embedder
-        self._space_id = space_id
+        self._tiers = tiers
+        self._space_id = tiers.space.id
         self._options = options
         self._log = get_logger()
 
@@ -138,7 +143,16 @@ class SearchIndex:
         return Query(vectors[0], lexemes, None)
 
     async def search(self, caller: Caller, tx: Transaction, *, scope: Scope, query: Query, at_least: int) -> Found:
-        """The candidates for a query: at least `at_least` by each way of searching, where the scope has as many."""
+        """The candidates for a query: at least `at_least` by each way of searching, where the scope has as many.
+
+        Exact where the scope has few entries; by the indexes where it is wide; exactly again where these gave too few.
+        """
+        pool = max(self._options.recall_pool, at_least)
+        wide_tenant = self._tiers.is_wide(holding := await self._tiers.look(tx, caller.tenant_id))
+        if wide_tenant:
+            found = await self._search_wide(caller, tx, scope, query, pool, by_vector=holding.tiered_and_indexed)
+            if found is not None:
+                return found
         return await store.search(
             tx,
             caller.tenant_id,
@@ -146,14 +160,38 @@ class SearchIndex:
             space_id=self._space_id,
             vector=query.vector,
             lexemes=query.lexemes,
-            pool=max(self._options.recall_pool, at_least),
+            pool=pool,
+            # in a wide tenant this scope is a small part of what the text index would find
+            by_index=scope.conversation_ids is None and not wide_tenant,
+        )
+
+    async def _search_wide(
+        self, caller: Caller, tx: Transaction, scope: Scope, query: Query, pool: int, *, by_vector: bool
+    ) -> Found | None:
+        """By the indexes; None where the scope is narrow, or they do not give enough."""
+        if query.vector is not None and not by_vector:
+            return None
+        options = self._tiers.options
+        is_wide, words = await wide.measure(
+            tx,
+            caller.tenant_id,
+            scope,
+            query.lexemes,
+            entries=options.exact_scope_entries,
+            matches=options.text_candidates,
+        )
+        if not is_wide:
+            return None
+        return await wide.search_wide(
+            tx, caller.tenant_id, scope, space=self._tiers.space, vector=query.vector, words=words, pool=pool
         )
 
 
-async def ensure_space(ops: Database, embedder: Embedder | None) -> int:
-    """The id of the embedder's space, made at first use; 0 without an embedder."""
+async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
+    """The embedder's space, made at first use; of id 0 without an embedder."""
     if embedder is None:
-        return 0
+        return Space(0, 0)
     space = embedder.space
     async with ops.across_tenants() as tx:
-        return await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)
+        id_ = await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)
+    return Space(id_, space.dimensions)

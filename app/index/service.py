@@ -172,7 +172,7 @@ class SearchIndex:
         if query.vector is not None and not by_vector:
             return None
         options = self._tiers.options
-        is_wide, words = await wide.measure(
+        is_wide, rare = await wide.measure(
             tx,
             caller.tenant_id,
             scope,
@@ -183,7 +183,14 @@ class SearchIndex:
         if not is_wide:
             return None
         return await wide.search_wide(
-            tx, caller.tenant_id, scope, space=self._tiers.space, vector=query.vector, words=words, pool=pool
+            tx,
+            caller.tenant_id,
+            scope,
+            space=self._tiers.space,
+            vector=query.vector,
+            lexemes=query.lexemes,
+            rare=rare,
+            pool=pool,
         )
 
 

@@ -206,13 +206,13 @@ class Search:
             )"""  # noqa: S608
 
 
-def bm25(entry: str) -> str:
-    """BM25 of an entry with `counts` and `doc_length`, given `corpus c` and `frequencies d`."""
+def bm25(entry: str, frequencies: str) -> str:
+    """BM25 of an entry with `counts` and `doc_length`, given `corpus c` and the table that has `dfs`."""
     return f"""coalesce((
                 select sum(
                     ln(1 + (c.n - u.df + 0.5) / (u.df + 0.5)) * u.tf * ({BM25_K1} + 1)
                     / (u.tf + {BM25_K1} * (1 - {BM25_B} + {BM25_B} * {entry}.doc_length / c.mean_length))
-                ) from unnest({entry}.counts, d.dfs) as u (tf, df) where u.tf > 0
+                ) from unnest({entry}.counts, {frequencies}.dfs) as u (tf, df) where u.tf > 0
             ), 0)::float8"""  # noqa: S608
 
 
@@ -245,7 +245,7 @@ def search_statement(
             ) f
         ),
         scored as materialized (
-            select {OF_ENTRIES}, cosine, {bm25("f")} as bm25
+            select {OF_ENTRIES}, cosine, {bm25("f", "d")} as bm25
             from found f cross join corpus c cross join frequencies d
         ),
         least as (

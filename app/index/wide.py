@@ -42,15 +42,6 @@ class Holding:
         return self.tiered and self.index_ready
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The words of a query: those that find (`rare`), and the others with the least number of entries they are in."""
-
-    lexemes: Sequence[str]
-    rare: Sequence[str]
-    least: Sequence[int]
-
-
 async def holding(tx: Transaction, tenant_id: TenantId, space: Space, *, entries: int, fresh: int) -> Holding:
     """What the tenant has, counted to one beyond `entries` and `fresh`."""
     row = await tx.fetchrow(
@@ -77,7 +68,7 @@ async def holding(tx: Transaction, tenant_id: TenantId, space: Space, *, entries
 
 async def measure(
     tx: Transaction, tenant_id: TenantId, scope: Scope, lexemes: Sequence[str], *, entries: int, matches: int
-) -> tuple[bool, Words]:
+) -> tuple[bool, list[str]]:
     """Whether the scope has more than `entries`, and which words of the query find at most `matches` together."""
     search = store.Search(tenant_id, scope)
     sql = f"""
@@ -89,10 +80,10 @@ async def measure(
         """  # noqa: S608
     row = await tx.fetchrow(sql, *search.args)
     counts: list[int] = [] if row is None else row["counts"]
-    return row is not None and row["wide"], choose_words(lexemes, counts, matches=matches)
+    return row is not None and row["wide"], rare_words(lexemes, counts, matches=matches)
 
 
-def choose_words(lexemes: Sequence[str], counts: Sequence[int], *, matches: int) -> Words:
+def rare_words(lexemes: Sequence[str], counts: Sequence[int], *, matches: int) -> list[str]:
     """The rarest words that together find at most `matches` entries; always the rarest that finds anything."""
     rare: list[str] = []
     found = 0
@@ -100,22 +91,32 @@ def choose_words(lexemes: Sequence[str], counts: Sequence[int], *, matches: int)
         if count and (not rare or found + count <= matches):
             rare.append(lexeme)
             found += count
-    least = [0 if lexeme in rare else count for count, lexeme in zip(counts, lexemes, strict=True)]
-    return Words(lexemes, rare, least)
+    return rare
 
 
 def wide_statement(
-    tenant_id: TenantId, scope: Scope, *, space: Space, vector: FloatVector | None, words: Words, pool: int
+    tenant_id: TenantId,
+    scope: Scope,
+    *,
+    space: Space,
+    vector: FloatVector | None,
+    lexemes: Sequence[str],
+    rare: Sequence[str],
+    pool: int,
 ) -> tuple[str, list[object]]:
     """The statement of one wide search with its arguments, apart from running it so that a test can EXPLAIN it."""
     search = store.Search(tenant_id, scope)
-    search.look_for(space_id=space.id, vector=vector, lexemes=words.lexemes)
+    search.look_for(space_id=space.id, vector=vector, lexemes=lexemes)
     best = search.arg(pool)
+    # read in passing, where all of the scope is read anyway: the score is that of the exact search
+    within = ", ".join(
+        f"count(*) filter (where e.lexemes @@ {search.arg(quote(lexeme))}::text::tsquery)" for lexeme in lexemes
+    )
     near = _near(search, space, vector, pool) if vector is not None else "select null::uuid, null::float8 where false"
     # a tsquery of nothing finds nothing
     matching = f"""
         select {search.entry}, {search.counts} as counts
-        from match_entries({search.arg(any_of(words.rare))}::text::tsquery) m
+        from match_entries({search.arg(any_of(rare))}::text::tsquery) m
         join index_entries e on e.tenant_id = $1 and e.entry_id = m.entry_id
         where {search.where}"""  # noqa: S608
     sql = f"""
@@ -125,20 +126,13 @@ def wide_statement(
         ),
         matching as materialized ({matching}),
         corpus as materialized (
-            select count(*)::float8 as n, greatest(coalesce(avg(e.doc_length), 0), 1)::float8 as mean_length
+            select count(*)::float8 as n, greatest(coalesce(avg(e.doc_length), 0), 1)::float8 as mean_length,
+                   array[{within}]::float8[] as dfs
             from index_entries e where {search.where}
         ),
-        frequencies as materialized (
-            select array_agg(greatest(f.df, l.least)::float8 order by l.n) as dfs
-            from unnest({search.arg(list(words.least))}::bigint[]) with ordinality l (least, n)
-            left join (
-                select t.n, count(*) filter (where t.tf > 0) as df
-                from matching, unnest(counts) with ordinality t (tf, n) group by t.n
-            ) f using (n)
-        ),
         by_words as materialized (
-            select entry_id from (select m.entry_id, {store.bm25("m")} as bm25
-                from matching m cross join corpus c cross join frequencies d) scored
+            select entry_id from (select m.entry_id, {store.bm25("m", "c")} as bm25
+                from matching m cross join corpus c) scored
             order by bm25 desc limit {best}
         ),
         waiting as materialized (
@@ -169,9 +163,9 @@ def wide_statement(
                 from index_entries e where e.tenant_id = $1 and e.entry_id = s.entry_id offset 0
             ) f
         )
-        select {store.OF_ENTRIES}, cosine, {store.bm25("f")} as bm25,
+        select {store.OF_ENTRIES}, cosine, {store.bm25("f", "c")} as bm25,
                exists (select 1 from waiting) as pending, (select count(*) from by_vector) as near
-        from found f cross join corpus c cross join frequencies d
+        from found f cross join corpus c
         """  # noqa: S608
     return sql, search.args
 
@@ -202,15 +196,16 @@ async def search_wide(
     *,
     space: Space,
     vector: FloatVector | None,
-    words: Words,
+    lexemes: Sequence[str],
+    rare: Sequence[str],
     pool: int,
 ) -> Found | None:
     """As `store.search`, by the indexes; None when these gave too little, and only the exact search will do."""
-    sql, args = wide_statement(tenant_id, scope, space=space, vector=vector, words=words, pool=pool)
+    sql, args = wide_statement(tenant_id, scope, space=space, vector=vector, lexemes=lexemes, rare=rare, pool=pool)
     rows = await tx.fetch(sql, *args)
     if vector is not None and (not rows or rows[0]["near"] < pool):
         return None
-    return store.found_of(rows, words.lexemes)
+    return store.found_of(rows, lexemes)
 
 
 async def tier_some(tx: Transaction, tenant_id: TenantId, space: Space, *, lock: int, limit: int) -> int:

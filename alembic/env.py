@@ -10,7 +10,9 @@ from app.tenancy import models as tenancy
 _DESCRIBED = (tenancy, conversations, index)
 
 if context.is_offline_mode():
-    context.configure(dialect_name="postgresql", literal_binds=True, target_metadata=METADATA)
+    context.configure(
+        dialect_name="postgresql", literal_binds=True, target_metadata=METADATA, transaction_per_migration=True
+    )
 else:
     context.configure(
         connection=context.config.attributes["connection"],

@@ -29,7 +29,7 @@ from rich.table import Table
 from app.container import Container, build_container, open_foundation
 from app.conversations.schemas import ConversationCreate, TurnInput
 from app.core import schema
-from app.core.db import FloatVector, encode_vector
+from app.core.db import encode_vector
 from app.core.embedded_postgres import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging

@@ -33,7 +33,7 @@ SIGNATURE = "count_entries(text[], integer)"
 def upgrade() -> None:
     op.execute("set local lock_timeout = '4s'")
     op.execute("set local statement_timeout = '5min'")
-    op.execute("alter table vectors add column tiered boolean not null default false")
+    op.execute("alter table vectors add column if not exists tiered boolean not null default false")
     op.execute(FREQUENCIES)
     op.execute("grant create on schema public to turnkeep_search")
     op.execute(f"alter function {SIGNATURE} owner to turnkeep_search")
@@ -44,10 +44,10 @@ def upgrade() -> None:
         op.execute("set lock_timeout = '4s'")
         op.execute("set statement_timeout = '60min'")
         op.execute(
-            "create index concurrently vectors_fresh_idx on vectors (tenant_id, space_id, entry_id) where not tiered"
+            "create index concurrently if not exists vectors_fresh_idx on vectors (tenant_id, space_id, entry_id) where not tiered"
         )
         op.execute(
-            "create index concurrently index_entries_due_idx on index_entries (tenant_id, occurred_at)"
+            "create index concurrently if not exists index_entries_due_idx on index_entries (tenant_id, occurred_at)"
             " where live and vectors_due"
         )
         op.execute("reset lock_timeout")

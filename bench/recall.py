@@ -51,7 +51,7 @@ WORDS: Final = 14
 CONVERSATION: Final = 100
 QUERIES: Final = 20
 WRITERS: Final = 4
-INGEST_S: Final = 5.0
+INGEST_S: Final = 4.0
 START: Final = datetime(2025, 1, 1, tzinfo=UTC)
 CLASSES: Final = ((500, "up to 500"), (2_000, "up to 2 000"), (20_000, "up to 20 000"), (10**9, "above 20 000"))
 

@@ -2,7 +2,7 @@
 
 Appends never touch the vector index: their vectors go in un-tiered, and a search compares those one by one. `Tiers`
 notices a wide tenant when it is searched, and moves its vectors into the tier in the background, some at a time and
-never for more than half of the time, so that appends keep their pace. The index of a space is made when the first
+never for more than a quarter of the time, so that appends keep their pace. The index of a space is made when the first
 wide tenant is there; until it stands, wide scopes are searched exactly. All of it may be interrupted anywhere.
 """
 
@@ -22,7 +22,8 @@ from app.index.wide import Holding, Space
 _LOOK_AGAIN_S = 30.0
 _REMEMBERED_TENANTS = 10_000
 _BATCH = 250
-_REST_S = 5.0
+_PAUSE_S = 5.0
+_REST = 3  # times as long as a batch took
 _LOCK = 0x74696572  # "tier"
 
 
@@ -90,7 +91,7 @@ class Tiers:
                     await self.keep(tenant_id)
                 except AppError as error:
                     self._log.warning("tier.failed", code=error.code, tenant_id=tenant_id)
-            await asyncio.sleep(_REST_S)
+            await asyncio.sleep(_PAUSE_S)
 
     async def keep(self, tenant_id: TenantId) -> int:
         """Move all of a tenant's vectors into the tier, and make the index where there is none; says how many."""
@@ -104,7 +105,7 @@ class Tiers:
             moved += count
             if count < _BATCH:
                 break
-            await asyncio.sleep(time.monotonic() - started)  # as long as it took: half of the time is the appends'
+            await asyncio.sleep(_REST * (time.monotonic() - started))  # the rest of the time is the appends'
         if not await self._make_index():
             self._log.warning("tier.without_index", tenant_id=tenant_id)
         self._known.pop(tenant_id, None)

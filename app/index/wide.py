@@ -139,7 +139,17 @@ def wide_statement(
             select e.entry_id from index_entries e where {search.where} and e.vectors_due
             order by e.occurred_at desc limit {best}
         ),
-        pool as materialized (
+        {_around(search)}
+        select {store.OF_ENTRIES}, cosine, {store.bm25("f", "c")} as bm25,
+               exists (select 1 from waiting) as pending, (select count(*) from by_vector) as near
+        from found f cross join corpus c
+        """  # noqa: S608
+    return sql, search.args
+
+
+def _around(search: store.Search) -> str:
+    """What was found in each way, the turns beside it, and both scores' parts of all of them."""
+    return f"""pool as materialized (
             select e.entry_id, e.conversation_id, e.session, e.position
             from (select entry_id from by_vector union select entry_id from by_words
                   union select entry_id from waiting) p
@@ -162,12 +172,7 @@ def wide_statement(
                 select {search.entry}, {search.cosine}, {search.counts} as counts
                 from index_entries e where e.tenant_id = $1 and e.entry_id = s.entry_id offset 0
             ) f
-        )
-        select {store.OF_ENTRIES}, cosine, {store.bm25("f", "c")} as bm25,
-               exists (select 1 from waiting) as pending, (select count(*) from by_vector) as near
-        from found f cross join corpus c
-        """  # noqa: S608
-    return sql, search.args
+        )"""  # noqa: S608
 
 
 def _near(search: store.Search, space: Space, vector: FloatVector, pool: int) -> str:

@@ -18,9 +18,10 @@ from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
-from app.index.service import IndexOptions, SearchIndex, ensure_space
+from app.index.service import IndexOptions, SearchIndex, Space, TierOptions, Tiers, ensure_space
 from app.operators.service import Statistics
 from app.providers.local import LocalEmbedder
+from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import Embedder
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
@@ -50,6 +51,8 @@ class Container:
     queue: JobQueue
     jobs: JobAdministration
     embedder: Embedder | None
+    index: SearchIndex
+    tiers: Tiers
 
     async def require_ready(self) -> None:
         """Raise Unavailable unless requests can be served: the database answers, the model is loaded."""
@@ -111,7 +114,28 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         tending = asyncio.create_task(base.tenancy.tend_forever())
         stack.push_async_callback(_end_tending, tending, base.tenancy)
         embedder = await _open_embedder(settings, base.database, stack)
-        yield _build(settings, base, embedder, await ensure_space(base.ops, embedder))
+        tiers = _tiers(settings, base, await ensure_space(base.ops, embedder))
+        keeping = asyncio.create_task(tiers.keep_forever())
+        stack.push_async_callback(_end, keeping)
+        yield build_container(settings, base, embedder, tiers)
+
+
+def _tiers(settings: Settings, base: Foundation, space: Space) -> Tiers:
+    return Tiers(
+        base.ops,
+        space=space,
+        options=TierOptions(
+            exact_scope_entries=settings.exact_scope_entries,
+            text_candidates=settings.text_candidates,
+            fresh_vectors=settings.tier_fresh_vectors,
+        ),
+        make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
+    )
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
@@ -124,7 +148,12 @@ async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
 async def _open_embedder(settings: Settings, database: Database, stack: AsyncExitStack) -> Embedder | None:
     if settings.embedder == "none":
         return None
-    embedder = LocalEmbedder(threads=settings.embedder_threads, guard=database.refuse_in_transaction)
+    guard = database.refuse_in_transaction
+    embedder: LocalEmbedder | OpenAIEmbedder
+    if settings.embedder == "openai":
+        embedder = OpenAIEmbedder(_remote_options(settings), guard=guard)
+    else:
+        embedder = LocalEmbedder(threads=settings.embedder_threads, guard=guard)
     stack.push_async_callback(embedder.close)
     await embedder.start()
     return embedder
@@ -155,14 +184,29 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
     )
 
 
-def _build(settings: Settings, base: Foundation, embedder: Embedder | None, space_id: int) -> Container:
+def _remote_options(settings: Settings) -> RemoteOptions:
+    return RemoteOptions(
+        base_url=settings.embeddings_base_url or OPENAI_ROOT,
+        api_key=settings.key_of_embeddings,
+        model=settings.embeddings_model,
+        dimensions=settings.embeddings_dimensions,
+        timeout_s=settings.embeddings_timeout_s,
+        max_retries=settings.embeddings_max_retries,
+        concurrency=settings.embeddings_concurrency,
+        batch=settings.embeddings_batch,
+        piece_tokens=settings.embeddings_piece_tokens,
+    )
+
+
+def build_container(settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers) -> Container:
+    """Every service, over what is open already."""
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
     queue = _queue(settings, base)
     cursors = Cursors(base.tenancy.secret_for("cursors"))
     index = SearchIndex(
         embedder,
-        space_id=space_id,
+        tiers=tiers,
         jobs=queue,
         options=IndexOptions(
             max_vectors_per_entry=settings.max_vectors_per_entry,
@@ -209,6 +253,8 @@ def _build(settings: Settings, base: Foundation, embedder: Embedder | None, spac
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
         embedder=embedder,
+        index=index,
+        tiers=tiers,
     )
 
 

@@ -4,14 +4,35 @@
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+_ENDPOINTS = ("/embeddings", "/chat/completions")
+
+
+def api_root(url: str) -> str:
+    """The root of an OpenAI-compatible API, from its host, its `/v1` or the full URL of an endpoint."""
+    parts = urlsplit(url.strip())
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("a base URL is absolute: http:// or https:// and a host")
+    if parts.query or parts.fragment or url.strip().endswith(("?", "#")):
+        raise ValueError("a base URL has no query and no fragment")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a base URL holds no login; the key has a setting of its own")
+    path = parts.path.rstrip("/")
+    for endpoint in _ENDPOINTS:
+        path = path.removesuffix(endpoint)
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+ApiRoot = Annotated[str, AfterValidator(api_root)]
 
 
 class Settings(BaseSettings):
@@ -103,8 +124,39 @@ class Settings(BaseSettings):
     )
 
     # index and recall
-    embedder: Literal["local", "none"] = Field(
-        default="local", description="`local`: the bundled model; `none`: text only."
+    embedder: Literal["local", "openai", "none"] = Field(
+        default="local",
+        description="`local`: the bundled model; `openai`: OpenAI or a compatible endpoint; `none`: text only.",
+    )
+    openai_api_key: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("TURNKEEP_OPENAI_API_KEY", "OPENAI_API_KEY", "openai_api_key"),
+        description="Key for OpenAI itself; never sent to another host.",
+    )
+    embeddings_base_url: ApiRoot | None = Field(
+        default=None, description="Endpoint of the embedder `openai`; default: OpenAI's own."
+    )
+    embeddings_api_key: SecretStr | None = Field(default=None, description="Its key; default: OPENAI_API_KEY.")
+    embeddings_model: Annotated[str, Field(min_length=1)] = Field(
+        default="text-embedding-3-small", description="Its model."
+    )
+    embeddings_dimensions: Annotated[int, Field(ge=1, le=16_000)] | None = Field(
+        default=None, description="Dimensions of its vectors; default: the model's own."
+    )
+    embeddings_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        default=10.0, description="Longest time for one request to it, retries included."
+    )
+    embeddings_max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=2, description="How often a request that failed for the moment is sent again within that time."
+    )
+    embeddings_concurrency: Positive = Field(
+        default=4, description="Requests under way to it at once, of documents and of queries each."
+    )
+    embeddings_batch: Annotated[int, Field(ge=1, le=2048)] = Field(
+        default=128, description="Most texts in one request to it."
+    )
+    embeddings_piece_tokens: Annotated[int, Field(ge=32, le=8000)] = Field(
+        default=512, description="Long text is cut into pieces of about this many tokens."
     )
     embedder_threads: NotNegative = Field(
         default=0, description="Threads of the bundled model; 0: one per core, at most 4."
@@ -127,6 +179,21 @@ class Settings(BaseSettings):
     )
     recall_pool: Annotated[int, Field(ge=20, le=1000)] = Field(
         default=100, description="Candidates taken from each of vector and text search before they are ranked."
+    )
+    exact_scope_entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=20_000, description="Scopes of up to so many entries are searched exactly, wider ones by indexes."
+    )
+    text_candidates: Annotated[int, Field(ge=100, le=100_000)] = Field(
+        default=4000, description="In a wider scope the commonest words find nothing beyond so many entries in all."
+    )
+    tier_fresh_vectors: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=2000, description="So many vectors of a wide tenant wait before they go into the vector index."
+    )
+    hnsw_ef_search: Annotated[int, Field(ge=40, le=1000)] = Field(
+        default=200, description="Candidates that a search of the vector index keeps in view."
+    )
+    hnsw_max_scan_tuples: Annotated[int, Field(ge=1000, le=10_000_000)] = Field(
+        default=40_000, description="Vectors that such a search looks at before it gives up, and goes on exactly."
     )
 
     # context
@@ -156,3 +223,18 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = Field(
         default="json", description="One JSON object a line, or text for people."
     )
+
+    @model_validator(mode="after")
+    def _remote_embedder_has_a_key(self) -> Self:
+        if self.embedder == "openai" and self.embeddings_base_url is None and not self.key_of_embeddings:
+            raise ValueError("TURNKEEP_EMBEDDER=openai needs TURNKEEP_EMBEDDINGS_API_KEY or OPENAI_API_KEY")
+        return self
+
+    @property
+    def key_of_embeddings(self) -> str | None:
+        """The key sent to the embedding endpoint; OpenAI's own key goes to OpenAI alone."""
+        if self.embeddings_api_key is not None:
+            return self.embeddings_api_key.get_secret_value()
+        if self.embeddings_base_url is None or urlsplit(self.embeddings_base_url).hostname == "api.openai.com":
+            return None if self.openai_api_key is None else self.openai_api_key.get_secret_value()
+        return None

@@ -1,12 +1,12 @@
 """Revised turns and forks: where a fork's chain starts, and an index on what was superseded.
 
-Revises: 0002
+Revises: 0003
 """
 
 from alembic import op
 
 revision = "0004"
-down_revision = "0002"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 

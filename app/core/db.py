@@ -8,10 +8,10 @@ the outside world can ask whether a transaction is open (`refuse_in_transaction`
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import asyncpg
@@ -99,6 +99,7 @@ class PoolOptions:
     role: str | None = None
     name: str = "turnkeep"
     application: str = "turnkeep"
+    server_settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 async def _keep_session(_connection: object) -> None:
@@ -136,6 +137,7 @@ class Database:
             "statement_timeout": timeout_ms,
             "idle_in_transaction_session_timeout": timeout_ms,
         }
+        server_settings |= options.server_settings
         if options.role is not None:
             server_settings["role"] = options.role
         try:

@@ -28,6 +28,9 @@ _LOCK = 0x7475726E  # "turn"
 _REPLICA = re.compile(r"turnkeep[a-z-]*/(\w+)")
 _TRY_LOCK = f"select pg_try_advisory_lock({_LOCK}::bigint)"
 _TRY_AGAIN_S = 0.05
+_INDEX_MEMORY = "256MB"
+_MOST_VECTOR_DIMENSIONS = 2000  # of an index on `vector`; beyond, half precision finds and full precision orders
+_MOST_INDEXED_DIMENSIONS = 4000
 
 
 def migrations_path() -> Path:
@@ -193,6 +196,47 @@ async def current_revision(url: str, *, role: str | None = None) -> str | None:
         if await connection.fetchval("select to_regclass('alembic_version')") is None:
             return None
         return str(await connection.fetchval("select version_num from alembic_version"))
+    finally:
+        await connection.close()
+
+
+def vector_index_name(space_id: int) -> str:
+    """The name of the vector index of a space."""
+    return f"vectors_space_{space_id}_idx"
+
+
+def indexed_type(dimensions: int) -> str | None:
+    """The type that a space's vector index is on; None for dimensions that have no such index."""
+    if dimensions > _MOST_INDEXED_DIMENSIONS:
+        return None
+    return f"{'vector' if dimensions <= _MOST_VECTOR_DIMENSIONS else 'halfvec'}({dimensions})"
+
+
+async def ensure_vector_index(owner_url: str, *, space_id: int, dimensions: int) -> bool:
+    """Make the vector index of a space where there is none, as the owner, without stopping writes.
+
+    False when another process is at it, or the dimensions have none. What a broken attempt left is made anew.
+    """
+    name, kind = vector_index_name(space_id), indexed_type(dimensions)
+    if kind is None:
+        return False
+    connection = await asyncpg.connect(owner_url)
+    try:
+        if not await connection.fetchval("select pg_try_advisory_lock($1::int, $2::int)", _LOCK, space_id):
+            return False
+        valid = await connection.fetchval("select indisvalid from pg_index where indexrelid = to_regclass($1)", name)
+        if valid:
+            return True
+        await connection.execute("set lock_timeout = '4s'")
+        await connection.execute(f"set maintenance_work_mem = '{_INDEX_MEMORY}'")
+        if valid is False:
+            await connection.execute(f"drop index concurrently {name}")
+        operators = f"{kind.partition('(')[0]}_cosine_ops"
+        await connection.execute(
+            f"create index concurrently {name} on vectors using hnsw ((embedding::{kind}) {operators})"
+            f" where space_id = {space_id} and tiered"
+        )
+        return True
     finally:
         await connection.close()
 

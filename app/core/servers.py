@@ -88,6 +88,10 @@ class Server:
         if await self.current_revision() != schema.head_revision():
             raise Unavailable("schema_outdated", "The database schema is not this release's: run `turnkeep migrate`.")
 
+    async def ensure_vector_index(self, *, space_id: int, dimensions: int) -> bool:
+        """Make the vector index of a space as the owner of the tables, where there is none; says whether it stands."""
+        return await _answering(schema.ensure_vector_index(self.owner.url, space_id=space_id, dimensions=dimensions))
+
     @property
     def app(self) -> Login:
         """How the application connects."""
@@ -121,6 +125,12 @@ class Server:
                 role=login.role,
                 name=name,
                 application=schema.application_name(name),
+                server_settings={
+                    # without it a search that filters loses rows: the index gives only its nearest, whoever's they are
+                    "hnsw.iterative_scan": "relaxed_order",
+                    "hnsw.ef_search": str(self._settings.hnsw_ef_search),
+                    "hnsw.max_scan_tuples": str(self._settings.hnsw_max_scan_tuples),
+                },
             )
         )
 

@@ -1,7 +1,8 @@
 """Rows of the search index: what can be found (entries) and, beside it, where it lies in meaning (vectors).
 
 An entry has its own copies of every filter, so that a search reads one table. Vectors are immutable and hold nothing
-that changes: an update that is not HOT would insert into a vector index again.
+that changes, but for `tiered`, once: the update that sets it is what inserts them into their space's vector index,
+which is partial on it and is made when a tenant is large enough to profit.
 """
 
 from sqlalchemy import (
@@ -68,6 +69,7 @@ index_entries = Table(
     # of dead entries too: deletes and the foreign key look them up by it
     Index("index_entries_conversation_idx", "tenant_id", "conversation_id", "position"),
     Index("index_entries_owner_idx", "tenant_id", "owner", postgresql_where=text("live and owner is not null")),
+    Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )
 vectors = Table(
@@ -78,7 +80,9 @@ vectors = Table(
     Column("space_id", Integer, ForeignKey("embedding_spaces.id"), primary_key=True),
     Column("part", SmallInteger, primary_key=True),
     Column("embedding", Vector, nullable=False),
+    Column("tiered", Boolean, nullable=False, server_default=text("false")),
     ForeignKeyConstraint(
         ["tenant_id", "entry_id"], ["index_entries.tenant_id", "index_entries.entry_id"], ondelete="CASCADE"
     ),
+    Index("vectors_fresh_idx", "tenant_id", "space_id", "entry_id", postgresql_where=text("not tiered")),
 )

@@ -16,7 +16,7 @@ from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
-from app.index import store
+from app.index import store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
 from app.index.schemas import (
@@ -30,8 +30,12 @@ from app.index.schemas import (
     Prepared,
     Scope,
 )
+from app.index.tiers import TierOptions, Tiers
+from app.index.wide import Holding, Space
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
+
+__all__ = ["IndexOptions", "Query", "SearchIndex", "Space", "TierOptions", "Tiers", "ensure_space"]
 
 # analysing less than this takes under a millisecond or so: not worth a thread
 _INLINE_CHARACTERS = 4_000
@@ -62,10 +66,11 @@ class Query:
 class SearchIndex:
     """Writes and searches index entries in one embedding space."""
 
-    def __init__(self, embedder: Embedder | None, *, space_id: int, jobs: JobQueue, options: IndexOptions) -> None:
+    def __init__(self, embedder: Embedder | None, *, tiers: Tiers, jobs: JobQueue, options: IndexOptions) -> None:
         self._embedder = embedder
         self._jobs = jobs
-        self._space_id = space_id
+        self._tiers = tiers
+        self._space_id = tiers.space.id
         self._options = options
         self._log = get_logger()
 
@@ -151,13 +156,12 @@ class SearchIndex:
             raise Unavailable("embedder_unavailable", "There is no embedder in this process.")
         embedder = self._embedder
         pieces = await asyncio.to_thread(lambda: [self._split(text) for text in texts])
-        made: list[Sequence[FloatVector]] = []
-        for some in pieces:
-            vectors: list[FloatVector] = []
-            for start in range(0, len(some), embedder.max_batch):
-                vectors.extend(await embedder.embed(some[start : start + embedder.max_batch], purpose="document"))
-            made.append(vectors)
-        return made
+        wanted = [piece for some in pieces for piece in some]
+        vectors: list[FloatVector] = []
+        for start in range(0, len(wanted), embedder.max_batch):
+            vectors.extend(await embedder.embed(wanted[start : start + embedder.max_batch], purpose="document"))
+        own = iter(vectors)
+        return [[next(own) for _ in some] for some in pieces]
 
     async def write_late(
         self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]]
@@ -238,7 +242,16 @@ class SearchIndex:
         return Query(vectors[0], lexemes, None)
 
     async def search(self, caller: Caller, tx: Transaction, *, scope: Scope, query: Query, at_least: int) -> Found:
-        """The candidates for a query: at least `at_least` by each way of searching, where the scope has as many."""
+        """The candidates for a query: at least `at_least` by each way of searching, where the scope has as many.
+
+        Exact where the scope has few entries; by the indexes where it is wide; exactly again where these gave too few.
+        """
+        pool = max(self._options.recall_pool, at_least)
+        wide_tenant = self._tiers.is_wide(holding := await self._tiers.look(tx, caller.tenant_id))
+        if wide_tenant:
+            found = await self._search_wide(caller, tx, scope, query, pool, holding)
+            if found is not None:
+                return found
         return await store.search(
             tx,
             caller.tenant_id,
@@ -246,7 +259,38 @@ class SearchIndex:
             space_id=self._space_id,
             vector=query.vector,
             lexemes=query.lexemes,
-            pool=max(self._options.recall_pool, at_least),
+            pool=pool,
+            # in a wide tenant this scope is a small part of what the text index would find
+            by_index=scope.conversation_ids is None and not wide_tenant,
+        )
+
+    async def _search_wide(
+        self, caller: Caller, tx: Transaction, scope: Scope, query: Query, pool: int, holding: Holding
+    ) -> Found | None:
+        """By the indexes; None where the scope is narrow, or they do not give enough."""
+        if query.vector is not None and not holding.tiered_and_indexed:
+            return None
+        options = self._tiers.options
+        is_wide, rare = await wide.measure(
+            tx,
+            caller.tenant_id,
+            scope,
+            query.lexemes,
+            entries=options.exact_scope_entries,
+            matches=options.text_candidates,
+        )
+        if not is_wide:
+            return None
+        return await wide.search_wide(
+            tx,
+            caller.tenant_id,
+            scope,
+            space=self._tiers.space,
+            vector=query.vector,
+            lexemes=query.lexemes,
+            rare=rare,
+            pool=pool,
+            uncovered=holding.uncovered,
         )
 
 
@@ -279,10 +323,11 @@ def _dated(documents: Mapping[UUID, Document]) -> list[DatedEntry]:
     return entries
 
 
-async def ensure_space(ops: Database, embedder: Embedder | None) -> int:
-    """The id of the embedder's space, made at first use; 0 without an embedder."""
+async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
+    """The embedder's space, made at first use; of id 0 without an embedder."""
     if embedder is None:
-        return 0
+        return Space(0, 0)
     space = embedder.space
     async with ops.across_tenants() as tx:
-        return await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)
+        id_ = await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)
+    return Space(id_, space.dimensions)

@@ -2,11 +2,14 @@
 
 One statement searches: the scope's entries, their similarity to the query's vector, BM25 with statistics over that
 very scope, and the best of both with the turns beside them as candidates: an answer may share no word and little
-meaning with the query that its question matches. Exact: every entry in scope is compared.
+meaning with the query that its question matches. Exact: every entry in scope is compared. (`wide` has the search of
+scopes that are too large for that.)
 """
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
+
+import asyncpg
 
 from app.core.db import FloatVector, Transaction, encode_vector
 from app.core.ids import ConversationId, TenantId
@@ -233,39 +236,44 @@ async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions
     raise RuntimeError("an embedding space was neither found nor made")
 
 
-_OF_ENTRIES = (
+OF_ENTRIES = (
     "entry_id, kind, conversation_id, position, session, actor, role, occurred_at, asks, vectors_due, doc_length, dates"
 )
 
 
-class _Search:
+class Search:
     """The parts of one search statement and their arguments.
 
     Nothing here is joined where it can be looked up or hashed: right after a start the tables have no statistics, and
     a join that was planned for one row takes its square.
     """
 
-    def __init__(self, tenant_id: TenantId, scope: Scope, *, space_id: int, vector: FloatVector | None,
-                 lexemes: Sequence[str]) -> None:  # fmt: skip
+    def __init__(self, tenant_id: TenantId, scope: Scope) -> None:
         self.args: list[object] = [tenant_id]
-        self._where = self._conditions(scope)
-        self._entry = ", ".join(f"e.{column}" for column in _OF_ENTRIES.split(", "))
-        self._cosine = "null::float8 as cosine"
+        self.where = self._conditions(scope)
+        self.entry = ", ".join(f"e.{column}" for column in OF_ENTRIES.split(", "))
+        self.cosine = "null::float8 as cosine"
+        self.counts = "null::bigint[]"
+        self._lexemes: Sequence[str] = ()
+
+    def look_for(self, *, space_id: int, vector: FloatVector | None, lexemes: Sequence[str]) -> None:
+        """Say what an entry is compared with."""
         if vector is not None:
             # the space stands in the text, not in the arguments: a partial index is lost to a parameter
-            self._cosine = f"""(
+            self.cosine = f"""(
                 select max(1 - (v.embedding <=> {self.arg(vector)})) from vectors v
                 where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = e.entry_id
             ) as cosine"""  # noqa: S608
-        self._asked = self.arg(any_of(lexemes)) if lexemes else ""
+        self._lexemes = lexemes
         # how often each lexeme of the query stands in an entry, in the order of the query
-        self._counts = f"""(
+        self.counts = f"""(
             select array_agg(coalesce(cardinality(l.positions), 0) order by q.n)
             from unnest({self.arg(list(lexemes))}::text[]) with ordinality q (lexeme, n)
             left join unnest(e.lexemes) l on l.lexeme = q.lexeme
         )"""  # noqa: S608
 
     def arg(self, value: object) -> str:
+        """Add an argument; its name in the statement."""
         self.args.append(value)
         return f"${len(self.args)}"
 
@@ -290,33 +298,44 @@ class _Search:
 
     def found_side_by_side(self) -> str:
         """Entries of some conversations: few, and side by side, so their words are looked at in passing."""
-        matches = f"e.lexemes @@ {self._asked}::text::tsquery" if self._asked else "false"
+        matches = f"e.lexemes @@ {self.arg(any_of(self._lexemes))}::text::tsquery" if self._lexemes else "false"
         return f"""
             scope as materialized (
-                select {self._entry}, {self._cosine}, case when {matches} then {self._counts} end as counts
-                from index_entries e where {self._where}
+                select {self.entry}, {self.cosine}, case when {matches} then {self.counts} end as counts
+                from index_entries e where {self.where}
             ),
             found as (select * from scope)"""  # noqa: S608
 
     def found_by_index(self) -> str:
         """Entries of a whole tenant: words through the text index, which row security leaves to a function."""
-        if not self._asked:
+        if not self._lexemes:
             return self.found_side_by_side()
+        asked = self.arg(any_of(self._lexemes))
         return f"""
             scope as materialized (
-                select {self._entry}, {self._cosine}, null::bigint[] as counts
-                from index_entries e where {self._where}
+                select {self.entry}, {self.cosine}, null::bigint[] as counts
+                from index_entries e where {self.where}
             ),
             matching as materialized (
-                select {self._entry}, {self._cosine}, {self._counts} as counts
-                from match_entries({self._asked}::text::tsquery) m
+                select {self.entry}, {self.cosine}, {self.counts} as counts
+                from match_entries({asked}::text::tsquery) m
                 join index_entries e on e.tenant_id = $1 and e.entry_id = m.entry_id
-                where {self._where}
+                where {self.where}
             ),
             found as (
                 select * from matching
                 union all select * from scope where entry_id not in (select entry_id from matching)
             )"""  # noqa: S608
+
+
+def bm25(entry: str, frequencies: str) -> str:
+    """BM25 of an entry with `counts` and `doc_length`, given `corpus c` and the table that has `dfs`."""
+    return f"""coalesce((
+                select sum(
+                    ln(1 + (c.n - u.df + 0.5) / (u.df + 0.5)) * u.tf * ({BM25_K1} + 1)
+                    / (u.tf + {BM25_K1} * (1 - {BM25_B} + {BM25_B} * {entry}.doc_length / c.mean_length))
+                ) from unnest({entry}.counts, {frequencies}.dfs) as u (tf, df) where u.tf > 0
+            ), 0)::float8"""  # noqa: S608
 
 
 def search_statement(
@@ -327,10 +346,12 @@ def search_statement(
     vector: FloatVector | None,
     lexemes: Sequence[str],
     pool: int,
+    by_index: bool,
 ) -> tuple[str, list[object]]:
     """The statement of one search with its arguments, apart from running it so that a test can EXPLAIN it."""
-    search = _Search(tenant_id, scope, space_id=space_id, vector=vector, lexemes=lexemes)
-    found = search.found_by_index() if scope.conversation_ids is None else search.found_side_by_side()
+    search = Search(tenant_id, scope)
+    search.look_for(space_id=space_id, vector=vector, lexemes=lexemes)
+    found = search.found_by_index() if by_index else search.found_side_by_side()
     best = search.arg(pool)
     without_vector = "false" if vector is None else "cosine is null"
     sql = f"""
@@ -347,12 +368,7 @@ def search_statement(
             ) f
         ),
         scored as materialized (
-            select {_OF_ENTRIES}, cosine, coalesce((
-                select sum(
-                    ln(1 + (c.n - u.df + 0.5) / (u.df + 0.5)) * u.tf * ({BM25_K1} + 1)
-                    / (u.tf + {BM25_K1} * (1 - {BM25_B} + {BM25_B} * f.doc_length / c.mean_length))
-                ) from unnest(f.counts, d.dfs) as u (tf, df) where u.tf > 0
-            ), 0)::float8 as bm25
+            select {OF_ENTRIES}, cosine, {bm25("f", "d")} as bm25
             from found f cross join corpus c cross join frequencies d
         ),
         least as (
@@ -390,10 +406,20 @@ async def search(
     vector: FloatVector | None,
     lexemes: Sequence[str],
     pool: int,
+    by_index: bool,
 ) -> Found:
-    """The best `pool` entries in scope by vector and the best `pool` by words, each with both scores."""
-    sql, args = search_statement(tenant_id, scope, space_id=space_id, vector=vector, lexemes=lexemes, pool=pool)
-    rows = await tx.fetch(sql, *args)
+    """The best `pool` entries in scope by vector and the best `pool` by words, each with both scores.
+
+    `by_index`: words are looked for in the text index, which pays where the scope is most of what the tenant has.
+    """
+    sql, args = search_statement(
+        tenant_id, scope, space_id=space_id, vector=vector, lexemes=lexemes, pool=pool, by_index=by_index
+    )
+    return found_of(await tx.fetch(sql, *args), lexemes)
+
+
+def found_of(rows: "Sequence[asyncpg.Record]", lexemes: Sequence[str]) -> Found:
+    """The candidates that a search statement gave."""
     candidates = [
         Candidate(
             entry_id=row["entry_id"],

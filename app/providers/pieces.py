@@ -1,10 +1,46 @@
-"""Cutting a text into pieces of a bounded number of tokens: pure, given the tokenizer."""
+"""Cutting a text into pieces of a bounded number of tokens: pure, given the tokenizer, or by estimate without one."""
+
+import re
 
 from tokenizers import Encoding, Tokenizer
 
 _OVERLAP_TOKENS = 32  # shared by neighbouring pieces, so that a sentence on the cut is whole in one of them
 _LOOK_BACK_TOKENS = 32  # how far before the limit a gap between words is looked for
 _WINDOW_CHARACTERS = 2048  # tokenized at a time: holds 254 tokens of prose with some to spare
+
+# of an unknown tokenizer: three characters of ASCII a token, one of anything else; prose stays under that
+_ASCII_A_TOKEN = 3
+_WORD = re.compile(r"\S{1,32}\s?|\s{1,32}")
+
+
+def split_by_estimate(text: str, *, most_tokens: int, most: int | None = None) -> list[str]:
+    """Pieces of `text` of about `most_tokens` tokens, in order, covering all of it (or the first `most`).
+
+    Cuts fall between words (inside those longer than 32 characters); an eighth is shared with the piece before.
+    """
+    if len(text) <= most_tokens:
+        return [text]
+    room = most_tokens * _ASCII_A_TOKEN
+    shared_room = room // 8
+    pieces: list[str] = []
+    start, used, shared = 0, 0, 0
+    for word in _WORD.finditer(text):
+        cost = _estimate(word[0])
+        if used and used + cost > room:
+            pieces.append(text[start : word.start()])
+            if len(pieces) == most:
+                return pieces
+            start, shared = shared, word.start()
+            used = _estimate(text[start:shared])
+        elif used + cost <= room - shared_room:
+            shared = word.end()
+        used += cost
+    return [*pieces, text[start:]]
+
+
+def _estimate(text: str) -> int:
+    """The length of a text in thirds of a token."""
+    return len(text) + (_ASCII_A_TOKEN - 1) * sum(not character.isascii() for character in text)
 
 
 def split_text(tokenizer: Tokenizer, text: str, *, most_tokens: int, most: int | None = None) -> list[str]:

@@ -50,8 +50,12 @@ STATUS_OF_KIND: Final[Mapping[str, int]] = {
 }
 """The one table of this transport; every other kind is a 500."""
 
-# cases that only HTTP has, and so no kind
-_STATUS_OF_CODE: Final[Mapping[str, int]] = {"method_not_allowed": 405, "unsupported_media_type": 415}
+# cases that only HTTP tells apart, and so no kind
+_STATUS_OF_CODE: Final[Mapping[str, int]] = {
+    "method_not_allowed": 405,
+    "unsupported_media_type": 415,
+    "embedder_invalid": 502,
+}
 
 _ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {
     400: (Malformed, "malformed_json"),

@@ -161,6 +161,8 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
     name = operation_id.split("_", maxsplit=1)[0]
     if operation_id == "recall_in_conversation":
         name = "recall_in"
+    if operation_id == "rotate_key":
+        return {}
     name = {"build": "context"}.get(name, name)
     return OPERATIONS[name][2] if name in OPERATIONS else None
 
@@ -310,11 +312,19 @@ async def test_what_is_not_ones_own_is_not_there(
     if "{" in path:
         response = await victim.client.request(
             method,
-            path.format(conversation_id=conversation, turn_id=turn, job_id=turn),
+            path.format(
+                conversation_id=conversation,
+                turn_id=turn,
+                job_id=turn,
+                key_id=turn,
+                tenant_id=format_id(other.tenant_id) if whose != "nobody's" else turn,
+            ),
             params=good_query(operation["operationId"]),
             json=good_body(operation["operationId"]),
         )
-        await victim.refused(response, 404, "not_found")
+        # tenants are an operator's, there or not
+        status, code = (403, "forbidden") if "{tenant_id}" in path else (404, "not_found")
+        await victim.refused(response, status, code)
     if "{turn_id}" in path:
         response = await victim.client.request(
             method,

@@ -249,6 +249,7 @@ async def test_a_search_in_one_conversation_reads_its_entries_and_vectors_alone(
         vector=np.ones(3, dtype=np.float32),
         lexemes=["word7", "common"],
         pool=100,
+        by_index=False,
     )
     plan = await explain(service, crowd["tenant"], lambda tx: _as_text(tx, sql, args))
     assert '"Index Name": "index_entries_conversation_idx"' in plan
@@ -266,6 +267,7 @@ async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(
         vector=None,
         lexemes=["word7"],
         pool=100,
+        by_index=True,
     )
     plan = await explain(service, crowd["tenant"], lambda tx: _as_text(tx, sql, args))
     assert '"Function Name": "match_entries"' in plan

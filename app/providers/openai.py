@@ -1,0 +1,271 @@
+"""An embedder behind HTTP: OpenAI's, or any endpoint that speaks its API.
+
+Hides the client, its limits and its failures. Whatever goes wrong is one of four cases: the endpoint takes no more
+requests for now (`embedder_rate_limited`), has too much to do (`embedder_overloaded`), answers with something that is
+no embedding (`embedder_invalid`), or does not answer or refuses (`embedder_unavailable`). What comes back is always
+checked: as many vectors as texts, of the right dimensions, all numbers finite; then brought to length 1.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import openai
+from openai.types import CreateEmbeddingResponse
+
+from app.core.errors import AppError, RateLimited, Unavailable
+from app.core.telemetry import get_logger
+from app.providers.pieces import split_by_estimate
+from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
+
+PROVIDER: Final = "openai"
+OPENAI_ROOT: Final = "https://api.openai.com/v1"
+KNOWN_DIMENSIONS: Final = {
+    "text-embedding-3-small": 1536,
+    "text-embedding-3-large": 3072,
+    "text-embedding-ada-002": 1536,
+}
+"""Of OpenAI's own models, so that a start needs no answer from it."""
+
+_FIRST_DELAY_S = 0.25
+_TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
+_OVERLOADED = frozenset({503, 529})
+_LONGEST_RETRY_AFTER_S = 3600
+_QUEUE_TEXTS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Where the endpoint is and how patient we are with it. `timeout_s` is for one request with its retries."""
+
+    base_url: str
+    api_key: str | None
+    model: str
+    dimensions: int | None
+    timeout_s: float
+    max_retries: int
+    concurrency: int
+    batch: int
+    piece_tokens: int
+
+
+class _WrongWidthError(Exception):
+    """Vectors of other dimensions than wanted: the endpoint may give these when it is asked for them."""
+
+
+class _QuotaUsedUp(RateLimited):
+    """An empty account, which sending the same again does not fill."""
+
+    retryable = False
+
+
+class _Refused(Unavailable):
+    """A request that is refused as it is: a wrong key, model or URL."""
+
+    retryable = False
+
+
+class OpenAIEmbedder:
+    """An endpoint as an `Embedder`. At most `concurrency` requests are under way for documents and as many for queries.
+
+    `guard` is called at the beginning of every `embed` and raises when embedding is not allowed there.
+    """
+
+    def __init__(self, options: RemoteOptions, *, guard: Callable[[], None] | None = None) -> None:
+        self._options = options
+        self._guard = guard
+        self._dimensions = options.dimensions or KNOWN_DIMENSIONS.get(options.model)
+        self._ask_for_dimensions = False
+        self._slots = {purpose: asyncio.Semaphore(options.concurrency) for purpose in ("document", "query")}
+        self._waiting = {"document": 0, "query": 0}
+        self._log = get_logger()
+        self._client = openai.AsyncOpenAI(
+            # an endpoint without keys ignores it, and the client will not start without one
+            api_key=options.api_key or "none",
+            base_url=options.base_url,
+            timeout=options.timeout_s,
+            max_retries=0,  # ours know the deadline and the taxonomy
+        )
+
+    @property
+    def space(self) -> EmbeddingSpaceName:
+        """The space of every vector this makes; known once started."""
+        if self._dimensions is None:
+            raise RuntimeError("the embedder has not been started")
+        return EmbeddingSpaceName(PROVIDER, self._options.model, self._dimensions)
+
+    @property
+    def max_batch(self) -> int:
+        """The most texts one call of `embed` takes."""
+        return _QUEUE_TEXTS
+
+    async def start(self) -> None:
+        """Ask for one vector. An endpoint that does not answer stops the start only if its dimensions are unknown."""
+        try:
+            if self._dimensions is None:
+                self._dimensions = len((await self._request(["dimensions"]))[0])
+            await self.embed(["start"], purpose="query")
+        except AppError as error:
+            if self._dimensions is None:
+                raise Unavailable(
+                    "embedder_unavailable",
+                    "The embedding endpoint could not be asked for the dimensions of its vectors"
+                    f" ({error.code}): mend it, or set TURNKEEP_EMBEDDINGS_DIMENSIONS.",
+                ) from error
+            self._log.warning("embedder.unreachable", code=error.code)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def ready(self) -> bool:
+        """Whether the dimensions are known; whether the endpoint answers shows when it is asked."""
+        return self._dimensions is not None
+
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Vectors:
+        """Make unit vectors, float32 of shape (len(texts), dimensions).
+
+        Raises RateLimited `embedder_rate_limited`, or Unavailable `embedder_overloaded`, `embedder_invalid`,
+        `embedder_unavailable`; all may be tried again later.
+        """
+        if self._guard is not None:
+            self._guard()
+        if len(texts) > self.max_batch:
+            raise ValueError(f"embed takes at most {self.max_batch} texts, not {len(texts)}")
+        if not texts:
+            return np.empty((0, self.space.dimensions), dtype=np.float32)
+        if self._waiting[purpose] + len(texts) > _QUEUE_TEXTS:
+            raise Unavailable(
+                "embedder_overloaded", "Too much text is waiting to be embedded; try again.", retry_after_s=1
+            )
+        self._waiting[purpose] += len(texts)
+        try:
+            return await self._embed_all(texts, purpose)
+        finally:
+            self._waiting[purpose] -= len(texts)
+
+    def split(self, text: str, *, most: int | None = None) -> list[str]:
+        """Pieces of about `piece_tokens` tokens, cut between words; see `split_by_estimate`."""
+        return split_by_estimate(text, most_tokens=self._options.piece_tokens, most=most)
+
+    async def _embed_all(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
+        size = self._options.batch
+        batches = [texts[start : start + size] for start in range(0, len(texts), size)]
+        tasks = [asyncio.create_task(self._embed_batch(batch, purpose)) for batch in batches]
+        try:
+            return np.concatenate(await asyncio.gather(*tasks))
+        finally:  # one that failed, or the caller's leaving, ends the others
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _embed_batch(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
+        async with self._slots[purpose]:
+            try:
+                async with asyncio.timeout(self._options.timeout_s):
+                    return await self._try_until_it_works(texts)
+            except TimeoutError as error:
+                raise _unanswered() from error
+
+    async def _try_until_it_works(self, texts: Sequence[str]) -> Vectors:
+        attempt = 0
+        while True:
+            try:
+                return self._checked(await self._request(texts))
+            except _WrongWidthError as error:
+                if self._ask_for_dimensions or self._options.dimensions is None:
+                    raise _invalid() from error
+                self._ask_for_dimensions = True  # so wide by itself: it may be asked for the width we want
+            except (RateLimited, Unavailable) as error:
+                delay = _delay(error, attempt)
+                # waiting longer than the request may take would only turn a clear answer into a time-out
+                if attempt >= self._options.max_retries or delay is None or delay >= self._options.timeout_s / 2:
+                    raise
+                self._log.info("embedder.retry", code=error.code, attempt=attempt + 1)
+                attempt += 1
+                await asyncio.sleep(delay)
+
+    async def _request(self, texts: Sequence[str]) -> list[Vectors]:
+        """One request: the vectors in the order of the texts, not yet checked for their width."""
+        # an empty text is refused by most endpoints
+        inputs = [text if text.strip() else "." for text in texts]
+        dimensions = self._options.dimensions if self._ask_for_dimensions else None
+        try:
+            answer = await self._client.embeddings.create(
+                model=self._options.model,
+                input=inputs,
+                dimensions=openai.omit if dimensions is None else dimensions,
+            )
+            return _in_order(answer, len(texts))
+        except openai.APIStatusError as error:
+            raise self._refused(error) from error
+        except openai.APIConnectionError as error:  # time-outs among them
+            raise _unanswered() from error
+        except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError) as error:
+            raise _invalid() from error  # an answer that is no embedding fails wherever the client first reads it
+
+    def _refused(self, error: openai.APIStatusError) -> AppError:
+        status = error.status_code
+        retry_after = _retry_after(error)
+        if status == _TOO_MANY:
+            kind = _QuotaUsedUp if error.code == "insufficient_quota" else RateLimited
+            return kind(
+                "embedder_rate_limited",
+                "The embedding endpoint takes no more requests for now.",
+                retry_after_s=retry_after,
+            )
+        if status in _OVERLOADED:
+            return Unavailable(
+                "embedder_overloaded", "The embedding endpoint has too much to do.", retry_after_s=retry_after
+            )
+        self._log.warning("embedder.refused", status=status)
+        passing = status >= _SERVER_ERROR or status in {_CONFLICT, _TIMEOUT}
+        return (Unavailable if passing else _Refused)(
+            "embedder_unavailable", f"The embedding endpoint answered {status}.", retry_after_s=retry_after
+        )
+
+    def _checked(self, vectors: Sequence[Vectors]) -> Vectors:
+        if any(vector.shape != (self.space.dimensions,) for vector in vectors):
+            raise _WrongWidthError
+        matrix = np.stack(vectors).astype(np.float32)
+        lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
+        if not (np.isfinite(lengths).all() and (lengths > 0).all()):
+            raise _invalid()
+        return (matrix / lengths).astype(np.float32)
+
+
+def _in_order(answer: CreateEmbeddingResponse, count: int) -> list[Vectors]:
+    """The vectors by their `index`; raises ValueError unless there is one for each text."""
+    found = {item.index: np.asarray(item.embedding, dtype=np.float32) for item in answer.data}
+    if len(answer.data) != count or found.keys() != set(range(count)):
+        raise ValueError("not one vector for each text")
+    return [found[number] for number in range(count)]
+
+
+def _delay(error: AppError, attempt: int) -> float | None:
+    """Seconds until the next try: what the endpoint asks for, or twice as long each time, spread; None: no use."""
+    if not error.retryable or error.code == "embedder_invalid":
+        return None
+    if error.retry_after_s is not None:
+        return error.retry_after_s + random.uniform(0, _FIRST_DELAY_S)  # noqa: S311 - spreads load, hides nothing
+    return _FIRST_DELAY_S * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311
+
+
+def _retry_after(error: openai.APIStatusError) -> int | None:
+    """`Retry-After` in seconds, rounded up; a date is left out: clocks differ."""
+    try:
+        seconds = float(error.response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return min(int(-(-seconds // 1)), _LONGEST_RETRY_AFTER_S) if 0 <= seconds < float("inf") else None
+
+
+def _unanswered() -> Unavailable:
+    return Unavailable("embedder_unavailable", "The embedding endpoint does not answer.")
+
+
+def _invalid() -> Unavailable:
+    return Unavailable("embedder_invalid", "The embedding endpoint answered with something that is no embedding.")

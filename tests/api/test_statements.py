@@ -198,7 +198,7 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_conversations", ["conversations_active_idx"]),
         ("list_conversations_project", ["conversations_project_idx"]),
         ("find_by_external_id", ["conversations_tenant_id_project_external_id_key"]),
-        ("delete_of_conversation", ["index_entries_conversation_idx", "vectors_pkey"]),
+        ("delete_entries", ["index_entries_conversation_idx", "vectors_pkey"]),
         ("delete_conversation", ["turns_tenant_id_conversation_id_seq_key"]),
     ],
 )
@@ -222,14 +222,14 @@ async def test_hot_queries_keep_their_index_under_row_security(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
         ),
         "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500),
-        "open_call_ids": lambda tx: conversations_store.open_call_ids(tx, tenant, conversation, ["c1"]),
+        "open_call_ids": lambda tx: turn_store.open_call_ids(tx, tenant, conversation, ["c1"]),
         "list_conversations": lambda tx: conversations_store.list_conversations(
             tx, tenant, where=ConversationFilter(), **listing
         ),
         "list_conversations_project": lambda tx: conversations_store.list_conversations(
             tx, tenant, where=ConversationFilter(project="p1"), **listing
         ),
-        "delete_of_conversation": lambda tx: index_store.delete_of_conversation(tx, tenant, conversation),
+        "delete_entries": lambda tx: index_store.delete_entries(tx, tenant, conversation, None),
         "delete_conversation": lambda tx: conversations_store.delete_conversation(tx, tenant, conversation),
         "find_by_external_id": lambda tx: conversations_store.find_by_external_id(tx, tenant, "p1", "e7"),
     }

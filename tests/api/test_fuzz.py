@@ -30,6 +30,7 @@ from tests.support.api import Client, Service, settings_for
 
 MARK = "quokkamarker"
 BUDGET_S = 14.0
+NOT_HTTP = b"Invalid HTTP request received."
 DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 OPERATIONS = {found.ok().definition.raw["operationId"]: found.ok() for found in SCHEMA.get_all_operations()}
@@ -159,6 +160,8 @@ def test_no_generated_request_breaks_or_is_echoed(
             # `headers` replaces what was generated for authorization; an unsendable header is no test of the server
             response = case.call(base_url=base_url, session=session, headers=headers, timeout=20)
             sent.append(response.status_code)
+            if response.content == NOT_HTTP:
+                return  # a line of more than 64 KiB: the server answers before the service sees it
             case.validate_response(response, checks=CHECKS, headers=headers)
             if response.status_code >= 400:
                 assert MARK not in response.text

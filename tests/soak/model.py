@@ -352,7 +352,8 @@ async def check(client: Client, model: ModelConversation) -> None:
         told = await client.history(model.id, include_superseded=include, limit=7)
         assert [_told(turn) for turn in told] == [_modelled(turn) for turn in expected]
     await _check_chain(client, model, head["head_hash"])
-    hits = await client.recall(model.id, SHARED_WORD, mode="text", k=200)
+    # no more than there are: what is dead must not take the place of what lives
+    hits = await client.recall(model.id, SHARED_WORD, mode="text", k=max(1, len(model.recalled())))
     assert {hit["id"] for hit in hits} == model.recalled()
     if model.shown():
         context = await client.context(model.id, 100_000, recent_turns=200)

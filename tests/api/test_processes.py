@@ -118,7 +118,7 @@ def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
     assert again.call("GET", f"/v1/conversations/{conversation['id']}", key=process.key)[0] == 200
     again.stop()
     log_lines = [line for line in said.splitlines() if line.startswith("{")]
-    assert not any(process.key.rsplit("_", 1)[-1] in line for line in log_lines), "no secret in a log line"
+    assert not any(process.key.split("_", 3)[3] in line for line in log_lines), "no secret in a log line"
 
 
 def test_two_processes_start_at_once_on_one_data_directory_and_see_the_same(folder: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(folder: Pa
     assert process.call("POST", "/v1/conversations", {}, key=reader)[0] == 403
     listed = process.command("keys", "list")
     assert f"{reader.split('_')[1]}/{reader.split('_')[2]}" in listed.stdout
-    assert reader.rsplit("_", 1)[-1] not in listed.stdout
+    assert reader.split("_", 3)[3] not in listed.stdout
     assert process.command("keys", "revoke", reader).returncode == 0
     until = time.monotonic() + 1.0
     while process.call("GET", "/v1/conversations", key=reader)[0] == 200:

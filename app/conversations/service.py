@@ -394,7 +394,7 @@ class Conversations:
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
     ) -> CanonicalTurn | None:
-        """The newest live turn in this role, of one of `actors` where they are given."""
+        """The newest live turn in this role that still says something, of one of `actors` where they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.list_turns(
                 tx,
@@ -405,6 +405,7 @@ class Conversations:
                 before=None,
                 actors=actors,
                 role=role.value,
+                with_erased=False,
                 limit=1,
             )
         return canonical_turn(rows[0]) if rows else None

@@ -205,3 +205,15 @@ async def test_the_query_is_the_newest_user_turn_even_when_tools_fill_the_window
         await client.append(conversation, call, {"role": "tool", "tool_call_id": f"c{number}", "content": "ok"})
     made = await client.context(conversation, 4000, semantic_recall={"k": 2}, recent_turns=10)
     assert "Coco" in json.dumps(made["messages"])
+
+
+async def test_an_erased_turn_is_not_the_query_of_a_window_full_of_tools(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "The parrot is called Coco.", *["filler"] * 30, "What is the parrot called?")
+    gone = (await client.append(conversation, "Never mind."))["turns"][0]["id"]
+    for number in range(10):
+        call = {"role": "assistant", "tool_calls": [{"id": f"c{number}", "name": "f", "arguments": ""}]}
+        await client.append(conversation, call, {"role": "tool", "tool_call_id": f"c{number}", "content": "ok"})
+    assert (await client.delete(f"/v1/conversations/{conversation}/turns/{gone}")).status_code == 204
+    made = await client.context(conversation, 4000, semantic_recall={"k": 2}, recent_turns=10)
+    assert "Coco" in json.dumps(made["messages"])

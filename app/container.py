@@ -24,7 +24,7 @@ from app.index.service import IndexOptions, SearchIndex, Space, TierOptions, Tie
 from app.operators.service import Statistics
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
-from app.providers.schemas import Embedder
+from app.providers.schemas import Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
 from app.settings import Settings
@@ -213,6 +213,21 @@ def _remote_options(settings: Settings) -> RemoteOptions:
     )
 
 
+def _conversations(
+    settings: Settings, base: Foundation, index: SearchIndex, counter: TokenCounter, cursors: Cursors, bus: Bus
+) -> Conversations:
+    return Conversations(
+        base.database,
+        tenancy=base.tenancy,
+        index=index,
+        counter=counter,
+        cursors=cursors,
+        options=_conversation_options(settings),
+        ops=base.ops,
+        bus=bus,
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
@@ -233,16 +248,7 @@ def build_container(
             max_query_lexemes=settings.max_query_lexemes,
         ),
     )
-    conversations = Conversations(
-        base.database,
-        tenancy=base.tenancy,
-        index=index,
-        counter=counters["o200k_base"],
-        cursors=cursors,
-        options=_conversation_options(settings),
-        ops=base.ops,
-        bus=bus,
-    )
+    conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus)
     recaller = Recaller(
         base.database,
         conversations=conversations,

@@ -18,7 +18,7 @@ from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
 from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
-from app.conversations.finding import get_conversation, get_turn, lock_conversation, with_text_so_far
+from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
 from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
 from app.conversations.opening import StreamOptions
@@ -43,12 +43,19 @@ from app.conversations.schemas import (
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.streaming import Streams
 from app.conversations.verifier import verify
-from app.conversations.views import canonical_turn, conversation_view, turn_view
+from app.conversations.views import (
+    activity_key,
+    canonical_turn,
+    conversation_view,
+    participants_column,
+    position_key,
+    turn_view,
+)
 from app.core.bus import Bus
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
-from app.core.paging import Cursors, Key, Page, make_page
+from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
@@ -156,7 +163,7 @@ class Conversations:
             external_id=body.external_id,
             owner=body.owner,
             title=body.title,
-            participants=_participants(body.participants),
+            participants=participants_column(body.participants),
             metadata=body.metadata,
             retention=body.retention.value,
             compaction=self._compaction(body.compaction),
@@ -219,7 +226,7 @@ class Conversations:
             rows = await store.list_conversations(
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
             )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_activity_key)
+        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key)
         return Page[Conversation](
             object="list",
             data=[conversation_view(row) for row in page.data],
@@ -251,7 +258,7 @@ class Conversations:
                 caller.tenant_id,
                 conversation_id,
                 title=body.title if "title" in given else row.title,
-                participants=_participants(body.participants) if "participants" in given else row.participants,
+                participants=participants_column(body.participants) if "participants" in given else row.participants,
                 metadata=body.metadata if "metadata" in given else row.metadata,
                 retention=body.retention.value if "retention" in given else row.retention,
                 compaction=self._compaction(body.compaction, row.compaction),
@@ -329,8 +336,7 @@ class Conversations:
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """One turn of a conversation."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await get_turn(caller, tx, conversation_id, turn_id)
-            return turn_view(row if row.status != "pending" else await with_text_so_far(caller, tx, row))
+            return turn_view(await get_turn_so_far(caller, tx, conversation_id, turn_id))
 
     async def history(
         self,
@@ -370,7 +376,7 @@ class Conversations:
             )
             if not rows:
                 await get_conversation(caller, tx, conversation_id)
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_position_key)
+        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=position_key)
         return Page[Turn](
             object="list",
             data=[turn_view(row) for row in page.data],
@@ -492,16 +498,3 @@ class Conversations:
         """Live turns around places (conversation, position), the places themselves included."""
         rows = await store.list_neighbours(tx, caller.tenant_id, places, reach)
         return [turn_view(row) for row in rows]
-
-
-def _participants(given: Sequence[Participant]) -> list[JsonObject]:
-    by_actor = {item.actor: item.model_dump() for item in given}
-    return list(by_actor.values())
-
-
-def _activity_key(row: ConversationRow) -> Key:
-    return [row.active_at.isoformat(), str(row.id)]
-
-
-def _position_key(row: TurnRow) -> Key:
-    return [row.position or 0, row.seq or 0]

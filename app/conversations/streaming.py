@@ -29,7 +29,7 @@ from app.conversations.store import TurnRow
 from app.conversations.stream_store import StreamRow
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
-from app.core.errors import AppError, Conflict, FieldError, TooLarge, Unavailable
+from app.core.errors import Conflict, FieldError, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
 from app.core.telemetry import get_logger
 from app.tenancy.schemas import Caller, Repeatable
@@ -37,6 +37,7 @@ from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
 _SWEEP_LIMIT = 1000
+_MAYBE_STALE = frozenset({"stream_fenced", "stream_gap"})
 _OVER = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
 
 
@@ -134,25 +135,22 @@ class Streams:
                 f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
                 fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
             )
-        held = self._held.get(turn_id)
-        if held is None or held.conversation_id != conversation_id or held.tenant_id != caller.tenant_id:
-            held = await self._take_over(caller, conversation_id, turn_id, epoch)
+        held = await self._hold_here(caller, conversation_id, turn_id, epoch)
         try:
-            return await self._take(caller, held, chunk, epoch=epoch, wait=wait)
+            return await self._take(held, chunk, wait=wait)
         except Conflict as error:
-            if error.code != "stream_fenced" or not wait or epoch is not None:
+            if not wait or error.code not in _MAYBE_STALE:
                 raise
-        # another process held it meanwhile, for calls of the same writer that went there
+        # calls of the same writer may have gone to another process, which holds the turn since
         held = await self._take_over(caller, conversation_id, turn_id, epoch)
-        return await self._take(caller, held, chunk, epoch=epoch, wait=wait)
+        return await self._take(held, chunk, wait=wait)
 
-    async def _take(self, caller: Caller, held: Held, chunk: Chunk, *, epoch: int | None, wait: bool) -> ChunkResult:
-        _require_writer(caller, key_id=held.key_id, current=held.epoch, epoch=epoch)
+    async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
         if held.ending.locked():
             async with held.ending:
                 pass
             if self._held.get(held.turn_id) is not held:
-                raise await self._whynot_open(caller, held.conversation_id, held.turn_id)
+                raise fenced()
         held.heard = monotonic()
         part = held.part(chunk.part)
         self._require_space(part.size, part.taken, chunk)
@@ -217,6 +215,9 @@ class Streams:
         async with self._database.transaction(caller.tenant_id) as tx:
             stream = await self._lock(caller, tx, conversation_id, turn_id)
             _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=epoch)
+            known = self._held.get(turn_id)
+            if known is not None and (stream.holder, stream.epoch) == (self._holder, known.epoch):
+                return known
             await stream_store.take(
                 tx,
                 caller.tenant_id,
@@ -227,9 +228,6 @@ class Streams:
             )
             row = await get_turn(caller, tx, conversation_id, turn_id)
             opened = await self._read(caller, tx, row)
-        known = self._held.get(turn_id)
-        if known is not None and known.epoch == opened.epoch:
-            return known  # another call was as quick
         return self._hold(caller, row, opened, None, key_id=stream.key_id)
 
     async def resume(
@@ -266,10 +264,6 @@ class Streams:
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
         return stream
-
-    async def _whynot_open(self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId) -> AppError:
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return not_open(await get_turn(caller, tx, conversation_id, turn_id))
 
     async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> OpenedTurn:
         turn_id = TurnId(row.id)
@@ -370,17 +364,12 @@ class Streams:
         run: Callable[[Held], Awaitable[TurnRow]],
     ) -> Turn:
         try:
-            held = await self._hold_here(caller, conversation_id, turn_id, epoch)
-            async with held.ending:
-                if held.flush is not None:
-                    await held.flush
-                try:
-                    row = await run(held)
-                except Conflict as error:
-                    if error.code in _OVER:
-                        self._flusher.drop(held, error)
+            try:
+                row = await self._end_here(await self._hold_here(caller, conversation_id, turn_id, epoch), run)
+            except Conflict as error:
+                if error.code != "stream_fenced":
                     raise
-                self._flusher.drop(held, None)
+                row = await self._end_here(await self._take_over(caller, conversation_id, turn_id, epoch), run)
         except Conflict as error:
             if error.code != done:
                 raise
@@ -389,14 +378,31 @@ class Streams:
                 row = await get_turn(caller, tx, conversation_id, turn_id)
         return turn_view(row)
 
+    async def _end_here(self, held: Held, run: Callable[[Held], Awaitable[TurnRow]]) -> TurnRow:
+        async with held.ending:
+            if held.flush is not None:
+                await held.flush
+            try:
+                row = await run(held)
+            except Conflict as error:
+                if error.code in _OVER:
+                    self._flusher.drop(held, error)
+                raise
+            self._flusher.drop(held, None)
+        return row
+
     async def _hold_here(
         self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None
     ) -> Held:
         held = self._held.get(turn_id)
-        if held is None or held.conversation_id != conversation_id or held.tenant_id != caller.tenant_id:
-            return await self._take_over(caller, conversation_id, turn_id, epoch)
-        _require_writer(caller, key_id=held.key_id, current=held.epoch, epoch=epoch)
-        return held
+        if (
+            held is not None
+            and (held.tenant_id, held.conversation_id) == (caller.tenant_id, conversation_id)
+            and (held.key_id == caller.key_id if epoch is None else held.epoch == epoch)
+        ):
+            return held
+        # what is remembered here may be over: the rows say who writes
+        return await self._take_over(caller, conversation_id, turn_id, epoch)
 
     async def abort_expired(self) -> int:
         """Give up the open turns, of every tenant, whose writers were not heard of for a lease; says how many."""

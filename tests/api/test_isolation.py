@@ -65,6 +65,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "recall_in_conversation": {"query": SECRET},
     "fork_conversation": {"title": "copied"},
     "revise_turn": {"content": "written by another"},
+    "open_turn": {"turn": {"role": "assistant"}},
+    "append_chunk": {"offset": 0, "delta": "written by another"},
+    "commit_turn": {},
+    "abort_turn": {},
+    "resume_turn": {},
 }
 
 
@@ -268,6 +273,11 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "revise_turn": refuses_foreign_ids,
     "erase_turn": refuses_foreign_ids,
     "erase_turns": erases_only_its_own,
+    "open_turn": refuses_foreign_ids,
+    "append_chunk": refuses_foreign_ids,
+    "commit_turn": refuses_foreign_ids,
+    "abort_turn": refuses_foreign_ids,
+    "resume_turn": refuses_foreign_ids,
     "build_context": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,
@@ -407,6 +417,9 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
             json={"turns": [{"role": "user", "content": "again, as yesterday"}]},
             headers={"Idempotency-Key": "k"},
         )
+        path = f"/v1/conversations/{conversation}/turns"
+        opened = (await one.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
+        await one.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": "half"})
     async with connected(service.database.superuser) as connection:
         for table in tables:
             for one in (two.owner, two.intruder):

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import store, turn_store
+from app.conversations import store, token_store, turn_store
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
 from app.conversations.drafts import DraftLimits
@@ -20,6 +20,7 @@ from app.conversations.eraser import erase_turns
 from app.conversations.finding import get_conversation, get_turn, lock_conversation
 from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
+from app.conversations.permits import permitted_turns
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
@@ -48,9 +49,10 @@ from app.core.paging import Cursors, Key, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
+TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
 
 Order = Literal["asc", "desc"]
@@ -182,7 +184,8 @@ class Conversations:
         return {**base, **changed}
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
-        """One conversation."""
+        """One conversation. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return conversation_view(await get_conversation(caller, tx, conversation_id))
 
@@ -297,14 +300,20 @@ class Conversations:
         """Append turns, all or none. Says whether anything was stored now, and whether it is a replay by key.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
-        Invalid where a turn breaks a rule.
+        Invalid where a turn breaks a rule. Tokens reach it, with Forbidden `token_not_allowed` for what is not theirs.
         """
+        writer = caller.require_conversation(Scope.WRITE, conversation_id)
         return await self._appender.append(
-            caller, conversation_id, turns=turns, expected_seq=expected_seq, repeat=repeat
+            writer,
+            conversation_id,
+            turns=permitted_turns(caller, turns),
+            expected_seq=expected_seq,
+            repeat=None if repeat is None else repeat.of(caller),
         )
 
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
-        """One turn of a conversation."""
+        """One turn of a conversation. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return turn_view(await get_turn(caller, tx, conversation_id, turn_id))
 
@@ -323,8 +332,10 @@ class Conversations:
     ) -> Page[Turn]:
         """Live turns in the order of their position, between two positions (both exclusive).
 
-        With `include_superseded` all committed versions, those of one position in the order of their seq.
+        With `include_superseded` all committed versions, those of one position in the order of their seq. Tokens reach
+        it.
         """
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         which = "versions" if include_superseded else "turns"
         scope = f"{which}|{caller.tenant_id}|{conversation_id}|{order}|{after}|{before}|{actors!r}"
         beyond: tuple[int, int] | None = None

@@ -65,6 +65,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "recall_in_conversation": {"query": SECRET},
     "fork_conversation": {"title": "copied"},
     "revise_turn": {"content": "written by another"},
+    "create_conversation_token": {"access": "append", "actor": "ann"},
 }
 
 
@@ -269,6 +270,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "erase_turn": refuses_foreign_ids,
     "erase_turns": erases_only_its_own,
     "build_context": refuses_foreign_ids,
+    "create_conversation_token": refuses_foreign_ids,
+    "void_conversation_tokens": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,
     "list_keys": knows_only_its_own_keys,

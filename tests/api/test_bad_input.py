@@ -40,6 +40,7 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "revise": ("POST", "/v1/conversations/{c}/turns/{t}/revisions", {"content": "fine"}),
     "recall": ("POST", "/v1/recall", {"query": "fine"}),
     "recall_in": ("POST", "/v1/conversations/{c}/recall", {"query": "fine"}),
+    "token": ("POST", "/v1/conversations/{c}/tokens", {"access": "append", "actor": "fine"}),
 }
 SCHEMAS = {
     "create": "ConversationCreate",
@@ -51,6 +52,7 @@ SCHEMAS = {
     "revise": "Revision",
     "recall": "Recall",
     "recall_in": "ConversationRecall",
+    "token": "TokenCreate",
 }
 
 
@@ -161,6 +163,8 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
     name = operation_id.split("_", maxsplit=1)[0]
     if operation_id == "recall_in_conversation":
         name = "recall_in"
+    if operation_id == "create_conversation_token":
+        name = "token"
     if operation_id == "rotate_key":
         return {}
     name = {"build": "context"}.get(name, name)

@@ -365,6 +365,7 @@ async def test_without_its_beginning_a_token_is_none(writer: Bound, service: Ser
         problem(await asked(service, text, writer.path), 401, "unauthenticated")
 
 
+@pytest.mark.filterwarnings("ignore::jwt.InsecureKeyLengthWarning")
 async def test_only_this_algorithm_this_purpose_and_these_claims_hold(writer: Bound, service: Service) -> None:
     tenancy = service.container.tenancy
     secret = tenancy.secret_for("conversation-tokens")

@@ -11,7 +11,7 @@ from app.context.parts import Policy
 from app.context.service import ContextBuilder
 from app.conversations.drafts import DraftLimits
 from app.conversations.opening import StreamOptions
-from app.conversations.service import ConversationOptions, Conversations
+from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
 from app.core.bus import Bus, Silence
 from app.core.db import Database
 from app.core.errors import AppError, Unauthenticated, Unavailable
@@ -93,8 +93,18 @@ async def open_foundation(settings: Settings, *, migrate: bool) -> AsyncGenerato
             await pool.require_role_without_bypass()
         given = settings.secret_key
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
-        options = TenancyOptions(settings.key_cache_s, settings.key_cache_entries, settings.idempotency_ttl_h)
-        yield Foundation(server, database, ops, Tenancy(database, ops, secret=secret, options=options))
+        tenancy = Tenancy(database, ops, secret=secret, options=_tenancy_options(settings), epochs=TOKEN_EPOCHS)
+        yield Foundation(server, database, ops, tenancy)
+
+
+def _tenancy_options(settings: Settings) -> TenancyOptions:
+    return TenancyOptions(
+        key_cache_s=settings.key_cache_s,
+        key_cache_entries=settings.key_cache_entries,
+        idempotency_ttl_h=settings.idempotency_ttl_h,
+        token_ttl_s=settings.token_ttl_s,
+        token_max_ttl_s=settings.token_max_ttl_s,
+    )
 
 
 def _require_data(settings: Settings) -> None:

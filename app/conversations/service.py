@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import store, turn_store
+from app.conversations import store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
@@ -22,6 +22,8 @@ from app.conversations.finding import get_conversation, get_turn_so_far, lock_co
 from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
 from app.conversations.opening import StreamOptions
+from app.conversations.permits import permitted_turns
+from app.conversations.recent import Recent, recent_turns
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
@@ -40,7 +42,7 @@ from app.conversations.schemas import (
     TurnInput,
     Verification,
 )
-from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
 from app.conversations.verifier import verify
 from app.conversations.views import (
@@ -59,9 +61,10 @@ from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
+TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
 
 Order = Literal["asc", "desc"]
@@ -77,16 +80,6 @@ class ConversationOptions:
     compaction_trigger_tokens: int
     default_ttl_s: int | None
     streams: StreamOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """The newest live turns of a conversation, oldest first, and the seq it stood at."""
-
-    turns: Sequence[CanonicalTurn]
-    seq: int
-    participants: Sequence[Participant]
-    more_before: bool
 
 
 class Conversations:
@@ -209,7 +202,8 @@ class Conversations:
         return {**base, **changed}
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
-        """One conversation."""
+        """One conversation. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return conversation_view(await get_conversation(caller, tx, conversation_id))
 
@@ -327,14 +321,20 @@ class Conversations:
         """Append turns, all or none. Says whether anything was stored now, and whether it is a replay by key.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
-        Invalid where a turn breaks a rule.
+        Invalid where a turn breaks a rule. Tokens reach it, with Forbidden `token_not_allowed` for what is not theirs.
         """
+        writer = caller.require_conversation(Scope.WRITE, conversation_id)
         return await self._appender.append(
-            caller, conversation_id, turns=turns, expected_seq=expected_seq, repeat=repeat
+            writer,
+            conversation_id,
+            turns=permitted_turns(caller, turns),
+            expected_seq=expected_seq,
+            repeat=None if repeat is None else repeat.of(caller),
         )
 
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
-        """One turn of a conversation."""
+        """One turn of a conversation. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return turn_view(await get_turn_so_far(caller, tx, conversation_id, turn_id))
 
@@ -353,8 +353,10 @@ class Conversations:
     ) -> Page[Turn]:
         """Live turns in the order of their position, between two positions (both exclusive).
 
-        With `include_superseded` all committed versions, those of one position in the order of their seq.
+        With `include_superseded` all committed versions, those of one position in the order of their seq. Tokens reach
+        it.
         """
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         which = "versions" if include_superseded else "turns"
         scope = f"{which}|{caller.tenant_id}|{conversation_id}|{order}|{after}|{before}|{actors!r}"
         beyond: tuple[int, int] | None = None
@@ -401,25 +403,7 @@ class Conversations:
     ) -> Recent:
         """The newest live turns as contexts see them. `actors` narrows; results of tools stay with their calls."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            head = await get_conversation(caller, tx, conversation_id)
-            rows = await store.list_turns(
-                tx,
-                caller.tenant_id,
-                conversation_id,
-                newest_first=True,
-                after=None,
-                # what was appended between the two statements belongs to the next context
-                before=head.last_seq + 1,
-                actors=actors,
-                limit=limit + 1,
-                with_erased=False,
-            )
-            recent = rows[:limit]
-            if actors is not None and recent:
-                recent = await self._with_answers(caller, tx, conversation_id, recent, head.last_seq)
-        participants = [Participant.model_validate(item) for item in head.participants]
-        turns = [canonical_turn(row) for row in reversed(recent)]
-        return Recent(turns, head.last_seq, participants, more_before=len(rows) > limit)
+            return await recent_turns(caller, tx, conversation_id, limit=limit, actors=actors)
 
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
@@ -439,25 +423,6 @@ class Conversations:
                 limit=1,
             )
         return canonical_turn(rows[0]) if rows else None
-
-    async def _with_answers(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow], last_seq: int
-    ) -> list[TurnRow]:
-        """The turns, newest first, with those that answer their calls, whoever ran the tool."""
-        calls = [call.id for row in rows for call in canonical_turn(row).tool_calls]
-        if not calls:
-            return list(rows)
-        answers = await store.list_answers(
-            tx,
-            caller.tenant_id,
-            conversation_id,
-            call_ids=calls,
-            after=min(row.position or 0 for row in rows),
-            before=last_seq + 1,
-            limit=len(calls),
-        )
-        found = {row.id: row for row in (*rows, *answers)}
-        return sorted(found.values(), key=lambda row: -(row.position or 0))
 
     async def participants(
         self,

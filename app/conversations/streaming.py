@@ -23,6 +23,7 @@ from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
 from app.conversations.held import Held, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
+from app.conversations.permits import bound_actor, permitted_opening, require_actor
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
@@ -32,7 +33,7 @@ from app.core.db import Database, Transaction
 from app.core.errors import Conflict, FieldError, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
 from app.core.telemetry import get_logger
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
@@ -93,6 +94,9 @@ class Streams:
 
         Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
         """
+        opening = permitted_opening(caller, opening)
+        repeat = None if repeat is None else repeat.of(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(opened_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None:
@@ -135,14 +139,16 @@ class Streams:
                 f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
                 fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
             )
-        held = await self._hold_here(caller, conversation_id, turn_id, epoch)
+        actor = bound_actor(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
+        held = await self._hold_here(caller, conversation_id, turn_id, epoch, actor)
         try:
             return await self._take(held, chunk, wait=wait)
         except Conflict as error:
             if not wait or error.code not in _MAYBE_STALE:
                 raise
         # calls of the same writer may have gone to another process, which holds the turn since
-        held = await self._take_over(caller, conversation_id, turn_id, epoch)
+        held = await self._take_over(caller, conversation_id, turn_id, epoch, actor)
         return await self._take(held, chunk, wait=wait)
 
     async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
@@ -209,7 +215,12 @@ class Streams:
     # take over and resume
 
     async def _take_over(
-        self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        epoch: int | None,
+        actor: str | None,
     ) -> Held:
         """Hold an open turn that another process held, for a call of its writer that came here."""
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -227,6 +238,7 @@ class Streams:
                 key_id=stream.key_id,
             )
             row = await get_turn(caller, tx, conversation_id, turn_id)
+            require_actor(actor, row.actor)
             opened = await self._read(caller, tx, row)
         return self._hold(caller, row, opened, None, key_id=stream.key_id)
 
@@ -240,6 +252,8 @@ class Streams:
         listener: StreamListener | None = None,
     ) -> OpenedTurn:
         """Go on with an open turn as the same writer; whoever wrote before, anywhere, is fenced off."""
+        actor = bound_actor(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
         async with self._database.transaction(caller.tenant_id) as tx:
             stream = await self._lock(caller, tx, conversation_id, turn_id)
             if stream.writer != resuming.writer:
@@ -249,6 +263,7 @@ class Streams:
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
             )
             row = await get_turn(caller, tx, conversation_id, turn_id)
+            require_actor(actor, row.actor)
             opened = await self._read(caller, tx, row)
             self._announcer.turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
         self._hold(caller, row, opened, listener)
@@ -331,7 +346,7 @@ class Streams:
             turn_id,
             epoch,
             done="turn_committed",
-            run=lambda held: self._ender.commit(caller, held, holder=self._holder, ending=ending),
+            run=lambda opened, held: self._ender.commit(opened, held, holder=self._holder, ending=ending),
         )
 
     async def abort(
@@ -350,7 +365,7 @@ class Streams:
             turn_id,
             epoch,
             done="turn_aborted",
-            run=lambda held: self._ender.abort(caller, held, holder=self._holder, reason=aborting.reason),
+            run=lambda opened, held: self._ender.abort(opened, held, holder=self._holder, reason=aborting.reason),
         )
 
     async def _end(
@@ -361,15 +376,21 @@ class Streams:
         epoch: int | None,
         *,
         done: str,
-        run: Callable[[Held], Awaitable[TurnRow]],
+        run: Callable[[Caller, Held], Awaitable[TurnRow]],
     ) -> Turn:
+        actor = bound_actor(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
+
+        async def end(held: Held) -> TurnRow:
+            return await self._end_here(held, lambda: run(caller, held))
+
         try:
             try:
-                row = await self._end_here(await self._hold_here(caller, conversation_id, turn_id, epoch), run)
+                row = await end(await self._hold_here(caller, conversation_id, turn_id, epoch, actor))
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                row = await self._end_here(await self._take_over(caller, conversation_id, turn_id, epoch), run)
+                row = await end(await self._take_over(caller, conversation_id, turn_id, epoch, actor))
         except Conflict as error:
             if error.code != done:
                 raise
@@ -378,12 +399,12 @@ class Streams:
                 row = await get_turn(caller, tx, conversation_id, turn_id)
         return turn_view(row)
 
-    async def _end_here(self, held: Held, run: Callable[[Held], Awaitable[TurnRow]]) -> TurnRow:
+    async def _end_here(self, held: Held, run: Callable[[], Awaitable[TurnRow]]) -> TurnRow:
         async with held.ending:
             if held.flush is not None:
                 await held.flush
             try:
-                row = await run(held)
+                row = await run()
             except Conflict as error:
                 if error.code in _OVER:
                     self._flusher.drop(held, error)
@@ -392,7 +413,12 @@ class Streams:
         return row
 
     async def _hold_here(
-        self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        epoch: int | None,
+        actor: str | None,
     ) -> Held:
         held = self._held.get(turn_id)
         if (
@@ -400,9 +426,10 @@ class Streams:
             and (held.tenant_id, held.conversation_id) == (caller.tenant_id, conversation_id)
             and (held.key_id == caller.key_id if epoch is None else held.epoch == epoch)
         ):
+            require_actor(actor, held.actor)
             return held
         # what is remembered here may be over: the rows say who writes
-        return await self._take_over(caller, conversation_id, turn_id, epoch)
+        return await self._take_over(caller, conversation_id, turn_id, epoch, actor)
 
     async def abort_expired(self) -> int:
         """Give up the open turns, of every tenant, whose writers were not heard of for a lease; says how many."""

@@ -70,6 +70,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "commit_turn": {},
     "abort_turn": {},
     "resume_turn": {},
+    "create_conversation_token": {"access": "append", "actor": "ann"},
 }
 
 
@@ -279,6 +280,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "abort_turn": refuses_foreign_ids,
     "resume_turn": refuses_foreign_ids,
     "build_context": refuses_foreign_ids,
+    "create_conversation_token": refuses_foreign_ids,
+    "void_conversation_tokens": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,
     "list_keys": knows_only_its_own_keys,

@@ -285,6 +285,30 @@ async def test_a_periodic_job_is_one_row_for_all_workers_and_comes_again(
     assert (row["tenant_id"], row["state"]) == (INSTALLATION, "queued")
 
 
+async def test_a_failing_periodic_job_waits_longer_each_time_and_is_due_again_at_a_start(
+    service: Service, queue: JobQueue, kind: str
+) -> None:
+    patient = JobQueue(queue._ops, options=JobOptions(60, max_attempts=20, retry_base_s=2, retry_max_s=900))  # noqa: SLF001
+    connection = await asyncpg.connect(service.database.superuser)
+    waits_s = "select extract(epoch from run_at - now())::float8 from jobs where kind = $1"
+    await patient.ensure_periodic([kind])
+    for asked, longest in ((0.0, 2), (0.0, 4), (0.0, 8), (0.0, 10), (0.0, 10), (50.0, 51)):
+        await patient.ensure_periodic([kind], at_once=[kind])
+        me = new_uuid()
+        (job,) = await patient.claim(me, kinds=[kind], limit=1)
+        await patient.fail(me, job, code="embedder_unavailable", at_most_s=10, not_before_s=asked)
+        waits = await connection.fetchval(waits_s, kind)
+        assert max(asked, longest / 2) - 0.5 < waits <= longest
+    await patient.ensure_periodic([kind])
+    assert await connection.fetchval(waits_s, kind) > 40
+    await patient.ensure_periodic([kind], at_once=[kind])
+    assert await connection.fetchval(waits_s, kind) <= 0
+    (job,) = await patient.claim(me, kinds=[kind], limit=1)
+    await patient.finish(me, job, again_in_s=5)
+    assert [(row["attempts"], row["last_error"]) for row in await rows(service, kind)] == [(0, None)]
+    await connection.close()
+
+
 async def _has(condition: Callable[[], bool]) -> bool:
     return condition()
 

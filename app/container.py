@@ -18,7 +18,7 @@ from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
-from app.index.service import IndexOptions, SearchIndex, Space, TierOptions, Tiers, ensure_space
+from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
 from app.operators.service import Statistics
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
@@ -198,6 +198,16 @@ def _remote_options(settings: Settings) -> RemoteOptions:
     )
 
 
+def _index_options(settings: Settings) -> IndexOptions:
+    return IndexOptions(
+        max_vectors_per_entry=settings.max_vectors_per_entry,
+        max_vectors_per_append=settings.max_vectors_per_append,
+        index_text_bytes=settings.index_text_bytes,
+        recall_pool=settings.recall_pool,
+        max_query_lexemes=settings.max_query_lexemes,
+    )
+
+
 def build_container(settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers) -> Container:
     """Every service, over what is open already."""
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
@@ -207,14 +217,11 @@ def build_container(settings: Settings, base: Foundation, embedder: Embedder | N
     index = SearchIndex(
         embedder,
         tiers=tiers,
-        jobs=queue,
-        options=IndexOptions(
-            max_vectors_per_entry=settings.max_vectors_per_entry,
-            max_vectors_per_append=settings.max_vectors_per_append,
-            index_text_bytes=settings.index_text_bytes,
-            recall_pool=settings.recall_pool,
-            max_query_lexemes=settings.max_query_lexemes,
+        late=LateVectors(
+            base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
         ),
+        jobs=queue,
+        options=_index_options(settings),
     )
     conversations = Conversations(
         base.database,
@@ -245,7 +252,7 @@ def build_container(settings: Settings, base: Foundation, embedder: Embedder | N
         server=base.server,
         tenancy=base.tenancy,
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
-        statistics=Statistics(base.database, ops=base.ops),
+        statistics=Statistics(base.database, ops=base.ops, space_id=tiers.space.id),
         conversations=conversations,
         recaller=recaller,
         contexts=contexts,

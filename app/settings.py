@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     sweep_interval_s: Annotated[float, Field(ge=1)] = Field(
         default=60.0, description="How often what has expired is removed."
     )
+    backfill_interval_s: Annotated[float, Field(ge=1)] = Field(
+        default=600.0, description="How often turns are looked for that have no vector in the embedding space."
+    )
 
     # index and recall
     embedder: Literal["local", "openai", "none"] = Field(

@@ -360,6 +360,10 @@ class Conversations:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
         await self._indexing.make_vectors(caller, turn_ids=turn_ids)
 
+    async def fill_vectors(self, caller: Caller, *, after: UUID | None) -> None:
+        """Make vectors that turns lack in the space searched: see `Indexing.fill`."""
+        await self._indexing.fill(caller, after=after)
+
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve what relative dates in turns mean, and make them found by it."""
         await self._indexing.resolve_dates(caller, turn_ids=turn_ids)

@@ -202,9 +202,14 @@ async def hold_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
 
 
 async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
-    """Note that turns have their vectors."""
+    """Note that turns have the vectors they waited for; those that waited for none are left as they are."""
     await tx.execute(
-        "update turns set index_state = 'indexed' where tenant_id = $1 and id = any($2::uuid[])", tenant_id, turn_ids
+        """
+        update turns set index_state = 'indexed'
+        where tenant_id = $1 and id = any($2::uuid[]) and index_state = 'pending'
+        """,
+        tenant_id,
+        turn_ids,
     )
 
 

@@ -23,8 +23,8 @@ from app.index.schemas import Document
 from app.index.service import LateVectors, SearchIndex
 from app.tenancy.schemas import Caller
 
-# at a time: so many long turns are some hundred vectors
-_TURNS = 16
+# at a time: so many long turns are a thousand vectors, so many short ones one request
+_TURNS = 32
 # of a job that fills: it ends, and another goes on, when it has made so many or has looked so often
 _MOST_FILLED = 400
 _MOST_LOOKS = 40

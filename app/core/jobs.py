@@ -297,18 +297,18 @@ class JobQueue:
                 limit,
             )
 
-    async def count_parked(self, kinds: Sequence[str], *, codes: Sequence[str]) -> int:
-        """How many jobs of these kinds were parked for one of these errors."""
+    async def any_parked(self, kinds: Sequence[str], *, codes: Sequence[str]) -> bool:
+        """Whether a job of these kinds was parked for one of these errors."""
         async with self._ops.across_tenants() as tx:
             row = await tx.fetchrow(
                 """
-                select count(*) as count from jobs
-                where state = 'parked' and kind = any($1::text[]) and last_error = any($2::text[])
+                select tenant_id, id from jobs
+                where state = 'parked' and kind = any($1::text[]) and last_error = any($2::text[]) limit 1
                 """,
                 list(kinds),
                 list(codes),
             )
-        return 0 if row is None else int(row["count"])
+        return row is not None
 
     async def sweep_unclaimed(self, prefix: str, *, but: Sequence[str], older_than_s: float, limit: int) -> int:
         """Forget jobs whose kind begins with `prefix` and that no worker has wanted for so long; says how many."""

@@ -92,7 +92,7 @@ class LateVectors:
 
     async def _revive(self, *, asked: bool) -> None:
         kinds = [VECTORS_JOB, self.fill_kind]
-        if await self._jobs.count_parked(kinds, codes=_PASSING):
+        if await self._jobs.any_parked(kinds, codes=_PASSING):
             if not asked:
                 await self._ask()
             count = await self._jobs.revive(kinds, codes=_PASSING, limit=_REVIVE)

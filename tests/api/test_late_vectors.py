@@ -166,7 +166,7 @@ async def test_a_server_catches_up_by_itself_when_it_starts(
 ) -> None:
     async with stored_bare(bare, "the tortoise eats lettuce") as (client, talk, _):
         running = open_service(own, tmp_path, **remote_settings(fake), worker_in_process=True)
-        async with running as served, served.client(client.key) as caller, asyncio.timeout(10):
+        async with running as served, served.client(client.key) as caller, asyncio.timeout(30):
             while await degraded(caller, talk):  # noqa: ASYNC110 - what is waited for is in the database
                 await asyncio.sleep(0.02)
 
@@ -267,7 +267,7 @@ async def test_an_embedder_that_fails_midway_goes_on_where_it_was_when_it_is_bac
     bare: Service, remote: Service, fake: FakeOpenAI
 ) -> None:
     async with stored_bare(bare, *[f"parrot number {n}" for n in range(60)]) as (stored, talk, _):
-        fake.modes, fake.mode = ["ok", "ok", "ok"], "overloaded"  # it is asked once whether it works
+        fake.modes, fake.mode = ["ok", "ok"], "overloaded"  # it is asked once whether it works
         await remote.run_jobs()
         assert await vectors(remote, stored) == {"openai": 32}
         async with remote.client(stored.key) as client:

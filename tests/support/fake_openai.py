@@ -13,7 +13,7 @@ import numpy as np
 
 Mode = Literal[
     "ok", "rate_limited", "no_quota", "error", "overloaded", "unauthorized", "timeout", "slow", "garbage", "html",
-    "wrong_json", "wrong_dimensions", "too_few", "nan", "zero", "reset", "cut", "refused",
+    "wrong_json", "wrong_dimensions", "too_few", "nan", "zero", "reset", "cut", "refused", "echo",
 ]  # fmt: skip
 
 MODEL = "fake-embedding"
@@ -90,8 +90,8 @@ class FakeOpenAI:
         if not line.startswith("POST /v1/embeddings "):
             return await self._send(writer, 404, {"error": {"message": "no such path"}})
         await asyncio.sleep(self.delay_s)
-        if mode in REFUSALS:
-            status, error = REFUSALS[mode]
+        if mode in REFUSALS or mode == "echo":  # which repeats in its complaint what it was asked
+            status, error = REFUSALS.get(mode, (400, {"message": str(request["input"])}))
             return await self._send(writer, status, {"error": error})
         if mode in WRONG_BODIES:
             kind = "text/html" if mode == "html" else "application/json"

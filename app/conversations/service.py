@@ -253,8 +253,10 @@ class Conversations:
     ) -> tuple[Conversation, bool, bool]:
         """Copy the live turns through one into a new conversation. Says whether it was made now, and replayed.
 
-        Raises NotFound, and Conflict `already_superseded` (with the id that stands) or `conversation_conflict`.
+        Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
+        stands) or `conversation_conflict`.
         """
+        self._check_metadata(body.metadata or {})
         return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:

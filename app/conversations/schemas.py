@@ -1,5 +1,6 @@
 """The vocabulary of conversations and turns: what callers send and what they get."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -20,7 +21,7 @@ from pydantic import (
 
 from app.core.ids import parse_id
 from app.core.times import TimeIn, TimeOut
-from app.formats.schemas import JsonObject, Kind, Role
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 
 
 def _read_id(value: object) -> object:
@@ -345,6 +346,14 @@ class Turn(BaseModel):
     chain_hash: str | None
     index_state: Literal["indexed", "pending", "none"]
     erased_at: TimeOut | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hydrated:
+    """Turns by id as callers and as contexts see them; `left_out` would have been too much text for one answer."""
+
+    turns: Mapping[UUID, tuple[Turn, CanonicalTurn]]
+    left_out: frozenset[UUID]
 
 
 class AppendResult(BaseModel):

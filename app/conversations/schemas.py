@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -46,6 +47,7 @@ Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=51
 NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
 MAX_PARTICIPANTS = 200
+_MAX_NAMES_CHARACTERS = 65_536
 MAX_TURNS = 10_000
 MAX_PARTS = 1_000
 _MOST_MEMBERS = 64
@@ -95,6 +97,19 @@ def _read_participant(value: object) -> object:
 ParticipantIn: TypeAlias = Annotated[Participant, BeforeValidator(_read_participant)]
 
 
+def _short_together(people: list[Participant]) -> list[Participant]:
+    # a list of conversations gives them all, and recall looks for every name in a query
+    names = (name for one in people for name in (one.actor, one.name or "", *one.aliases))
+    if sum(map(len, names)) > _MAX_NAMES_CHARACTERS:
+        raise ValueError("the names of all participants have up to 65536 characters together")
+    return people
+
+
+ParticipantsIn: TypeAlias = Annotated[
+    list[ParticipantIn], Field(max_length=MAX_PARTICIPANTS), AfterValidator(_short_together)
+]
+
+
 class CompactionIn(Strict):
     """When and how older turns are summarised; what is left out follows the settings."""
 
@@ -131,7 +146,7 @@ class ConversationCreate(Strict):
     project: Annotated[str, StringConstraints(min_length=1, max_length=128)] = "default"
     owner: Name | None = None
     title: Title | None = None
-    participants: list[ParticipantIn] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    participants: ParticipantsIn = []
     metadata: JsonObject = {}
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
     retention: RetentionIn = Retention.FULL
@@ -164,7 +179,7 @@ class ConversationUpdate(Strict):
     """What of a conversation may change. A member left out stays; null clears title and ttl_s."""
 
     title: Title | None = None
-    participants: list[ParticipantIn] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    participants: ParticipantsIn = []
     metadata: JsonObject = {}
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
     retention: RetentionIn = Retention.FULL

@@ -446,8 +446,9 @@ class Conversations:
         project: str | None,
         owner: str | None,
         limit: int,
+        most_people: int,
     ) -> dict[UUID, list[Participant]]:
-        """Who takes part in conversations of a scope, by conversation; the most recently active ones first."""
+        """Who takes part in conversations of a scope, the latest first; those beyond `most_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await store.list_participants(
                 tx,
@@ -456,6 +457,7 @@ class Conversations:
                 project=project,
                 owner=owner,
                 limit=limit,
+                most_people=most_people,
             )
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 

@@ -459,8 +459,12 @@ async def list_participants(
     project: str | None,
     owner: str | None,
     limit: int,
+    most_people: int,
 ) -> list[tuple[UUID, list[JsonObject]]]:
-    """Who takes part in these conversations, or in the most recently active ones of a scope."""
+    """Who takes part in these conversations, or in the most recently active ones of a scope.
+
+    Those conversations whose participants would be more than `most_people` together with those before give none.
+    """
     args: list[object] = [tenant_id]
     conditions = ["tenant_id = $1"]
     for condition, value in (
@@ -471,10 +475,17 @@ async def list_participants(
         if value is not None:
             args.append(value)
             conditions.append(condition.format(len(args)))
-    args.append(limit)
+    args.extend((limit, most_people))
     rows = await tx.fetch(
-        f"select id, participants from conversations where {' and '.join(conditions)}"  # noqa: S608
-        f" order by active_at desc, id desc limit ${len(args)}",
+        f"""
+        select id, case when sum(jsonb_array_length(participants)) over (
+            order by active_at desc, id desc rows unbounded preceding
+        ) <= ${len(args)} then participants else '[]' end as participants
+        from (
+            select id, active_at, participants from conversations where {" and ".join(conditions)}
+            order by active_at desc, id desc limit ${len(args) - 1}
+        ) c
+        """,  # noqa: S608
         *args,
     )
     return [(row["id"], json.loads(row["participants"])) for row in rows]

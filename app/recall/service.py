@@ -28,6 +28,7 @@ from app.tenancy.schemas import Scope as KeyScope
 
 # names are looked for among the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
+_NAMED_PEOPLE = 1000
 _TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
 
@@ -155,6 +156,7 @@ class Recaller:
             project=scope.project,
             owner=scope.owner,
             limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
+            most_people=_NAMED_PEOPLE,
         )
         if scope.conversation_ids is not None and set(scope.conversation_ids) - set(people):
             raise NotFound("not_found", "There is no such conversation.")

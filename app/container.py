@@ -181,6 +181,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
         compaction_trigger_turns=settings.compaction_trigger_turns,
         compaction_trigger_tokens=settings.compaction_trigger_tokens,
         default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
+        max_answer_bytes=settings.max_answer_bytes,
     )
 
 

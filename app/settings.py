@@ -99,6 +99,10 @@ class Settings(BaseSettings):
     max_metadata_bytes: Positive = Field(
         default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
     )
+    max_answer_bytes: Positive = Field(
+        default=16 * 2**20,
+        description="Text of turns that one answer gives: a page ends there, a recall leaves out what comes after.",
+    )
     clock_skew_s: NotNegative = Field(default=300, description="How far in the future occurred_at may lie.")
     graceful_shutdown_s: Positive = Field(
         default=10, description="How long requests under way may take after a stop signal."

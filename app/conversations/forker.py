@@ -24,6 +24,7 @@ from app.tenancy.schemas import Caller, Repeatable
 from app.tenancy.service import Tenancy
 
 _BATCH = 500
+_BATCH_BYTES = 8 * 2**20
 _CREATED, _OK = 201, 200
 
 
@@ -148,7 +149,7 @@ class Forker:
         copied = _Copied(turns=0, tokens=0, chain=fork.chain_hash)
         after = 0
         while True:
-            rows = await store.list_turns(
+            found = await store.list_turns(
                 tx,
                 caller.tenant_id,
                 ConversationId(parent.id),
@@ -157,8 +158,10 @@ class Forker:
                 before=None if through is None else through + 1,
                 actors=None,
                 limit=_BATCH,
+                most_bytes=_BATCH_BYTES,
                 with_erased=False,
             )
+            rows = found.rows
             if not rows:
                 break
             copies = await asyncio.to_thread(_copies, fork, rows, copied)

@@ -31,6 +31,7 @@ from app.conversations.schemas import (
     ConversationUpdate,
     ErasedTurns,
     ForkRequest,
+    Hydrated,
     Participant,
     Revision,
     RevisionResult,
@@ -65,6 +66,7 @@ class ConversationOptions:
     compaction_trigger_turns: int
     compaction_trigger_tokens: int
     default_ttl_s: int | None
+    max_answer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +255,10 @@ class Conversations:
     ) -> tuple[Conversation, bool, bool]:
         """Copy the live turns through one into a new conversation. Says whether it was made now, and replayed.
 
-        Raises NotFound, and Conflict `already_superseded` (with the id that stands) or `conversation_conflict`.
+        Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
+        stands) or `conversation_conflict`.
         """
+        self._check_metadata(body.metadata or {})
         return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
@@ -323,7 +327,8 @@ class Conversations:
     ) -> Page[Turn]:
         """Live turns in the order of their position, between two positions (both exclusive).
 
-        With `include_superseded` all committed versions, those of one position in the order of their seq.
+        With `include_superseded` all committed versions, those of one position in the order of their seq. A page of
+        large turns has fewer than `limit`, and says that there are more.
         """
         which = "versions" if include_superseded else "turns"
         scope = f"{which}|{caller.tenant_id}|{conversation_id}|{order}|{after}|{before}|{actors!r}"
@@ -333,7 +338,7 @@ class Conversations:
             beyond = (int(position), int(seq))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             listing = turn_store.list_versions if include_superseded else store.list_turns
-            rows = await listing(
+            found = await listing(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -343,10 +348,11 @@ class Conversations:
                 beyond=beyond,
                 actors=actors,
                 limit=limit + 1,
+                most_bytes=self._options.max_answer_bytes,
             )
-            if not rows:
+            if not found.rows:
                 await get_conversation(caller, tx, conversation_id)
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_position_key)
+        page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=_position_key, cut=found.cut)
         return Page[Turn](
             object="list",
             data=[turn_view(row) for row in page.data],
@@ -376,7 +382,7 @@ class Conversations:
         """The newest live turns as contexts see them. `actors` narrows; results of tools stay with their calls."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
-            rows = await store.list_turns(
+            found = await store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -386,21 +392,22 @@ class Conversations:
                 before=head.last_seq + 1,
                 actors=actors,
                 limit=limit + 1,
+                most_bytes=self._options.max_answer_bytes,
                 with_erased=False,
             )
-            recent = rows[:limit]
+            recent = found.rows[:limit]
             if actors is not None and recent:
                 recent = await self._with_answers(caller, tx, conversation_id, recent, head.last_seq)
         participants = [Participant.model_validate(item) for item in head.participants]
         turns = [canonical_turn(row) for row in reversed(recent)]
-        return Recent(turns, head.last_seq, participants, more_before=len(rows) > limit)
+        return Recent(turns, head.last_seq, participants, more_before=found.cut or len(found.rows) > limit)
 
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
     ) -> CanonicalTurn | None:
         """The newest live turn in this role that still says something, of one of `actors` where they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_turns(
+            found = await store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -411,8 +418,9 @@ class Conversations:
                 role=role.value,
                 with_erased=False,
                 limit=1,
+                most_bytes=self._options.max_answer_bytes,
             )
-        return canonical_turn(rows[0]) if rows else None
+        return canonical_turn(found.rows[0]) if found.rows else None
 
     async def _with_answers(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow], last_seq: int
@@ -429,8 +437,9 @@ class Conversations:
             after=min(row.position or 0 for row in rows),
             before=last_seq + 1,
             limit=len(calls),
+            most_bytes=self._options.max_answer_bytes,
         )
-        found = {row.id: row for row in (*rows, *answers)}
+        found = {row.id: row for row in (*rows, *answers.rows)}
         return sorted(found.values(), key=lambda row: -(row.position or 0))
 
     async def participants(
@@ -441,8 +450,9 @@ class Conversations:
         project: str | None,
         owner: str | None,
         limit: int,
+        most_people: int,
     ) -> dict[UUID, list[Participant]]:
-        """Who takes part in conversations of a scope, by conversation; the most recently active ones first."""
+        """Who takes part in conversations of a scope, the latest first; those beyond `most_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await store.list_participants(
                 tx,
@@ -451,27 +461,32 @@ class Conversations:
                 project=project,
                 owner=owner,
                 limit=limit,
+                most_people=most_people,
             )
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
-    async def hydrate(
-        self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]
-    ) -> dict[UUID, tuple[Turn, CanonicalTurn]]:
-        """Turns by id, for whoever found them, in that one's transaction."""
-        rows = await store.find_turns(tx, caller.tenant_id, turn_ids)
+    async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
+        """Turns by id, for whoever found them, in that one's transaction; the first ids' where not all fit."""
+        found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, most_bytes=self._options.max_answer_bytes)
         # what was superseded or erased since it was found is not shown any more
-        return {
-            turn_id: (turn_view(row), canonical_turn(row))
-            for turn_id, row in rows.items()
+        shown = {
+            row.id: (turn_view(row), canonical_turn(row))
+            for row in found.rows
             if row.superseded_by is None and row.erased_at is None
         }
+        last = turn_ids.index(found.rows[-1].id) if found.cut else len(turn_ids)
+        return Hydrated(shown, frozenset(turn_ids[last + 1 :]))
 
     async def neighbours(
         self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
-    ) -> list[Turn]:
-        """Live turns around places (conversation, position), the places themselves included."""
-        rows = await store.list_neighbours(tx, caller.tenant_id, places, reach)
-        return [turn_view(row) for row in rows]
+    ) -> tuple[list[Turn], bool]:
+        """Live turns around places (conversation, position), the places themselves included; whether some are left out.
+
+        One turn stands beside up to twice `reach` places, and is shown at each.
+        """
+        most_bytes = self._options.max_answer_bytes // (2 * reach)
+        found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, most_bytes=most_bytes)
+        return [turn_view(row) for row in found.rows], found.cut
 
 
 def _participants(given: Sequence[Participant]) -> list[JsonObject]:

@@ -20,7 +20,7 @@ from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
-from app.index.service import IndexOptions, SearchIndex, Space, TierOptions, Tiers, ensure_space
+from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
 from app.operators.service import Statistics
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
@@ -206,6 +206,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             max_unflushed=settings.max_unflushed_characters,
             wait_s=settings.database_timeout_s,
         ),
+        max_answer_bytes=settings.max_answer_bytes,
     )
 
 
@@ -220,6 +221,16 @@ def _remote_options(settings: Settings) -> RemoteOptions:
         concurrency=settings.embeddings_concurrency,
         batch=settings.embeddings_batch,
         piece_tokens=settings.embeddings_piece_tokens,
+    )
+
+
+def _index_options(settings: Settings) -> IndexOptions:
+    return IndexOptions(
+        max_vectors_per_entry=settings.max_vectors_per_entry,
+        max_vectors_per_append=settings.max_vectors_per_append,
+        index_text_bytes=settings.index_text_bytes,
+        recall_pool=settings.recall_pool,
+        max_query_lexemes=settings.max_query_lexemes,
     )
 
 
@@ -249,14 +260,11 @@ def build_container(
     index = SearchIndex(
         embedder,
         tiers=tiers,
-        jobs=queue,
-        options=IndexOptions(
-            max_vectors_per_entry=settings.max_vectors_per_entry,
-            max_vectors_per_append=settings.max_vectors_per_append,
-            index_text_bytes=settings.index_text_bytes,
-            recall_pool=settings.recall_pool,
-            max_query_lexemes=settings.max_query_lexemes,
+        late=LateVectors(
+            base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
         ),
+        jobs=queue,
+        options=_index_options(settings),
     )
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus)
     recaller = Recaller(
@@ -280,7 +288,7 @@ def build_container(
         server=base.server,
         tenancy=base.tenancy,
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
-        statistics=Statistics(base.database, ops=base.ops),
+        statistics=Statistics(base.database, ops=base.ops, space_id=tiers.space.id),
         conversations=conversations,
         recaller=recaller,
         contexts=contexts,

@@ -119,6 +119,10 @@ class Settings(BaseSettings):
     max_metadata_bytes: Positive = Field(
         default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
     )
+    max_answer_bytes: Positive = Field(
+        default=16 * 2**20,
+        description="Text of turns that one answer gives: a page ends there, a recall leaves out what comes after.",
+    )
     clock_skew_s: NotNegative = Field(default=300, description="How far in the future occurred_at may lie.")
     graceful_shutdown_s: Positive = Field(
         default=10, description="How long requests under way may take after a stop signal."
@@ -160,6 +164,9 @@ class Settings(BaseSettings):
     job_retry_max_s: Annotated[float, Field(gt=0)] = Field(default=900.0, description="Longest wait between attempts.")
     sweep_interval_s: Annotated[float, Field(ge=1)] = Field(
         default=60.0, description="How often what has expired is removed."
+    )
+    backfill_interval_s: Annotated[float, Field(ge=1)] = Field(
+        default=600.0, description="How often turns are looked for that have no vector in the embedding space."
     )
 
     # index and recall

@@ -25,11 +25,17 @@ class Recent:
 
 
 async def recent_turns(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, limit: int, actors: Sequence[str] | None
+    caller: Caller,
+    tx: Transaction,
+    conversation_id: ConversationId,
+    *,
+    limit: int,
+    actors: Sequence[str] | None,
+    most_bytes: int,
 ) -> Recent:
-    """The newest live turns. `actors` narrows; results of tools stay with their calls."""
+    """The newest live turns, of `most_bytes` at most. `actors` narrows; results of tools stay with their calls."""
     head = await get_conversation(caller, tx, conversation_id)
-    rows = await store.list_turns(
+    found = await store.list_turns(
         tx,
         caller.tenant_id,
         conversation_id,
@@ -39,18 +45,24 @@ async def recent_turns(
         before=head.last_seq + 1,
         actors=actors,
         limit=limit + 1,
+        most_bytes=most_bytes,
         with_erased=False,
     )
-    recent = rows[:limit]
+    recent = found.rows[:limit]
     if actors is not None and recent:
-        recent = await _with_answers(caller, tx, conversation_id, recent, head.last_seq)
+        recent = await _with_answers(caller, tx, conversation_id, recent, head.last_seq, most_bytes)
     participants = [Participant.model_validate(item) for item in head.participants]
     turns = [canonical_turn(row) for row in reversed(recent)]
-    return Recent(turns, head.last_seq, participants, more_before=len(rows) > limit)
+    return Recent(turns, head.last_seq, participants, more_before=found.cut or len(found.rows) > limit)
 
 
 async def _with_answers(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow], last_seq: int
+    caller: Caller,
+    tx: Transaction,
+    conversation_id: ConversationId,
+    rows: Sequence[TurnRow],
+    last_seq: int,
+    most_bytes: int,
 ) -> list[TurnRow]:
     """The turns, newest first, with those that answer their calls, whoever ran the tool."""
     calls = [call.id for row in rows for call in canonical_turn(row).tool_calls]
@@ -64,6 +76,7 @@ async def _with_answers(
         after=min(row.position or 0 for row in rows),
         before=last_seq + 1,
         limit=len(calls),
+        most_bytes=most_bytes,
     )
-    found = {row.id: row for row in (*rows, *answers)}
+    found = {row.id: row for row in (*rows, *answers.rows)}
     return sorted(found.values(), key=lambda row: -(row.position or 0))

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import store, token_store, turn_store
+from app.conversations import store, stream_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
@@ -35,6 +35,7 @@ from app.conversations.schemas import (
     ConversationUpdate,
     ErasedTurns,
     ForkRequest,
+    Hydrated,
     Participant,
     Revision,
     RevisionResult,
@@ -80,6 +81,7 @@ class ConversationOptions:
     compaction_trigger_tokens: int
     default_ttl_s: int | None
     streams: StreamOptions
+    max_answer_bytes: int
 
 
 class Conversations:
@@ -113,7 +115,7 @@ class Conversations:
             announcer=announcer,
         )
         self._reviser = Reviser(database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits)
-        self._forker = Forker(database, tenancy=tenancy, index=index)
+        self._forker = Forker(database, tenancy=tenancy, index=index, announcer=announcer)
         self.streams = Streams(
             database,
             ops,
@@ -142,6 +144,7 @@ class Conversations:
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+            self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
         return conversation_view(row), created, False
 
     async def _get_or_create(
@@ -259,12 +262,13 @@ class Conversations:
                 facts={**row.facts, **body.facts.model_dump(exclude_unset=True)},
                 ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
             )
+            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
             return conversation_view(await get_conversation(caller, tx, conversation_id))
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""
         self._announcer.deleted(tx, caller.tenant_id, conversation_id)
-        return await store.delete_conversation(tx, caller.tenant_id, conversation_id)
+        return await stream_store.delete_conversation(tx, caller.tenant_id, conversation_id)
 
     async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
         """Hold a conversation until the transaction ends: nothing is appended meanwhile. NotFound without it."""
@@ -275,8 +279,10 @@ class Conversations:
     ) -> tuple[Conversation, bool, bool]:
         """Copy the live turns through one into a new conversation. Says whether it was made now, and replayed.
 
-        Raises NotFound, and Conflict `already_superseded` (with the id that stands) or `conversation_conflict`.
+        Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
+        stands) or `conversation_conflict`.
         """
+        self._check_metadata(body.metadata or {})
         return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
@@ -353,8 +359,8 @@ class Conversations:
     ) -> Page[Turn]:
         """Live turns in the order of their position, between two positions (both exclusive).
 
-        With `include_superseded` all committed versions, those of one position in the order of their seq. Tokens reach
-        it.
+        With `include_superseded` all committed versions, those of one position in the order of their seq. A page of
+        large turns has fewer than `limit`, and says that there are more. Tokens reach it.
         """
         caller = caller.require_conversation(Scope.READ, conversation_id)
         which = "versions" if include_superseded else "turns"
@@ -365,7 +371,7 @@ class Conversations:
             beyond = (int(position), int(seq))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             listing = turn_store.list_versions if include_superseded else store.list_turns
-            rows = await listing(
+            found = await listing(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -375,10 +381,11 @@ class Conversations:
                 beyond=beyond,
                 actors=actors,
                 limit=limit + 1,
+                most_bytes=self._options.max_answer_bytes,
             )
-            if not rows:
+            if not found.rows:
                 await get_conversation(caller, tx, conversation_id)
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=position_key)
+        page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=position_key, cut=found.cut)
         return Page[Turn](
             object="list",
             data=[turn_view(row) for row in page.data],
@@ -392,6 +399,10 @@ class Conversations:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
         await self._indexing.make_vectors(caller, turn_ids=turn_ids)
 
+    async def fill_vectors(self, caller: Caller, *, after: UUID | None) -> None:
+        """Make vectors that turns lack in the space searched: see `Indexing.fill`."""
+        await self._indexing.fill(caller, after=after)
+
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve what relative dates in turns mean, and make them found by it."""
         await self._indexing.resolve_dates(caller, turn_ids=turn_ids)
@@ -403,14 +414,21 @@ class Conversations:
     ) -> Recent:
         """The newest live turns as contexts see them. `actors` narrows; results of tools stay with their calls."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return await recent_turns(caller, tx, conversation_id, limit=limit, actors=actors)
+            return await recent_turns(
+                caller,
+                tx,
+                conversation_id,
+                limit=limit,
+                actors=actors,
+                most_bytes=self._options.max_answer_bytes,
+            )
 
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
     ) -> CanonicalTurn | None:
         """The newest live turn in this role that still says something, of one of `actors` where they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_turns(
+            found = await store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -421,8 +439,9 @@ class Conversations:
                 role=role.value,
                 with_erased=False,
                 limit=1,
+                most_bytes=self._options.max_answer_bytes,
             )
-        return canonical_turn(rows[0]) if rows else None
+        return canonical_turn(found.rows[0]) if found.rows else None
 
     async def participants(
         self,
@@ -432,8 +451,9 @@ class Conversations:
         project: str | None,
         owner: str | None,
         limit: int,
+        most_people: int,
     ) -> dict[UUID, list[Participant]]:
-        """Who takes part in conversations of a scope, by conversation; the most recently active ones first."""
+        """Who takes part in conversations of a scope, the latest first; those beyond `most_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await store.list_participants(
                 tx,
@@ -442,24 +462,29 @@ class Conversations:
                 project=project,
                 owner=owner,
                 limit=limit,
+                most_people=most_people,
             )
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
-    async def hydrate(
-        self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]
-    ) -> dict[UUID, tuple[Turn, CanonicalTurn]]:
-        """Turns by id, for whoever found them, in that one's transaction."""
-        rows = await store.find_turns(tx, caller.tenant_id, turn_ids)
+    async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
+        """Turns by id, for whoever found them, in that one's transaction; the first ids' where not all fit."""
+        found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, most_bytes=self._options.max_answer_bytes)
         # what was superseded or erased since it was found is not shown any more
-        return {
-            turn_id: (turn_view(row), canonical_turn(row))
-            for turn_id, row in rows.items()
+        shown = {
+            row.id: (turn_view(row), canonical_turn(row))
+            for row in found.rows
             if row.superseded_by is None and row.erased_at is None
         }
+        last = turn_ids.index(found.rows[-1].id) if found.cut else len(turn_ids)
+        return Hydrated(shown, frozenset(turn_ids[last + 1 :]))
 
     async def neighbours(
         self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
-    ) -> list[Turn]:
-        """Live turns around places (conversation, position), the places themselves included."""
-        rows = await store.list_neighbours(tx, caller.tenant_id, places, reach)
-        return [turn_view(row) for row in rows]
+    ) -> tuple[list[Turn], bool]:
+        """Live turns around places (conversation, position), the places themselves included; whether some are left out.
+
+        One turn stands beside up to twice `reach` places, and is shown at each.
+        """
+        most_bytes = self._options.max_answer_bytes // (2 * reach)
+        found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, most_bytes=most_bytes)
+        return [turn_view(row) for row in found.rows], found.cut

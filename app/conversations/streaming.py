@@ -1,7 +1,7 @@
 """Turns that are written while they stream: open, chunk, commit or abort, and resume after a lost connection.
 
 Hides who holds an open turn, when its text becomes durable, and how a writer that went away is told from one that is
-slow (decision 0017). What always holds: `durable_offset` covers nothing that a crash could take; text is taken once, in
+slow (decision 0019). What always holds: `durable_offset` covers nothing that a crash could take; text is taken once, in
 order; an open turn is in nobody's context; a commit stores all of the text or nothing; whoever was fenced off writes
 nothing any more.
 """

@@ -298,6 +298,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "cancel_job": reaches_only_its_own_jobs,
     "get_health": says_nothing_of_any_tenant,
     "get_readiness": says_nothing_of_any_tenant,
+    "head_health": says_nothing_of_any_tenant,
+    "head_readiness": says_nothing_of_any_tenant,
     "get_metrics": says_nothing_of_any_tenant,
 }
 

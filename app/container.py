@@ -10,7 +10,9 @@ from pathlib import Path
 from app.context.parts import Policy
 from app.context.service import ContextBuilder
 from app.conversations.drafts import DraftLimits
+from app.conversations.opening import StreamOptions
 from app.conversations.service import ConversationOptions, Conversations
+from app.core.bus import Bus, Silence
 from app.core.db import Database
 from app.core.errors import AppError, Unauthenticated, Unavailable
 from app.core.jobs import JobOptions, JobQueue
@@ -117,7 +119,11 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         tiers = _tiers(settings, base, await ensure_space(base.ops, embedder))
         keeping = asyncio.create_task(tiers.keep_forever())
         stack.push_async_callback(_end, keeping)
-        yield build_container(settings, base, embedder, tiers)
+        container = build_container(settings, base, embedder, tiers, Silence())
+        streaming = asyncio.create_task(container.conversations.streams.run_forever())
+        stack.push_async_callback(container.conversations.streams.close)
+        stack.push_async_callback(_end, streaming)
+        yield container
 
 
 def _tiers(settings: Settings, base: Foundation, space: Space) -> Tiers:
@@ -181,6 +187,15 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
         compaction_trigger_turns=settings.compaction_trigger_turns,
         compaction_trigger_tokens=settings.compaction_trigger_tokens,
         default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
+        streams=StreamOptions(
+            debounce_s=settings.stream_debounce_ms / 1000,
+            lease_s=settings.stream_lease_s,
+            max_chunk_bytes=settings.max_chunk_bytes,
+            max_open_per_conversation=settings.max_open_turns_per_conversation,
+            max_open_per_tenant=settings.max_open_turns,
+            max_unflushed=settings.max_unflushed_characters,
+            wait_s=settings.database_timeout_s,
+        ),
     )
 
 
@@ -198,7 +213,9 @@ def _remote_options(settings: Settings) -> RemoteOptions:
     )
 
 
-def build_container(settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers) -> Container:
+def build_container(
+    settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
+) -> Container:
     """Every service, over what is open already."""
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
@@ -223,6 +240,8 @@ def build_container(settings: Settings, base: Foundation, embedder: Embedder | N
         counter=counters["o200k_base"],
         cursors=cursors,
         options=_conversation_options(settings),
+        ops=base.ops,
+        bus=bus,
     )
     recaller = Recaller(
         base.database,

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from app.container import open_container
 from app.core.errors import AppError
-from app.routers import admin, context, conversations, docs, jobs, ops, recall, turns
+from app.routers import admin, context, conversations, docs, jobs, ops, recall, streams, turns
 from app.routers.deps import require_caller
 from app.routers.middleware import install_middleware
 from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
@@ -66,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.body_guard = require_caller
     app.state.metrics = registry
-    for module in (docs, conversations, turns, context, recall, admin, jobs, ops):
+    for module in (docs, conversations, streams, turns, context, recall, admin, jobs, ops):
         app.include_router(module.router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)

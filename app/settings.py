@@ -104,6 +104,25 @@ class Settings(BaseSettings):
         default=10, description="How long requests under way may take after a stop signal."
     )
 
+    # streaming
+    stream_debounce_ms: Annotated[int, Field(ge=10, le=10_000)] = Field(
+        default=250, description="Text of an open turn is written at most this often."
+    )
+    stream_lease_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=60.0, description="An open turn whose writer is not heard of for so long is aborted."
+    )
+    stream_sweep_s: Annotated[float, Field(ge=0.1, le=600)] = Field(
+        default=5.0, description="How often open turns are looked through for such."
+    )
+    max_chunk_bytes: Annotated[int, Field(ge=1)] = Field(
+        default=64 * 2**10, description="Largest chunk of an open turn's text, in UTF-8 bytes."
+    )
+    max_open_turns_per_conversation: Positive = Field(default=64, description="Turns open at once in a conversation.")
+    max_open_turns: Positive = Field(default=2000, description="Turns open at once in all conversations of a tenant.")
+    max_unflushed_characters: Positive = Field(
+        default=64 * 2**20, description="Text that a process takes while the database does not answer."
+    )
+
     # jobs
     worker_in_process: bool = Field(default=True, description="Whether `serve` runs jobs; if not, `turnkeep worker`.")
     worker_concurrency: Positive = Field(default=4, description="Jobs that one process runs at a time.")

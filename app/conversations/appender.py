@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from app.conversations import store, turn_store
+from app.conversations.announcer import Announcer
 from app.conversations.appending import Incoming, Placed, is_searchable, new_participants, place
 from app.conversations.chain import content_hash
 from app.conversations.drafts import Draft, DraftLimits, make_drafts
@@ -43,6 +44,7 @@ class Appender:
         counter: TokenCounter,
         limits: DraftLimits,
         session_gap_s: int,
+        announcer: Announcer,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
@@ -50,6 +52,7 @@ class Appender:
         self._counter = counter
         self._limits = limits
         self._session_gap_s = session_gap_s
+        self._announcer = announcer
 
     async def append(
         self,
@@ -118,14 +121,21 @@ class Appender:
         if fresh:
             require_seq(head, expected_seq)
             await check_answers(caller, tx, conversation_id, incoming)
-            placed = place(head, fresh, session_gap_s=self._session_gap_s)
-            await self.write(caller, tx, head, placed, [item.draft for item in fresh])
+            placed = await self.write_last(caller, tx, head, fresh)
         new_rows = iter(placed.rows if placed else ())
         rows = [
             known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
             for item in incoming
         ]
         return rows, placed is not None
+
+    async def write_last(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, incoming: Sequence[Incoming]
+    ) -> Placed:
+        """Store turns as the newest of a conversation, behind its locked head."""
+        placed = place(head, incoming, session_gap_s=self._session_gap_s)
+        await self.write(caller, tx, head, placed, [item.draft for item in incoming])
+        return placed
 
     async def write(
         self, caller: Caller, tx: Transaction, head: ConversationRow, placed: Placed, drafts: Sequence[Draft]
@@ -157,6 +167,7 @@ class Appender:
                 active_at=placed.at if is_stale else head.active_at,
                 participants=participants,
             )
+        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
 
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, incoming: Sequence[Incoming]

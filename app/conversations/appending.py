@@ -57,13 +57,14 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
     for item in incoming:
         draft, seq = item.draft, seq + 1
         turn_id, salt = draft.id or new_uuid(), new_salt()
-        occurred_at = draft.occurred_at or now
+        created_at = draft.created_at or now
+        occurred_at = draft.occurred_at or created_at
         if last is None or abs(occurred_at - last) > gap:
             session += 1
         last = occurred_at
-        hashed = content_hash(salt, _form(item, now))
+        hashed = content_hash(salt, _form(item, created_at))
         chain = chain_hash(
-            chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=now, content=hashed
+            chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at, content=hashed
         )
         tokens += item.tokens
         row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, salt=salt, hashed=hashed, chain=chain)
@@ -105,10 +106,12 @@ def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot
     draft, salt = item.draft, new_salt()
     head = replace(head, now=max(head.now, head.updated_at))
     now, seq, rev = head.now, head.last_seq + 1, head.rev + 1
-    hashed = content_hash(salt, _form(item, now))
+    created_at = draft.created_at or now
+    hashed = content_hash(salt, _form(item, created_at))
     chain = chain_hash(
-        head.chain_hash, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=now, content=hashed
-    )
+        head.chain_hash, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at,
+        content=hashed,
+    )  # fmt: skip
     row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, salt=salt, hashed=hashed, chain=chain)
     row = replace(row, position=spot.position)
     entries: list[Entry] = []
@@ -130,9 +133,9 @@ def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot
     )
 
 
-def _form(item: Incoming, now: datetime) -> bytes:
+def _form(item: Incoming, created_at: datetime) -> bytes:
     # it was made for a time that counts; that it is this very millisecond happens hardly ever
-    return item.form if item.draft.counts_time(now) else item.draft.form(with_time=False)
+    return item.form if item.draft.counts_time(created_at) else item.draft.form(with_time=False)
 
 
 def _row(
@@ -163,8 +166,8 @@ def _row(
         supersedes=draft.supersedes,
         origin_turn_id=None,
         metadata=draft.metadata,
-        occurred_at=draft.occurred_at or head.now,
-        created_at=head.now,
+        occurred_at=draft.occurred_at or draft.created_at or head.now,
+        created_at=draft.created_at or head.now,
         committed_at=head.now,
         salt=salt,
         content_hash=hashed,

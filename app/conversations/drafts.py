@@ -6,7 +6,7 @@ never repeat its content.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -58,7 +58,10 @@ class DraftLimits:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One turn, ready to be given its place. JSON columns are text; `fields` are what the content hash covers."""
+    """One turn, ready to be given its place. JSON columns are text; `fields` are what the content hash covers.
+
+    `created_at`: when a streamed turn was opened; None for what is made now.
+    """
 
     id: UUID | None
     role: Role
@@ -78,6 +81,7 @@ class Draft:
     call_ids: tuple[str, ...]
     answered_ids: tuple[str, ...]
     supersedes: UUID | None
+    created_at: datetime | None = None
 
     def form(self, *, with_time: bool) -> bytes:
         """What is hashed, with the time the caller gave or without it (see `counts_time`)."""
@@ -99,10 +103,23 @@ def make_revision(old: OldTurn, given: Revision, *, limits: DraftLimits, now: da
         if given.kind is None and old.kind not in _USUAL_KINDS[role]:
             members["kind"] = old.kind
     turn = TurnInput.model_construct(None, **members, role=role)
-    error = _first_error(turn, "", limits, now)
+    return make_draft(turn, limits=limits, now=now, supersedes=old.id)
+
+
+def make_draft(
+    turn: TurnInput,
+    *,
+    limits: DraftLimits,
+    now: datetime,
+    supersedes: UUID | None = None,
+    created_at: datetime | None = None,
+    root: str = "",
+) -> Draft:
+    """The draft of one turn. Raises Invalid or TooLarge, naming the wrong field below `root`."""
+    error = _first_error(turn, root, limits, now)
     if error is not None:
         raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[error])
-    return _draft(turn, supersedes=old.id)
+    return replace(_draft(turn, supersedes=supersedes), created_at=created_at)
 
 
 def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:

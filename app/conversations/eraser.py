@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.conversations import store, turn_store
+from app.conversations import store, stream_store, turn_store
 from app.conversations.finding import lock_conversation
 from app.conversations.schemas import ErasedTurns
 from app.core.db import Transaction
@@ -33,6 +33,8 @@ async def erase_turns(
         # superseded turns are in no counter any more
         live = [rows[turn_id] for turn_id in fresh if rows[turn_id].superseded_by is None]
         tokens = sum(row.content_tokens for row in live)
+        # before the turns, as whoever ends an open turn does; an erased one counts as given up
+        await stream_store.delete_open(tx, caller.tenant_id, fresh)
         await turn_store.erase(tx, caller.tenant_id, fresh, rev=rev)
         await turn_store.update_after_erase(tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens)
     return ErasedTurns(

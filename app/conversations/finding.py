@@ -1,6 +1,9 @@
 """Finds a conversation, or says that there is none. Absent and foreign are the same: row security hides the latter."""
 
-from app.conversations import store
+import json
+from dataclasses import replace
+
+from app.conversations import store, stream_store
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.db import Transaction
 from app.core.errors import NotFound
@@ -32,3 +35,9 @@ async def get_turn(caller: Caller, tx: Transaction, conversation_id: Conversatio
     if row is None:
         raise NotFound("not_found", "There is no such turn in this conversation.")
     return row
+
+
+async def with_text_so_far(caller: Caller, tx: Transaction, row: TurnRow) -> TurnRow:
+    """An open turn with what is durable of its content."""
+    texts = (await stream_store.read_texts(tx, caller.tenant_id, [row.id])).get(row.id, {})
+    return replace(row, content=json.dumps(texts.get("content", ""), ensure_ascii=False))

@@ -44,7 +44,7 @@ class OpenTurn(Strict):
     kind: Kind | None = None
     model: Name | None = None
     adapter: Name | None = None
-    metadata: JsonObject = {}
+    metadata: JsonObject = Field(default_factory=dict[str, JsonValue])
     supersedes: IdIn | None = None
     tool_call_id: Name | None = None
     occurred_at: TimeIn | None = None

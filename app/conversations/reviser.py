@@ -81,14 +81,30 @@ class Reviser:
         if known is not None:
             return known, await self._superseded_by(caller, tx, known), False
         old = await get_turn(caller, tx, conversation_id, turn_id)
-        if old.superseded_by is not None:
-            raise Conflict(
-                "already_superseded",
-                "The turn has been superseded; revise the one that stands in its place.",
-                extra={"superseded_by": format_id(old.superseded_by)},
-            )
-        position = old.position or 0
+        require_standing(old)
         require_seq(head, body.expected_seq)
+        row, gone = await self.replace(caller, tx, head, old, item, truncate_after=body.truncate_after)
+        return row, gone, True
+
+    async def replace(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        old: TurnRow,
+        item: Incoming,
+        *,
+        truncate_after: bool = False,
+    ) -> tuple[TurnRow, int]:
+        """Let a new turn take the place of another behind a locked head; says how many were superseded.
+
+        In place of an aborted turn it stands where that one would have stood: in place of what it was to supersede, or
+        as the newest.
+        """
+        if old.status == "aborted":
+            return await self._regenerate(caller, tx, head, old, item, truncate_after=truncate_after)
+        conversation_id = ConversationId(head.id)
+        position = old.position or 0
         await check_answers(caller, tx, conversation_id, [item], root="", before=position)
         new_id = item.draft.id or new_uuid()
         index_position, session = await self._index_place(caller, tx, head, old)
@@ -97,7 +113,7 @@ class Reviser:
             caller.tenant_id,
             conversation_id,
             position=position,
-            and_after=body.truncate_after,
+            and_after=truncate_after,
             by=new_id,
             rev=head.rev + 1,
         )
@@ -105,14 +121,36 @@ class Reviser:
             position=position,
             index_position=index_position,
             session=session,
-            is_last=body.truncate_after or index_position >= head.turn_count,
+            is_last=truncate_after or index_position >= head.turn_count,
             gone_turns=len(gone),
             gone_tokens=sum(tokens for _, tokens in gone),
         )
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
         await self._index.retire(caller, tx, entry_ids=[one for one, _ in gone])
         await self._appender.write(caller, tx, head, placed, [item.draft])
-        return placed.rows[0], len(gone), True
+        return placed.rows[0], len(gone)
+
+    async def _regenerate(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        aborted: TurnRow,
+        item: Incoming,
+        *,
+        truncate_after: bool,
+    ) -> tuple[TurnRow, int]:
+        behind: TurnRow | None = None
+        if aborted.supersedes is not None:
+            behind = (await store.find_turns(tx, caller.tenant_id, [aborted.supersedes])).get(aborted.supersedes)
+        gone = 0
+        if behind is not None and behind.status == "committed" and behind.superseded_by is None:
+            row, gone = await self.replace(caller, tx, head, behind, item, truncate_after=truncate_after)
+        else:
+            await check_answers(caller, tx, ConversationId(head.id), [item], root="")
+            [row] = (await self._appender.write_last(caller, tx, head, [item])).rows
+        await turn_store.supersede_aborted(tx, caller.tenant_id, aborted.id, by=row.id, rev=row.rev)
+        return row, gone
 
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, item: Incoming
@@ -155,6 +193,19 @@ class Reviser:
         if row is None:
             raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
         return _result(row, await self._superseded_by(caller, tx, row))
+
+
+def require_standing(old: TurnRow) -> None:
+    """Conflict where a turn cannot be replaced: another stands in its place, or it is still being written."""
+    if old.status == "pending":
+        raise Conflict("turn_pending", "The turn is still being written; commit or abort it first.")
+    # an aborted turn counts as superseded by itself until another takes its place
+    if old.superseded_by is not None and (old.status, old.superseded_by) != ("aborted", old.id):
+        raise Conflict(
+            "already_superseded",
+            "The turn has been superseded; revise the one that stands in its place.",
+            extra={"superseded_by": format_id(old.superseded_by)},
+        )
 
 
 def _result(row: TurnRow, superseded: int) -> RevisionResult:

@@ -13,13 +13,15 @@ from typing import Literal
 from uuid import UUID
 
 from app.conversations import store, turn_store
+from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
 from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
-from app.conversations.finding import get_conversation, get_turn, lock_conversation
+from app.conversations.finding import get_conversation, get_turn, lock_conversation, with_text_so_far
 from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
+from app.conversations.opening import StreamOptions
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
@@ -39,8 +41,10 @@ from app.conversations.schemas import (
     Verification,
 )
 from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.streaming import Streams
 from app.conversations.verifier import verify
 from app.conversations.views import canonical_turn, conversation_view, turn_view
+from app.core.bus import Bus
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
@@ -65,6 +69,7 @@ class ConversationOptions:
     compaction_trigger_turns: int
     compaction_trigger_tokens: int
     default_ttl_s: int | None
+    streams: StreamOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +94,15 @@ class Conversations:
         counter: TokenCounter,
         cursors: Cursors,
         options: ConversationOptions,
+        ops: Database,
+        bus: Bus,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
         self._cursors = cursors
         self._options = options
         self._indexing = Indexing(database, index=index)
+        self._announcer = announcer = Announcer(bus)
         self._appender = Appender(
             database,
             tenancy=tenancy,
@@ -102,9 +110,21 @@ class Conversations:
             counter=counter,
             limits=options.limits,
             session_gap_s=options.session_gap_s,
+            announcer=announcer,
         )
         self._reviser = Reviser(database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits)
         self._forker = Forker(database, tenancy=tenancy, index=index)
+        self.streams = Streams(
+            database,
+            ops,
+            tenancy=tenancy,
+            appender=self._appender,
+            reviser=self._reviser,
+            announcer=announcer,
+            limits=options.limits,
+            options=options.streams,
+        )
+        """Turns that are written while they stream."""
 
     # conversations
 
@@ -242,6 +262,7 @@ class Conversations:
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""
+        self._announcer.deleted(tx, caller.tenant_id, conversation_id)
         return await store.delete_conversation(tx, caller.tenant_id, conversation_id)
 
     async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
@@ -283,7 +304,9 @@ class Conversations:
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID]
     ) -> ErasedTurns:
         """Erase what turns say, in the transaction of whoever erases; NotFound names those that are not there."""
-        return await erase_turns(caller, tx, conversation_id, turn_ids)
+        erased = await erase_turns(caller, tx, conversation_id, turn_ids)
+        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=erased.rev)
+        return erased
 
     async def append(
         self,
@@ -306,7 +329,8 @@ class Conversations:
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """One turn of a conversation."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return turn_view(await get_turn(caller, tx, conversation_id, turn_id))
+            row = await get_turn(caller, tx, conversation_id, turn_id)
+            return turn_view(row if row.status != "pending" else await with_text_so_far(caller, tx, row))
 
     async def history(
         self,

@@ -6,7 +6,6 @@ written under an epoch or a holder that is over.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
 from uuid import UUID
 
 from app.conversations.store import TurnRow
@@ -79,7 +78,9 @@ async def count_open(
         select (select count(*) from (
                    select 1 from turn_streams where tenant_id = $1 and conversation_id = $2 limit $3
                ) here) as here,
-               (select count(*) from (select 1 from turn_streams where tenant_id = $1 limit $3) everywhere) as everywhere
+               (select count(*) from (
+                   select 1 from turn_streams where tenant_id = $1 limit $3
+               ) everywhere) as everywhere
         """,
         tenant_id,
         conversation_id,
@@ -124,9 +125,7 @@ async def take(
     )
 
 
-async def renew(
-    tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID
-) -> None:
+async def renew(tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID) -> None:
     """Begin the leases of streams (turn, epoch) anew, where they are still held so."""
     await tx.execute(
         """
@@ -178,19 +177,19 @@ async def insert_chunks(tx: Transaction, tenant_id: TenantId, chunks: Sequence[N
 
 async def durable_lengths(
     tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]
-) -> dict[UUID, dict[str, int]]:
-    """How much of each part of open turns is durable."""
+) -> dict[UUID, dict[str, tuple[int, int]]]:
+    """How much of each part of open turns is durable, in code points and in bytes of UTF-8."""
     rows = await tx.fetch(
         """
-        select turn_id, part, max(start + length) as durable from turn_chunks
+        select turn_id, part, max(start + length) as durable, sum(octet_length(text)) as size from turn_chunks
         where tenant_id = $1 and turn_id = any($2::uuid[]) group by turn_id, part
         """,
         tenant_id,
         turn_ids,
     )
-    found: dict[UUID, dict[str, int]] = {}
+    found: dict[UUID, dict[str, tuple[int, int]]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], {})[row["part"]] = row["durable"]
+        found.setdefault(row["turn_id"], {})[row["part"]] = (row["durable"], row["size"])
     return found
 
 
@@ -249,9 +248,7 @@ async def list_changed(
 
 async def delete_open(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
     """Forget writers and chunks of turns (the chunks go with the stream)."""
-    await tx.execute(
-        "delete from turn_streams where tenant_id = $1 and turn_id = any($2::uuid[])", tenant_id, turn_ids
-    )
+    await tx.execute("delete from turn_streams where tenant_id = $1 and turn_id = any($2::uuid[])", tenant_id, turn_ids)
 
 
 async def delete_pending(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
@@ -263,7 +260,7 @@ async def delete_pending(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) 
 
 
 async def abort(
-    tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, content: str, tool_calls: str | None, metadata: str
+    tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, content: str, tool_calls: str | None, metadata: str | None
 ) -> None:
     """Give an open turn up with what it had; it counts as superseded by itself."""
     await tx.execute(
@@ -280,11 +277,11 @@ async def abort(
     )
 
 
-async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[tuple[TenantId, UUID, UUID]]:
-    """Streams of any tenant (tenant, conversation, turn) that were not heard of for so long (ops role)."""
+async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[tuple[TenantId, TurnId]]:
+    """Open turns of any tenant whose writers were not heard of for so long (ops role)."""
     rows = await tx.fetch(
         """
-        select s.tenant_id, s.conversation_id, s.turn_id from turn_streams s
+        select s.tenant_id, s.turn_id from turn_streams s
         where s.renewed_at < clock_timestamp() - make_interval(secs => $1) and not exists (
             select 1 from turn_chunks c
             where c.tenant_id = s.tenant_id and c.turn_id = s.turn_id
@@ -295,4 +292,4 @@ async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[t
         lease_s,
         limit,
     )
-    return [(TenantId(row["tenant_id"]), row["conversation_id"], row["turn_id"]) for row in rows]
+    return [(TenantId(row["tenant_id"]), TurnId(row["turn_id"])) for row in rows]

@@ -42,6 +42,20 @@ async def supersede(
     return [(row["id"], row["content_tokens"]) for row in rows]
 
 
+async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID, *, by: UUID, rev: int) -> None:
+    """Let another turn stand for one that was given up."""
+    await tx.execute(
+        """
+        update turns set superseded_by = $3, rev = $4
+        where tenant_id = $1 and id = $2 and status = 'aborted' and superseded_by = id
+        """,
+        tenant_id,
+        turn_id,
+        by,
+        rev,
+    )
+
+
 async def count_superseded_by(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, by: UUID, position: int
 ) -> int:
@@ -148,7 +162,9 @@ async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
         """
         update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
             model = null, adapter = null, metadata = null, salt = null, content_tokens = 0, index_state = 'none',
-            erased_at = date_trunc('milliseconds', clock_timestamp()), rev = $3
+            erased_at = date_trunc('milliseconds', clock_timestamp()), rev = $3,
+            superseded_by = case status when 'pending' then id else superseded_by end,
+            status = case status when 'pending' then 'aborted' else status end
         where tenant_id = $1 and id = any($2::uuid[])
         """,
         tenant_id,

@@ -25,7 +25,8 @@ def _id(value: UUID | None) -> str | None:
     return None if value is None else format_id(value)
 
 
-def _json(text: str | None, default: Value) -> Value:
+def json_column(text: str | None, default: Value) -> Value:
+    """What a JSON column holds; the default where it is null."""
     return default if text is None else cast("Value", json.loads(text))
 
 
@@ -69,11 +70,11 @@ def turn_view(row: TurnRow) -> Turn:
         kind=Kind(row.kind),
         actor=row.actor,
         role=Role(row.role),
-        content=cast("str | list[JsonObject] | None", _json(row.content, None)),
-        tool_calls=_json(row.tool_calls, list[JsonObject]()),
+        content=cast("str | list[JsonObject] | None", json_column(row.content, None)),
+        tool_calls=json_column(row.tool_calls, list[JsonObject]()),
         tool_call_id=row.tool_call_id,
-        tool_results=_json(row.tool_results, list[JsonObject]()),
-        usage=_json(row.usage, cast("JsonObject | None", None)),
+        tool_results=json_column(row.tool_results, list[JsonObject]()),
+        usage=json_column(row.usage, cast("JsonObject | None", None)),
         content_tokens=row.content_tokens,
         model=row.model,
         adapter=row.adapter,
@@ -81,7 +82,7 @@ def turn_view(row: TurnRow) -> Turn:
         superseded_by=_id(row.superseded_by),
         supersedes=_id(row.supersedes),
         origin_turn_id=_id(row.origin_turn_id),
-        metadata=_json(row.metadata, JsonObject()),
+        metadata=json_column(row.metadata, JsonObject()),
         occurred_at=row.occurred_at,
         created_at=row.created_at,
         committed_at=row.committed_at,
@@ -94,15 +95,15 @@ def turn_view(row: TurnRow) -> Turn:
 
 def canonical_turn(row: TurnRow) -> CanonicalTurn:
     """A live turn as context assembly and formats see it."""
-    calls = _json(row.tool_calls, list[JsonObject]())
-    results = _json(row.tool_results, list[JsonObject]())
+    calls = json_column(row.tool_calls, list[JsonObject]())
+    results = json_column(row.tool_results, list[JsonObject]())
     return CanonicalTurn(
         id=format_id(row.id),
         position=row.position or 0,
         role=Role(row.role),
         kind=Kind(row.kind),
         actor=row.actor,
-        content=cast("str | Sequence[JsonObject] | None", _json(row.content, None)),
+        content=cast("str | Sequence[JsonObject] | None", json_column(row.content, None)),
         tool_calls=[_tool_call(call) for call in calls],
         tool_call_id=row.tool_call_id,
         tool_results=[
@@ -115,7 +116,7 @@ def canonical_turn(row: TurnRow) -> CanonicalTurn:
         ],
         occurred_at=row.occurred_at,
         content_tokens=row.content_tokens,
-        metadata=_json(row.metadata, JsonObject()),
+        metadata=json_column(row.metadata, JsonObject()),
     )
 
 

@@ -1,8 +1,8 @@
 """Small messages between the processes of an installation, and to oneself.
 
-What always holds: `publish` neither waits nor fails; a process's own messages reach it at once and once; messages of one
-process arrive in the order they were published, or `on_loss` is called. Nothing here is durable: rows are the truth, and
-a message only says that they changed or carries text that will be a row a moment later.
+What always holds: `publish` neither waits nor fails; a process's own messages reach it at once and once; messages of
+one process arrive in the order they were published, or `on_loss` is called. Nothing here is durable: rows are the
+truth, and a message only says that they changed or carries text that will be a row a moment later.
 """
 
 from collections.abc import Callable
@@ -46,3 +46,26 @@ class Bus(Protocol):
     async def close(self) -> None:
         """Send what waits, for a second at most, and end."""
         ...
+
+
+class Silence:
+    """A bus that tells this process alone: for tests, and commands that serve nobody."""
+
+    def __init__(self) -> None:
+        self._listener: Listener | None = None
+
+    async def start(self, listener: Listener) -> None:
+        """Remember who listens."""
+        self._listener = listener
+
+    def publish(self, message: Message) -> None:
+        """Tell this process."""
+        if self._listener is not None:
+            self._listener.on_message(message)
+
+    def connected(self) -> bool:
+        """There is nobody else to hear."""
+        return True
+
+    async def close(self) -> None:
+        """Nothing to end."""

@@ -30,6 +30,14 @@ REGISTRY: Final[Mapping[str, Belonging]] = MappingProxyType(
         "conversations": Belonging("conversations", "id = $2", None, "kept", "conversation"),
         "conversation_heads": Belonging("conversations", "conversation_id = $2", None, "kept", "conversation"),
         "turns": Belonging("conversations", "conversation_id = $2", "id = $2", "tombstone", "turn"),
+        "turn_streams": Belonging("conversations", "conversation_id = $2", "turn_id = $2", "delete", None),
+        "turn_chunks": Belonging(
+            "conversations",
+            "turn_id in (select s.turn_id from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2)",
+            "turn_id = $2",
+            "delete",
+            None,
+        ),
         "index_entries": Belonging("index", "conversation_id = $2", "entry_id = $2", "delete", None),
         "vectors": Belonging(
             "index",

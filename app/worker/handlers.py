@@ -9,6 +9,7 @@ from app.tenancy.schemas import job_caller
 from app.worker.runner import Handling, Worker, WorkerOptions
 
 SWEEP_JOB = "installation.sweep"
+LEASES_JOB = "streams.sweep"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
 
@@ -27,9 +28,13 @@ def handlings(container: Container) -> Mapping[str, Handling]:
         await container.tenancy.sweep_repeats()
         await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 
+    async def end_leases(_job: Job) -> None:
+        await conversations.streams.abort_expired()
+
     table = {
         DATES_JOB: Handling(resolve_dates),
         SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
+        LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),
     }
     if container.embedder is not None:
         table[VECTORS_JOB] = Handling(make_vectors)

@@ -1,0 +1,157 @@
+"""Ends open turns: commits them into the conversation, or aborts them with what they had.
+
+Everything slow (tokens, hashes, vectors) is worked out with no transaction open; what was read is still true in the one
+that writes, because a stream under the same epoch and holder is flushed by this process alone, and not while it ends.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from uuid import UUID
+
+from app.conversations import stream_store
+from app.conversations.announcer import Announcer
+from app.conversations.appender import Appender, check_answers
+from app.conversations.appending import Incoming
+from app.conversations.drafts import DraftLimits, make_draft
+from app.conversations.finding import get_turn, lock_conversation
+from app.conversations.folding import aborted_columns, committed_turn
+from app.conversations.frames import Ending
+from app.conversations.held import Held, fenced
+from app.conversations.reviser import Reviser, require_standing
+from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.stream_store import StreamRow
+from app.core.db import Database, Transaction
+from app.core.errors import AppError, Conflict, NotFound
+from app.core.ids import ConversationId, TenantId, TurnId
+from app.tenancy.schemas import Caller, job_caller
+
+LEASE_EXPIRED = "lease_expired"
+
+
+class Ender:
+    """Commits and aborts."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        appender: Appender,
+        reviser: Reviser,
+        announcer: Announcer,
+        limits: DraftLimits,
+    ) -> None:
+        self._database = database
+        self._appender = appender
+        self._reviser = reviser
+        self._announcer = announcer
+        self._limits = limits
+
+    async def commit(self, caller: Caller, held: Held, *, holder: UUID, ending: Ending) -> TurnRow:
+        """Store an open turn with all that was taken of it. Nothing is flushed of it meanwhile."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await self._require_ours(caller, tx, held, holder, lock=False)
+            row = await get_turn(caller, tx, held.conversation_id, held.turn_id)
+            parts = await self._whole(tx, held)
+        turn = committed_turn(row, parts, ending)
+        draft = make_draft(
+            turn,
+            limits=self._limits,
+            now=datetime.now(UTC),
+            supersedes=row.supersedes,
+            created_at=row.created_at,
+        )
+        [item] = await self._appender.work_out([draft])
+        async with self._database.transaction(caller.tenant_id) as tx:
+            head = await lock_conversation(caller, tx, held.conversation_id)
+            await self._require_ours(caller, tx, held, holder, lock=True)
+            await stream_store.delete_pending(tx, caller.tenant_id, held.turn_id)
+            stored = await self._place(caller, tx, head, item)
+            self._announcer.turn(
+                tx,
+                "ended",
+                caller.tenant_id,
+                held.conversation_id,
+                turn_id=held.turn_id,
+                epoch=held.epoch,
+            )
+        return stored
+
+    async def _place(self, caller: Caller, tx: Transaction, head: ConversationRow, item: Incoming) -> TurnRow:
+        conversation_id = ConversationId(head.id)
+        if item.draft.supersedes is None:
+            await check_answers(caller, tx, conversation_id, [item], root="")
+            return (await self._appender.write_last(caller, tx, head, [item])).rows[0]
+        old = await get_turn(caller, tx, conversation_id, TurnId(item.draft.supersedes))
+        require_standing(old)
+        row, _ = await self._reviser.replace(caller, tx, head, old, item)
+        return row
+
+    async def _require_ours(
+        self, caller: Caller, tx: Transaction, held: Held, holder: UUID, *, lock: bool
+    ) -> StreamRow:
+        read = stream_store.lock_stream if lock else stream_store.find_stream
+        stream = await read(tx, caller.tenant_id, held.turn_id)
+        if stream is None:
+            raise not_open(await get_turn(caller, tx, held.conversation_id, held.turn_id))
+        if (stream.epoch, stream.holder) != (held.epoch, holder):
+            raise fenced()
+        return stream
+
+    async def _whole(self, tx: Transaction, held: Held) -> dict[str, str]:
+        """All text of a held turn: what is durable, and the tail that is here."""
+        texts = (await stream_store.read_texts(tx, held.tenant_id, [held.turn_id])).get(held.turn_id, {})
+        held.found_durable({part: len(text) for part, text in texts.items()})
+        names = dict.fromkeys([*texts, *held.parts])
+        return {name: texts.get(name, "") + "".join(held.part(name).tail) for name in names}
+
+    async def abort(self, caller: Caller, held: Held, *, holder: UUID, reason: str | None) -> TurnRow:
+        """Give an open turn up with all that was taken of it."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await self._require_ours(caller, tx, held, holder, lock=True)
+            return await self._abort(
+                caller, tx, held.conversation_id, held.turn_id, parts=await self._whole(tx, held), reason=reason
+            )
+
+    async def _abort(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        *,
+        parts: Mapping[str, str],
+        reason: str | None,
+    ) -> TurnRow:
+        row = await get_turn(caller, tx, conversation_id, turn_id)
+        content, calls, metadata = aborted_columns(row, parts, reason)
+        await stream_store.abort(tx, caller.tenant_id, turn_id, content=content, tool_calls=calls, metadata=metadata)
+        await stream_store.delete_open(tx, caller.tenant_id, [turn_id])
+        self._announcer.turn(tx, "ended", caller.tenant_id, conversation_id, turn_id=turn_id)
+        return await get_turn(caller, tx, conversation_id, turn_id)
+
+    async def abort_expired(self, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
+        """Give an open turn up whose writer was not heard of for so long; false when it was, or has ended."""
+        caller = job_caller(tenant_id)
+        async with self._database.transaction(tenant_id) as tx:
+            stream = await stream_store.lock_stream(tx, tenant_id, turn_id)
+            if stream is None or stream.age_s <= lease_s:
+                return False
+            texts = (await stream_store.read_texts(tx, tenant_id, [turn_id])).get(turn_id, {})
+            await self._abort(
+                caller,
+                tx,
+                ConversationId(stream.conversation_id),
+                turn_id,
+                parts=texts,
+                reason=LEASE_EXPIRED,
+            )
+        return True
+
+
+def not_open(row: TurnRow) -> AppError:
+    """Why a turn is not open."""
+    if row.status == "committed":
+        return Conflict("turn_committed", "This turn is committed; nothing can be added. Revise it instead.")
+    if row.status == "aborted":
+        return Conflict("turn_aborted", "This turn was aborted; open another, with `supersedes` to stand in its place.")
+    return NotFound("not_found", "There is no such open turn.")

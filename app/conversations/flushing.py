@@ -1,0 +1,171 @@
+"""Makes the text of open turns durable, a debounce after it was taken, and keeps their leases.
+
+What always holds: at most one write a debounce for each turn, one transaction for all of a tenant's turns; text leaves
+memory only when it is durable or its turn is somebody else's; after a write whose end was not heard of, what is durable
+is asked before anything is written again.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+from uuid import UUID
+
+from app.conversations import stream_store
+from app.conversations.held import Held, fenced
+from app.conversations.stream_store import NewChunk
+from app.core.db import Database, Transaction
+from app.core.errors import AppError
+from app.core.ids import TenantId, TurnId
+from app.core.telemetry import error_type, get_logger
+
+_TURNS_A_WRITE = 500
+_WRITES_AT_ONCE = 4
+_LOOKS_PER_LEASE = 6
+_RENEWALS_PER_LEASE = 3
+
+
+class Flusher:
+    """Writes what the open turns in `held` have taken."""
+
+    def __init__(
+        self, database: Database, held: dict[TurnId, Held], *, holder: UUID, debounce_s: float, lease_s: float
+    ) -> None:
+        self._database = database
+        self._held = held
+        self._holder = holder
+        self._debounce_s = debounce_s
+        self._lease_s = lease_s
+        self._dirty = asyncio.Event()
+        self._looked = monotonic()
+        self._places = asyncio.Semaphore(_WRITES_AT_ONCE)
+        self._log = get_logger()
+        self.unflushed = 0
+        """Code points that are not durable, of all turns held here."""
+
+    def taken(self, length: int) -> None:
+        """So much more was taken."""
+        self.unflushed += length
+        self._dirty.set()
+
+    def drop(self, held: Held, error: AppError | None) -> None:
+        """Hold a turn no more: it has ended, or with an `error` somebody else writes it."""
+        if self._held.get(held.turn_id) is held:
+            del self._held[held.turn_id]
+        self.unflushed -= held.unflushed()
+        held.forget()
+        if error is None:
+            held.tell_durable()
+        else:
+            held.lose(error)
+
+    async def run_forever(self) -> None:
+        """Flush and renew, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._dirty.wait(), self._lease_s / _LOOKS_PER_LEASE)
+            if self._dirty.is_set():
+                await asyncio.sleep(self._debounce_s)
+                self._dirty.clear()
+                await self.flush()
+            if monotonic() - self._looked >= self._lease_s / _LOOKS_PER_LEASE:
+                self._looked = monotonic()
+                await self._renew()
+
+    async def flush(self) -> None:
+        """Write all that is not durable yet; what cannot be written now stays for the next time."""
+        waiting = [
+            held for held in self._held.values() if held.has_tail() and held.flush is None and not held.ending.locked()
+        ]
+        await asyncio.gather(*(self._flush(tenant_id, some) for tenant_id, some in _batches(waiting)))
+
+    async def _flush(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for held in turns:
+            held.flush = over
+        try:
+            async with self._places:
+                await self._write(tenant_id, turns)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the text is kept and written later
+            for held in turns:
+                held.unsure = True
+            self._dirty.set()
+            code = error.code if isinstance(error, AppError) else "internal_error"
+            self._log.warning("stream.flush_failed", code=code, error_type=error_type(error), count=len(turns))
+        finally:
+            for held in turns:
+                held.flush = None
+            over.set_result(None)
+
+    async def _write(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+        sent: list[tuple[Held, NewChunk, int]] = []
+        async with self._database.transaction(tenant_id) as tx:
+            ours = await stream_store.hold_streams(
+                tx, tenant_id, [(held.turn_id, held.epoch) for held in turns], holder=self._holder
+            )
+            await self._ask_unsure(tx, tenant_id, [held for held in turns if held.turn_id in ours])
+            for held in turns:
+                if held.turn_id in ours:
+                    sent.extend(_chunks(held))
+            if sent:
+                await stream_store.insert_chunks(tx, tenant_id, [chunk for _, chunk, _ in sent])
+        for held, chunk, pieces in sent:
+            held.part(chunk.part).flushed(pieces, len(chunk.text))
+            self.unflushed -= len(chunk.text)
+            held.renewed = monotonic()
+            if held.listener is not None:
+                held.listener.durable(held.turn_id, chunk.part, chunk.start + len(chunk.text))
+        for held in turns:
+            if held.turn_id in ours:
+                held.tell_durable()
+            else:
+                self.drop(held, fenced())
+
+    async def _ask_unsure(self, tx: Transaction, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+        unsure = [held for held in turns if held.unsure]
+        if not unsure:
+            return
+        found = await stream_store.durable_lengths(tx, tenant_id, [held.turn_id for held in unsure])
+        for held in unsure:
+            before = held.unflushed()
+            held.found_durable({part: length for part, (length, _) in found.get(held.turn_id, {}).items()})
+            self.unflushed -= before - held.unflushed()
+
+    async def _renew(self) -> None:
+        """Renew leases of writers that were heard of but brought no text, and forget whom nothing was heard of."""
+        now = monotonic()
+        for held in [held for held in self._held.values() if now - held.heard > 2 * self._lease_s]:
+            self.drop(held, fenced())
+        due = [
+            held
+            for held in self._held.values()
+            if held.heard > held.renewed and now - held.renewed > self._lease_s / _RENEWALS_PER_LEASE
+        ]
+        for tenant_id, turns in _batches(due):
+            try:
+                async with self._database.transaction(tenant_id) as tx:
+                    named = [(held.turn_id, held.epoch) for held in turns]
+                    await stream_store.renew(tx, tenant_id, named, holder=self._holder)
+            except AppError as error:
+                self._log.warning("stream.renewal_failed", code=error.code, count=len(turns))
+                continue
+            for held in turns:
+                held.renewed = now
+
+
+def _chunks(held: Held) -> Iterable[tuple[Held, NewChunk, int]]:
+    for name, part in held.parts.items():
+        if part.tail:
+            chunk = NewChunk(held.turn_id, held.epoch, name, part.durable, "".join(part.tail))
+            yield held, chunk, len(part.tail)
+
+
+def _batches(turns: Iterable[Held]) -> list[tuple[TenantId, list[Held]]]:
+    of_tenant: dict[TenantId, list[Held]] = {}
+    for held in turns:
+        of_tenant.setdefault(held.tenant_id, []).append(held)
+    return [
+        (tenant_id, some[start : start + _TURNS_A_WRITE])
+        for tenant_id, some in of_tenant.items()
+        for start in range(0, len(some), _TURNS_A_WRITE)
+    ]

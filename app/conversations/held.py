@@ -1,0 +1,134 @@
+"""What a process remembers of an open turn that it holds: lengths, and the text that is not durable yet. Pure.
+
+What always holds: `durable <= taken`; the tail is exactly the text between the two; text is taken once, in order.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from app.core.errors import AppError, Conflict
+from app.core.ids import ConversationId, KeyId, TenantId, TurnId
+
+
+class StreamListener(Protocol):
+    """A writer's connection. Both are called in the event loop and return at once."""
+
+    def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
+        """More of a part is durable."""
+        ...
+
+    def lost(self, turn_id: TurnId, error: AppError) -> None:
+        """Say that this connection does not write the turn any more."""
+        ...
+
+
+@dataclass(slots=True)
+class HeldPart:
+    """One part of an open turn; lengths in code points, `size` of all that was taken in bytes of UTF-8."""
+
+    taken: int = 0
+    durable: int = 0
+    size: int = 0
+    tail: list[str] = field(default_factory=list[str])
+
+    def take(self, offset: int, delta: str) -> str:
+        """Take what of `delta` is new, and give it. A gap is a Conflict that says what is expected."""
+        if offset > self.taken:
+            raise Conflict(
+                "stream_gap",
+                "Text before this offset is missing; send on from `expected_offset`.",
+                extra={"expected_offset": self.taken},
+            )
+        fresh = delta[self.taken - offset :]
+        if fresh:
+            self.tail.append(fresh)
+            self.taken += len(fresh)
+            self.size += len(fresh.encode())
+        return fresh
+
+    def flushed(self, pieces: int, length: int) -> None:
+        """The first `pieces` of the tail, `length` long, are durable."""
+        del self.tail[:pieces]
+        self.durable += length
+
+    def found_durable(self, length: int) -> None:
+        """So much turned out to be durable, after a write whose end was not heard of."""
+        ahead = length - self.durable
+        if ahead > 0:
+            rest = "".join(self.tail)[ahead:]
+            self.tail = [rest] if rest else []
+            self.durable = length
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """An open turn that this process holds. Times are of the monotonic clock."""
+
+    tenant_id: TenantId
+    conversation_id: ConversationId
+    turn_id: TurnId
+    actor: str
+    writer: str
+    key_id: KeyId
+    epoch: int
+    listener: StreamListener | None
+    heard: float
+    renewed: float
+    parts: dict[str, HeldPart] = field(default_factory=dict[str, HeldPart])
+    waiters: list[tuple[str, int, "asyncio.Future[None]"]] = field(
+        default_factory=list[tuple[str, int, "asyncio.Future[None]"]]
+    )
+    ending: asyncio.Lock = field(default_factory=asyncio.Lock)
+    flush: "asyncio.Future[None] | None" = None
+    unsure: bool = False
+
+    def part(self, name: str) -> HeldPart:
+        """A part, begun where it is new."""
+        return self.parts.setdefault(name, HeldPart())
+
+    def has_tail(self) -> bool:
+        """Whether some text is not durable."""
+        return any(part.tail for part in self.parts.values())
+
+    def unflushed(self) -> int:
+        """How much text is not durable."""
+        return sum(part.taken - part.durable for part in self.parts.values())
+
+    def found_durable(self, lengths: dict[str, int]) -> None:
+        """What turned out to be durable, by part."""
+        for name, length in lengths.items():
+            self.part(name).found_durable(length)
+        self.unsure = False
+
+    def tell_durable(self) -> None:
+        """Tell whoever waits for it what is durable now."""
+        waiting = self.waiters
+        self.waiters = []
+        for name, offset, future in waiting:
+            if self.part(name).durable < offset:
+                self.waiters.append((name, offset, future))
+            elif not future.done():
+                future.set_result(None)
+
+    def lose(self, error: AppError) -> None:
+        """Tell everybody who writes through this process that it holds the turn no more."""
+        for _, _, future in self.waiters:
+            if not future.done():
+                future.set_exception(error)
+        self.waiters = []
+        if self.listener is not None:
+            self.listener.lost(self.turn_id, error)
+            self.listener = None
+
+    def forget(self) -> None:
+        """Drop the text that is not durable."""
+        for part in self.parts.values():
+            part.tail, part.durable = [], part.taken
+
+
+def fenced() -> Conflict:
+    """What whoever writes a turn that is another's now is told."""
+    return Conflict(
+        "stream_fenced", "This turn is written by somebody else now, or has ended; resume it to go on, or read it."
+    )

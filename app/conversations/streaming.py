@@ -1,0 +1,419 @@
+"""Turns that are written while they stream: open, chunk, commit or abort, and resume after a lost connection.
+
+Hides who holds an open turn, when its text becomes durable, and how a writer that went away is told from one that is
+slow (decision 0017). What always holds: `durable_offset` covers nothing that a crash could take; text is taken once, in
+order; an open turn is in nobody's context; a commit stores all of the text or nothing; whoever was fenced off writes
+nothing any more.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from uuid import UUID
+
+from app.conversations import stream_store
+from app.conversations.announcer import Announcer
+from app.conversations.appender import Appender
+from app.conversations.drafts import DraftLimits, make_draft
+from app.conversations.ending import Ender, not_open
+from app.conversations.finding import get_turn
+from app.conversations.flushing import Flusher
+from app.conversations.folding import CONTENT, opened_turn
+from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
+from app.conversations.held import Held, StreamListener, fenced
+from app.conversations.opening import Opener, StreamOptions
+from app.conversations.reviser import Reviser
+from app.conversations.schemas import Turn
+from app.conversations.store import TurnRow
+from app.conversations.stream_store import StreamRow
+from app.conversations.views import turn_view
+from app.core.db import Database, Transaction
+from app.core.errors import AppError, Conflict, FieldError, TooLarge, Unavailable
+from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
+from app.core.telemetry import get_logger
+from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.service import Tenancy
+
+_CREATED, _OK = 201, 200
+_SWEEP_LIMIT = 1000
+_OVER = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
+
+
+class Streams:
+    """The open turns of the installation, as one process sees and holds them."""
+
+    def __init__(
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        tenancy: Tenancy,
+        appender: Appender,
+        reviser: Reviser,
+        announcer: Announcer,
+        limits: DraftLimits,
+        options: StreamOptions,
+    ) -> None:
+        self._database = database
+        self._ops = ops
+        self._tenancy = tenancy
+        self._announcer = announcer
+        self._limits = limits
+        self._options = options
+        self._holder = new_uuid()
+        self._held: dict[TurnId, Held] = {}
+        self._ender = Ender(database, appender=appender, reviser=reviser, announcer=announcer, limits=limits)
+        self._opener = Opener(limits=limits, options=options, holder=self._holder, announcer=announcer)
+        self._flusher = Flusher(database, self._held, holder=self._holder, debounce_s=options.debounce_s,
+                                lease_s=options.lease_s)  # fmt: skip
+        self._log = get_logger()
+
+    async def run_forever(self) -> None:
+        """Flush and renew, until cancelled."""
+        await self._flusher.run_forever()
+
+    async def close(self) -> None:
+        """Make durable what was taken, as far as the database answers."""
+        await self._flusher.flush()
+
+    # open
+
+    async def open(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        opening: Opening,
+        listener: StreamListener | None = None,
+        repeat: Repeatable | None = None,
+    ) -> tuple[OpenedTurn, bool, bool]:
+        """Open a turn. Says whether it was opened now, and whether it is a replay by key.
+
+        Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
+        """
+        make_draft(opened_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.claim(caller, tx, request=repeat)
+                if replay is not None:
+                    turn_id = TurnId(replay.result_ids[0])
+                    row = await get_turn(caller, tx, conversation_id, turn_id)
+                    return await self._read(caller, tx, row), replay.status == _CREATED, True
+            row, created = await self._opener.open(caller, tx, conversation_id, opening)
+            if repeat is not None:
+                status = _CREATED if created else _OK
+                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+            opened = await self._read(caller, tx, row)
+        if created:
+            self._hold(caller, row, opened, listener)
+        return opened, created, False
+
+    # write
+
+    async def chunk(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        chunk: Chunk,
+        epoch: int | None,
+        wait: bool,
+    ) -> ChunkResult:
+        """Take more text of an open turn; with `wait`, answer when it is durable.
+
+        Raises Conflict `stream_gap` (with `expected_offset`), `stream_fenced`, `turn_committed`, `turn_aborted`,
+        `writer_mismatch`; TooLarge; NotFound.
+        """
+        if len(chunk.delta) * 4 > self._options.max_chunk_bytes and (
+            len(chunk.delta.encode()) > self._options.max_chunk_bytes
+        ):
+            raise TooLarge(
+                "chunk_too_large",
+                f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
+                fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
+            )
+        held = self._held.get(turn_id)
+        if held is None or held.conversation_id != conversation_id or held.tenant_id != caller.tenant_id:
+            held = await self._take_over(caller, conversation_id, turn_id, epoch)
+        try:
+            return await self._take(caller, held, chunk, epoch=epoch, wait=wait)
+        except Conflict as error:
+            if error.code != "stream_fenced" or not wait or epoch is not None:
+                raise
+        # another process held it meanwhile, for calls of the same writer that went there
+        held = await self._take_over(caller, conversation_id, turn_id, epoch)
+        return await self._take(caller, held, chunk, epoch=epoch, wait=wait)
+
+    async def _take(self, caller: Caller, held: Held, chunk: Chunk, *, epoch: int | None, wait: bool) -> ChunkResult:
+        _require_writer(caller, key_id=held.key_id, current=held.epoch, epoch=epoch)
+        if held.ending.locked():
+            async with held.ending:
+                pass
+            if self._held.get(held.turn_id) is not held:
+                raise await self._whynot_open(caller, held.conversation_id, held.turn_id)
+        held.heard = monotonic()
+        part = held.part(chunk.part)
+        self._require_space(part.size, part.taken, chunk)
+        offset = part.taken
+        fresh = part.take(chunk.offset, chunk.delta)
+        if fresh:
+            self._announcer.delta(
+                held.tenant_id,
+                held.conversation_id,
+                turn_id=held.turn_id,
+                epoch=held.epoch,
+                part=chunk.part,
+                offset=offset,
+                text=fresh,
+            )
+            self._flusher.taken(len(fresh))
+        end = chunk.offset + len(chunk.delta)
+        if wait and part.durable < end:
+            durable = asyncio.get_running_loop().create_future()
+            held.waiters.append((chunk.part, end, durable))
+            try:
+                await asyncio.wait_for(durable, self._options.wait_s)
+            except TimeoutError as error:
+                detail = "The text was taken and is not durable yet; send it again."
+                raise Unavailable("database_unavailable", detail, retry_after_s=1) from error
+        return ChunkResult(
+            turn_id=format_id(held.turn_id), part=chunk.part, offset=part.taken, durable_offset=part.durable
+        )
+
+    def _require_space(self, size: int, taken: int, chunk: Chunk) -> None:
+        fresh = max(0, taken - chunk.offset)
+        if size + len(chunk.delta[fresh:].encode()) > self._limits.max_text_bytes:
+            raise TooLarge(
+                "text_too_large",
+                f"A text may have {self._limits.max_text_bytes} bytes; commit this turn and go on in another.",
+                fields=[FieldError("/delta", f"over {self._limits.max_text_bytes} bytes in all")],
+            )
+        if self._flusher.unflushed > self._options.max_unflushed:
+            raise Unavailable(
+                "database_unavailable", "Too much text waits to be written; send it again.", retry_after_s=1
+            )
+
+    def renew(self, turn_ids: Sequence[TurnId]) -> None:
+        """Note that the writer of turns held here was heard of."""
+        for turn_id in turn_ids:
+            held = self._held.get(turn_id)
+            if held is not None:
+                held.heard = monotonic()
+
+    def leave(self, listener: StreamListener) -> None:
+        """Tell a connection nothing any more; its turns stay open until their leases end."""
+        for held in self._held.values():
+            if held.listener is listener:
+                held.listener = None
+
+    # take over and resume
+
+    async def _take_over(
+        self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None
+    ) -> Held:
+        """Hold an open turn that another process held, for a call of its writer that came here."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            stream = await self._lock(caller, tx, conversation_id, turn_id)
+            _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=epoch)
+            await stream_store.take(
+                tx,
+                caller.tenant_id,
+                turn_id,
+                holder=self._holder,
+                epoch=stream.epoch,
+                key_id=stream.key_id,
+            )
+            row = await get_turn(caller, tx, conversation_id, turn_id)
+            opened = await self._read(caller, tx, row)
+        known = self._held.get(turn_id)
+        if known is not None and known.epoch == opened.epoch:
+            return known  # another call was as quick
+        return self._hold(caller, row, opened, None, key_id=stream.key_id)
+
+    async def resume(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        resuming: Resuming,
+        listener: StreamListener | None = None,
+    ) -> OpenedTurn:
+        """Go on with an open turn as the same writer; whoever wrote before, anywhere, is fenced off."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            stream = await self._lock(caller, tx, conversation_id, turn_id)
+            if stream.writer != resuming.writer:
+                raise Conflict("writer_mismatch", "Another writer opened this turn; only the same one may resume it.")
+            epoch = stream.epoch + 1
+            await stream_store.take(
+                tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
+            )
+            row = await get_turn(caller, tx, conversation_id, turn_id)
+            opened = await self._read(caller, tx, row)
+            self._announcer.turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
+        self._hold(caller, row, opened, listener)
+        return opened
+
+    async def _lock(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
+    ) -> StreamRow:
+        """An open turn's stream, locked and within its lease; otherwise why it is not open."""
+        stream = await stream_store.lock_stream(tx, caller.tenant_id, turn_id)
+        if stream is None or stream.conversation_id != conversation_id:
+            raise not_open(await get_turn(caller, tx, conversation_id, turn_id))
+        if stream.age_s > self._options.lease_s:
+            raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
+        return stream
+
+    async def _whynot_open(self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId) -> AppError:
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            return not_open(await get_turn(caller, tx, conversation_id, turn_id))
+
+    async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> OpenedTurn:
+        turn_id = TurnId(row.id)
+        stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
+        if stream is None:
+            raise not_open(row)
+        found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
+        lengths = {part: length for part, (length, _) in found.items()}
+        left_s = max(0.0, self._options.lease_s - stream.age_s)
+        return OpenedTurn(
+            turn=turn_view(row),
+            writer=stream.writer,
+            epoch=stream.epoch,
+            durable_offset=lengths.get(CONTENT, 0),
+            parts=[Offset(part=part, durable_offset=length, offset=length) for part, length in lengths.items()],
+            lease_expires_at=datetime.now(UTC) + timedelta(seconds=left_s),
+        )
+
+    def _hold(
+        self,
+        caller: Caller,
+        row: TurnRow,
+        opened: OpenedTurn,
+        listener: StreamListener | None,
+        *,
+        key_id: "UUID | None" = None,
+    ) -> Held:
+        turn_id, now = TurnId(row.id), monotonic()
+        held = Held(
+            tenant_id=caller.tenant_id,
+            conversation_id=ConversationId(row.conversation_id),
+            turn_id=turn_id,
+            actor=row.actor,
+            writer=opened.writer,
+            key_id=caller.key_id if key_id is None else KeyId(key_id),
+            epoch=opened.epoch,
+            listener=listener,
+            heard=now,
+            renewed=now,
+        )
+        for one in opened.parts:
+            part = held.part(one.part)
+            part.taken = part.durable = one.durable_offset
+        before = self._held.pop(turn_id, None)
+        if before is not None:
+            self._flusher.drop(before, fenced())
+        self._held[turn_id] = held
+        return held
+
+    # end
+
+    async def commit(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        ending: Ending,
+        epoch: int | None = None,
+    ) -> Turn:
+        """Store an open turn; again gives the same. Raises as `append` does, and Conflict `length_mismatch`."""
+        return await self._end(
+            caller,
+            conversation_id,
+            turn_id,
+            epoch,
+            done="turn_committed",
+            run=lambda held: self._ender.commit(caller, held, holder=self._holder, ending=ending),
+        )
+
+    async def abort(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        aborting: Aborting,
+        epoch: int | None = None,
+    ) -> Turn:
+        """Give an open turn up; again changes nothing."""
+        return await self._end(
+            caller,
+            conversation_id,
+            turn_id,
+            epoch,
+            done="turn_aborted",
+            run=lambda held: self._ender.abort(caller, held, holder=self._holder, reason=aborting.reason),
+        )
+
+    async def _end(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        epoch: int | None,
+        *,
+        done: str,
+        run: Callable[[Held], Awaitable[TurnRow]],
+    ) -> Turn:
+        try:
+            held = await self._hold_here(caller, conversation_id, turn_id, epoch)
+            async with held.ending:
+                if held.flush is not None:
+                    await held.flush
+                try:
+                    row = await run(held)
+                except Conflict as error:
+                    if error.code in _OVER:
+                        self._flusher.drop(held, error)
+                    raise
+                self._flusher.drop(held, None)
+        except Conflict as error:
+            if error.code != done:
+                raise
+            # it had ended so before: the answer to the first call was perhaps lost
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                row = await get_turn(caller, tx, conversation_id, turn_id)
+        return turn_view(row)
+
+    async def _hold_here(
+        self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None
+    ) -> Held:
+        held = self._held.get(turn_id)
+        if held is None or held.conversation_id != conversation_id or held.tenant_id != caller.tenant_id:
+            return await self._take_over(caller, conversation_id, turn_id, epoch)
+        _require_writer(caller, key_id=held.key_id, current=held.epoch, epoch=epoch)
+        return held
+
+    async def abort_expired(self) -> int:
+        """Give up the open turns, of every tenant, whose writers were not heard of for a lease; says how many."""
+        lease_s = self._options.lease_s
+        async with self._ops.across_tenants() as tx:
+            expired = await stream_store.list_expired(tx, lease_s=lease_s, limit=_SWEEP_LIMIT)
+        ended = 0
+        for tenant_id, turn_id in expired:
+            ended += await self._ender.abort_expired(tenant_id, turn_id, lease_s=lease_s)
+        if ended:
+            self._log.info("stream.leases_over", count=ended)
+        return ended
+
+
+def _require_writer(caller: Caller, *, key_id: UUID, current: int, epoch: int | None) -> None:
+    """Conflict unless the call is the writer's: by its epoch, or without one by the key that opened or resumed."""
+    if epoch is None and caller.key_id != key_id:
+        raise Conflict("writer_mismatch", "Another key writes this turn; resume it as its writer, or give the epoch.")
+    if epoch is not None and epoch != current:
+        raise fenced()

@@ -1,0 +1,99 @@
+"""Streaming append over plain HTTP: open, chunk, commit, abort, resume."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, OpenedTurn, Opening, Resuming
+from app.conversations.schemas import Turn
+from app.routers.body import StrictJsonRoute
+from app.routers.deps import ConversationPath, Repeat, Services, TurnPath, Writer
+from app.routers.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["streaming"], route_class=StrictJsonRoute)
+
+Epoch = Annotated[
+    int | None,
+    Query(ge=1, le=2**31 - 1, description="The `epoch` that open or resume gave; needed only by another key."),
+]
+
+
+@router.post(
+    "/open",
+    status_code=201,
+    responses={200: {"model": OpenedTurn, "description": "This turn was opened before, and is open still."}}
+    | problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 429, 503),
+)
+async def open_turn(
+    conversation_id: ConversationPath,
+    body: Opening,
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> OpenedTurn:
+    """Open a turn that is written while it streams. It is in nobody's context until it is committed."""
+    opened, created, replayed = await services.conversations.streams.open(
+        caller, conversation_id, opening=body, repeat=repeat
+    )
+    response.status_code = 201 if created else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return opened
+
+
+@router.post("/{turn_id}/chunks", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+async def append_chunk(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Chunk,
+    caller: Writer,
+    services: Services,
+    epoch: Epoch = None,
+) -> ChunkResult:
+    """Append text to an open turn. When this answers, it is durable; subscribers have seen it before.
+
+    A repeat changes nothing; a gap is a 409 `stream_gap` with `expected_offset`. Writes are gathered, so a call may
+    take a quarter of a second: send what has come together meanwhile with the next.
+    """
+    return await services.conversations.streams.chunk(
+        caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=True
+    )
+
+
+@router.post("/{turn_id}/commit", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+async def commit_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Ending,
+    caller: Writer,
+    services: Services,
+    epoch: Epoch = None,
+) -> Turn:
+    """Finish an open turn: it gets its seq, and is found by recall. Again gives the same answer."""
+    return await services.conversations.streams.commit(
+        caller, conversation_id, turn_id=turn_id, ending=body, epoch=epoch
+    )
+
+
+@router.post("/{turn_id}/abort", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+async def abort_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Aborting,
+    caller: Writer,
+    services: Services,
+    epoch: Epoch = None,
+) -> Turn:
+    """Give an open turn up. The row stays with what it had, for audit; again changes nothing."""
+    return await services.conversations.streams.abort(
+        caller, conversation_id, turn_id=turn_id, aborting=body, epoch=epoch
+    )
+
+
+@router.post("/{turn_id}/resume", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+async def resume_turn(
+    conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: Writer, services: Services
+) -> OpenedTurn:
+    """Go on with an open turn as the same writer, from `durable_offset`; whoever wrote it before is fenced off."""
+    return await services.conversations.streams.resume(caller, conversation_id, turn_id=turn_id, resuming=body)

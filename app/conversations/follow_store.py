@@ -18,6 +18,22 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
     return None if row is None else (row["last_seq"], row["rev"])
 
 
+async def durable_lengths(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
+    """How much of each part of open turns is durable; the texts are not read for it."""
+    rows = await tx.fetch(
+        """
+        select turn_id, part, max(start + length) as durable from turn_chunks
+        where tenant_id = $1 and turn_id = any($2::uuid[]) group by turn_id, part
+        """,
+        tenant_id,
+        turn_ids,
+    )
+    found: dict[UUID, dict[str, int]] = {}
+    for row in rows:
+        found.setdefault(row["turn_id"], {})[row["part"]] = row["durable"]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where a followed conversation stands: its rev, its open turns with their epochs, how much of them is durable."""

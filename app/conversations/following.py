@@ -102,7 +102,7 @@ def require_follower(caller: Caller, conversation_id: ConversationId) -> None:
 
 
 class Subscription:
-    """What one subscriber is sent: `next` until it gives None, then `ended` says why."""
+    """What one subscriber is sent: `batch` until it gives nothing, then `ended` says why."""
 
     def __init__(self, follower: "Follower", followed: "_Followed", since: Since) -> None:
         self.ended: End | None = None
@@ -117,19 +117,25 @@ class Subscription:
         self._arrived = asyncio.Event()
         self._after_rev = 0
 
-    async def next(self) -> Frame | None:
-        """The next frame, when there is one; None when there will be none any more. Raises when rows are not had."""
+    @property
+    def is_live(self) -> bool:
+        """Whether the snapshot has been given: from now on to wait for frames may be cut short."""
+        return self._attached and not self._snapshot
+
+    async def batch(self) -> list[Frame]:
+        """The next frames, when there are some; none when there will be none any more. Raises when rows are not had."""
         while True:
             if self._snapshot:
-                return self._taken(self._snapshot.popleft())
+                return [self._taken(self._snapshot.popleft())]
             if self._dropped or self.ended in {"deleted", "closing"}:
-                return self._last_frame()
+                return self._last_frames()
             if not self._attached:
                 await self._read_page()
             elif self._queue:
-                frame = self._queue.popleft()
-                self._queued_bytes -= frame.size
-                return self._taken(frame)
+                frames, self._queue, self._queued_bytes = list(self._queue), deque(), 0
+                for frame in frames:
+                    self._taken(frame)
+                return frames
             else:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -145,12 +151,12 @@ class Subscription:
             self._after_rev = rev if seq == LAST_SEQ else rev - 1
         return frame
 
-    def _last_frame(self) -> Frame | None:
-        if self.ended is not None or not self._dropped:
-            return None
+    def _last_frames(self) -> list[Frame]:
+        if self.ended is not None:
+            return []
         self.ended = "reread"
         self.close()
-        return write_frame(RereadFrame(type="reread", after_rev=self._after_rev))
+        return [write_frame(RereadFrame(type="reread", after_rev=self._after_rev))]
 
     async def read_first(self) -> None:
         """Read the first page, so that what is wrong is said before anything is sent."""
@@ -424,7 +430,7 @@ class Follower:
                 break
         opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MOST_OPEN)
         turn_ids = [row.id for row, _ in opened]
-        durable = await stream_store.durable_lengths(tx, tenant_id, turn_ids) if turn_ids else {}
+        durable = await follow_store.durable_lengths(tx, tenant_id, turn_ids) if turn_ids else {}
         wanted = [row.id for row, stream in opened if channel.wants_text(row.id, stream.epoch, durable.get(row.id, {}))]
         texts = await stream_store.read_texts(tx, tenant_id, wanted) if wanted else {}
         missing = set(channel.pending_ids()).difference(turn_ids)

@@ -40,6 +40,8 @@ CONTENT: Final = "content"
 LAST_SEQ: Final = 2**63 - 1
 """Stands behind every seq: (rev, LAST_SEQ) is the end of a rev."""
 
+_MOST_IN_VAIN: Final = 8
+
 Position: TypeAlias = tuple[int, int]
 """A place among what changed: (rev, seq)."""
 
@@ -59,7 +61,7 @@ class Frame:
 
 def write_frame(frame: ServerFrame, position: Position | None = None) -> Frame:
     """Write a frame as JSON."""
-    text = frame.model_dump_json(exclude_none=frame.type == "ack")
+    text = frame.model_dump_json()
     return Frame(frame.type, text, len(text.encode()), position)
 
 
@@ -121,6 +123,24 @@ class _Part:
     text: _Text = field(default_factory=_Text)
     expected: int = 0
     unsure: int = 0
+    in_vain: int = 0
+    seen: int = -1
+
+    def is_open(self) -> bool:
+        """Whether text is missing, or not confirmed."""
+        return self.unsure > 0 or self.expected > self.text.length
+
+    def looked(self) -> bool:
+        """Note that the rows were looked at; true when too many looks changed nothing.
+
+        What was heard was then of a writer that had been fenced off, and will never be a row.
+        """
+        self.in_vain = self.in_vain + 1 if self.is_open() and self.seen == self.text.length else 0
+        self.seen = self.text.length
+        if self.in_vain < _MOST_IN_VAIN:
+            return False
+        self.expected = self.unsure = self.in_vain = 0
+        return True
 
 
 @dataclass(slots=True)
@@ -157,6 +177,7 @@ class Channel:
         self._waiting_characters = 0
         self._looking = False
         self._during: set[UUID] = set()
+        self._unsettled = False
 
     # what is asked about it
 
@@ -174,11 +195,7 @@ class Channel:
 
     def has_holes(self) -> bool:
         """Whether text is missing, or not confirmed: the rows have to be looked at again."""
-        return any(
-            part.unsure or part.expected > part.text.length
-            for pending in self._pending.values()
-            for part in pending.parts.values()
-        )
+        return any(part.is_open() for pending in self._pending.values() for part in pending.parts.values())
 
     def pending(self) -> list[PendingTurn]:
         """The open turns with their text so far."""
@@ -221,7 +238,7 @@ class Channel:
         frames = self._apply(turn_id, told.part, part, told.offset, told.text)
         if turn_id in self._waiting:
             frames += self._apply_waiting(turn_id, pending)
-        return frames, "soon" if part.unsure or part.expected > part.text.length else "nothing"
+        return frames, "soon" if part.is_open() else "nothing"
 
     def _wait(self, turn_id: UUID, told: Told) -> None:
         count = sum(len(waiting) for waiting in self._waiting.values())
@@ -340,6 +357,15 @@ class Channel:
             return "now"
         return "soon" if self.has_holes() else "nothing"
 
+    def doubt(self) -> None:
+        """Text may have been told that was not heard, and is no row yet."""
+        self._unsettled = bool(self._pending)
+
+    def settle(self) -> bool:
+        """Whether, besides what `needs_look` says, one more look is due when such text has become a row."""
+        unsettled, self._unsettled = self._unsettled, False
+        return unsettled
+
     def _meet(self, opened: OpenRow) -> list[Frame]:
         turn_id = opened.row.id
         frames: list[Frame] = []
@@ -348,6 +374,7 @@ class Channel:
             pending = _Pending(turn_view(opened.row), opened.writer, opened.epoch)
             self._pending[turn_id] = pending
             frames.append(write_frame(TurnOpenedFrame(type="turn.opened", turn=pending.turn, writer=pending.writer)))
+            self._unsettled = True
         begins_anew = opened.epoch != pending.epoch
         pending.epoch = opened.epoch
         for name in pending.parts.keys() | opened.durable.keys() if begins_anew else list(opened.durable):
@@ -358,7 +385,13 @@ class Channel:
                 part.expected = part.unsure = 0
             elif opened.texts is not None and opened.durable.get(name, 0) >= part.unsure:
                 part.unsure = 0
-        return frames + self._apply_waiting(turn_id, pending)
+        frames += self._apply_waiting(turn_id, pending)
+        for name, part in pending.parts.items():
+            if part.looked():
+                kept = [told for told in self._forget_waiting(turn_id) if told.part != name]
+                for told in kept:
+                    self._wait(turn_id, told)
+        return frames
 
     def _reconcile(self, turn_id: UUID, name: str, part: _Part, durable: str, *, exactly: bool) -> list[Frame]:
         """Let a part say what is durable of it. More than that is kept, unless an epoch begins `exactly` there."""

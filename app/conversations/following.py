@@ -6,6 +6,7 @@ found in the rows.
 """
 
 import asyncio
+import contextvars
 import random
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
@@ -23,7 +24,7 @@ from app.core.bus import Listener, Message
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Invalid, NotFound, Unavailable
 from app.core.ids import ConversationId, TenantId
-from app.core.telemetry import get_logger
+from app.core.telemetry import error_stack, error_type, get_logger
 from app.tenancy.schemas import Caller, Scope
 
 End: TypeAlias = Literal["reread", "deleted", "closing"]
@@ -270,6 +271,8 @@ class Follower:
         self._followed: dict[tuple[TenantId, ConversationId], _Followed] = {}
         self._slots = asyncio.Semaphore(options.concurrent_looks)
         self._closing = False
+        # looks belong to no request and to no transaction, whoever's message they are for
+        self._context = contextvars.Context()
         self._log = get_logger()
 
     @property
@@ -345,6 +348,7 @@ class Follower:
         """Look at the rows of everything that is followed, spread over a moment."""
         spread_s = min(_SPREAD_S, len(self._followed) / 500)
         for followed in list(self._followed.values()):
+            followed.channel.doubt()
             self._look_in(followed, random.uniform(0, spread_s))  # noqa: S311 - only spreads load
 
     # looks at the rows
@@ -367,7 +371,7 @@ class Follower:
         elif followed.timer is None or followed.timer.when() > at:
             if followed.timer is not None:
                 followed.timer.cancel()
-            followed.timer = loop.call_at(at, self._begin_look, followed)
+            followed.timer = loop.call_at(at, self._begin_look, followed, context=self._context)
 
     def _begin_look(self, followed: _Followed) -> None:
         followed.timer = None
@@ -380,9 +384,13 @@ class Follower:
             followed.failures = 0
         except NotFound:
             pass  # its subscribers know
-        except AppError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the followers are not left behind
             followed.failures += 1
-            self._log.warning("following.look_failed", code=error.code, count=followed.failures)
+            code = error.code if isinstance(error, AppError) else "internal_error"
+            places = {} if isinstance(error, AppError) else {"stack": error_stack(error)}
+            self._log.warning(
+                "following.look_failed", code=code, count=followed.failures, error_type=error_type(error), **places
+            )
             delay_s = min(_LONGEST_RETRY_S, _RETRY_S * 2 ** min(followed.failures - 1, 10))
             followed.is_due_again = asyncio.get_running_loop().time() + delay_s
         finally:
@@ -416,6 +424,8 @@ class Follower:
         need = channel.needs_look()
         followed.holes_in_row = followed.holes_in_row + 1 if need == "soon" else 0
         self._schedule(followed, need)
+        if channel.settle():
+            self._look_in(followed, 2 * self.options.debounce_s)
 
     async def _find(self, tx: Transaction, followed: _Followed) -> Look | None:
         """Look at the rows, and tell those that changed, a page at a time. None when there is no conversation."""

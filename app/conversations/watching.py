@@ -5,6 +5,7 @@ a conversation is told of at most once a second; whoever does not read slows nob
 """
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -195,7 +196,7 @@ class Watcher:
         elif told.what == "changed":
             watched.changed[told.conversation_id] = None
             if watched.task is None:
-                watched.task = asyncio.create_task(self._tell_changed(watched))
+                watched.task = asyncio.create_task(self._tell_changed(watched), context=contextvars.Context())
 
     def on_loss(self) -> None:
         """Messages may have been missed: every list is to be read again."""

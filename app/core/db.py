@@ -231,10 +231,11 @@ class Database:
                             await connection.execute("rollback")
                         raise
                     await connection.execute("commit")
-                    for told in transaction.after_commit:
-                        told()
                 finally:
                     self._inside.reset(token)
+                # outside, so that tasks they begin are in no transaction
+                for told in transaction.after_commit:
+                    told()
         except AppError:
             raise
         except (*_LOST, TimeoutError, asyncpg.QueryCanceledError) as error:

@@ -133,6 +133,7 @@ router = APIRouter(prefix="/v1", tags=["live"])
 
 @router.get(
     "/conversations/{conversation_id}/events",
+    status_code=200,
     response_class=EventStream,
     response_model=TurnEvent,
     responses=_responses(*TurnEvent.__args__) | problem_responses(401, 403, 404, 422, 429, 503),
@@ -166,6 +167,7 @@ async def follow_conversation(
 
 @router.get(
     "/events",
+    status_code=200,
     response_class=EventStream,
     response_model=ListEvent,
     responses=_responses(*ListEvent.__args__) | problem_responses(401, 403, 422, 429, 503),

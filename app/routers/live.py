@@ -151,7 +151,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
         known = cast("frozenset[str]", websocket.app.state.frame_members)
         await websocket.send_text(error_frame(error, frame_id=frame_id, known=known).model_dump_json())
         raise
-    await websocket.send_text(AckFrame(type="ack", id=frame.id).model_dump_json(exclude_none=True))
+    await websocket.send_text(AckFrame(type="ack", id=frame.id).model_dump_json(exclude_unset=True))
     return caller, frame.token
 
 

@@ -162,7 +162,7 @@ class LiveSocket:
 
     def _say(self, frame: BaseModel) -> None:
         """Queue an answer. Whoever makes many waits for room first."""
-        self._waiting.append(frame.model_dump_json(exclude_none=isinstance(frame, AckFrame)))
+        self._waiting.append(frame.model_dump_json(exclude_unset=isinstance(frame, AckFrame)))
         if len(self._waiting) >= _MOST_WAITING:
             self._has_room.clear()
         self._to_send.set()
@@ -181,7 +181,7 @@ class LiveSocket:
                 (turn_id, part), offset = next(iter(self._durable.items()))
                 del self._durable[turn_id, part]
                 ack = AckFrame(type="ack", turn_id=format_id(turn_id), part=part, durable_offset=offset)
-                text = ack.model_dump_json(exclude_none=True)
+                text = ack.model_dump_json(exclude_unset=True)
             if len(self._waiting) < _MOST_WAITING:
                 self._has_room.set()
             await self._websocket.send_text(text)

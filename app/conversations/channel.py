@@ -67,13 +67,12 @@ def write_frame(frame: ServerFrame, position: Position | None = None) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """An open turn as its rows have it: how much of each part is durable, and that text where it was asked for."""
+    """An open turn as its rows have it, with the durable text of each part from where it was known to be durable."""
 
     row: TurnRow
     writer: str
     epoch: int
-    durable: Mapping[str, int]
-    texts: Mapping[str, str] | None
+    texts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +115,12 @@ class _Text:
 class _Part:
     """One part of an open turn.
 
-    Rows have to show its text through `unsure` before it is taken for what was written; `expected` is how much there
-    is at least, by what was heard.
+    Through `confirmed` the text was seen in the rows, and stays. Rows have to show it through `unsure` before
+    it is taken for what was written; `expected` is how much there is at least, by what was heard.
     """
 
     text: _Text = field(default_factory=_Text)
+    confirmed: int = 0
     expected: int = 0
     unsure: int = 0
     in_vain: int = 0
@@ -189,9 +189,13 @@ class Channel:
         """Stands for which turns are open, and under which epochs."""
         return fingerprint((turn_id, pending.epoch) for turn_id, pending in self._pending.items())
 
-    def held_length(self) -> int:
-        """How much text of open turns is known here."""
-        return sum(part.text.length for pending in self._pending.values() for part in pending.parts.values())
+    def confirmed(self) -> list[tuple[UUID, str, int]]:
+        """How much of each part (turn, part, length) of open turns was seen in the rows."""
+        return [
+            (turn_id, name, part.confirmed)
+            for turn_id, pending in self._pending.items()
+            for name, part in pending.parts.items()
+        ]
 
     def has_holes(self) -> bool:
         """Whether text is missing, or not confirmed: the rows have to be looked at again."""
@@ -282,9 +286,11 @@ class Channel:
             else:
                 same = _same_length(there, text)
                 offset, text = offset + same, text[same:]
+                if offset < part.confirmed:
+                    return []  # of a writer that had been fenced off
                 part.text.cut(offset)
                 part.expected = 0
-                # either is of a writer that had been fenced off: the rows will show which
+                # either is of such a writer: the rows will show which
                 part.unsure = max(part.unsure, offset + len(text))
         elif not text:
             return []
@@ -301,15 +307,6 @@ class Channel:
     def end_look(self) -> None:
         """The look is over, well or not."""
         self._looking = False
-
-    def wants_text(self, turn_id: UUID, epoch: int, durable: Mapping[str, int]) -> bool:
-        """Whether the durable text of an open turn has to be read, and not only its lengths."""
-        pending = self._pending.get(turn_id)
-        if pending is None or pending.epoch != epoch:
-            return True
-        return any(
-            length > pending.part(name).text.length or pending.part(name).unsure for name, length in durable.items()
-        )
 
     def tell_rows(self, rows: Iterable[TurnRow]) -> list[Frame]:
         """What rows that changed say, which come by (rev, seq)."""
@@ -377,13 +374,15 @@ class Channel:
             self._unsettled = True
         begins_anew = opened.epoch != pending.epoch
         pending.epoch = opened.epoch
-        for name in pending.parts.keys() | opened.durable.keys() if begins_anew else list(opened.durable):
+        for name in list(pending.parts.keys() | opened.texts.keys()):
             part = pending.part(name)
-            if opened.texts is not None:
-                frames += self._reconcile(turn_id, name, part, opened.texts.get(name, ""), exactly=begins_anew)
+            frames += self._confirm(turn_id, name, part, opened.texts.get(name, ""))
             if begins_anew:
+                if part.text.length > part.confirmed:
+                    part.text.cut(part.confirmed)
+                    frames.append(_delta(turn_id, name, part.confirmed, ""))
                 part.expected = part.unsure = 0
-            elif opened.texts is not None and opened.durable.get(name, 0) >= part.unsure:
+            elif part.confirmed >= part.unsure:
                 part.unsure = 0
         frames += self._apply_waiting(turn_id, pending)
         for name, part in pending.parts.items():
@@ -393,19 +392,18 @@ class Channel:
                     self._wait(turn_id, told)
         return frames
 
-    def _reconcile(self, turn_id: UUID, name: str, part: _Part, durable: str, *, exactly: bool) -> list[Frame]:
-        """Let a part say what is durable of it. More than that is kept, unless an epoch begins `exactly` there."""
-        held = part.text.value()
-        if held.startswith(durable):
-            if not exactly or len(held) == len(durable):
-                return []
-            part.text.cut(len(durable))
-            return [_delta(turn_id, name, len(durable), "")]
+    def _confirm(self, turn_id: UUID, name: str, part: _Part, durable: str) -> list[Frame]:
+        """Take more durable text of a part. What is held beyond it is kept, unless it followed something else."""
+        start, part.confirmed = part.confirmed, part.confirmed + len(durable)
+        held = part.text.value()[start : part.confirmed]
+        if held == durable:
+            return []
         same = _same_length(held, durable)
         if same < len(held):
-            part.text.cut(same)
+            part.expected = max(part.expected, part.text.length)
+            part.text.cut(start + same)
         part.text.append(durable[same:])
-        return [_delta(turn_id, name, same, durable[same:])]
+        return [_delta(turn_id, name, start + same, durable[same:])]
 
     def _end_missing(self, look: Look) -> list[Frame]:
         frames: list[Frame] = []

@@ -18,19 +18,27 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
     return None if row is None else (row["last_seq"], row["rev"])
 
 
-async def durable_lengths(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
-    """How much of each part of open turns is durable; the texts are not read for it."""
+async def read_texts_after(
+    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, known: Sequence[tuple[UUID, str, int]]
+) -> dict[UUID, dict[str, str]]:
+    """The durable text of each part of open turns, after what is `known` (turn, part, length) of it."""
     rows = await tx.fetch(
         """
-        select turn_id, part, max(start + length) as durable from turn_chunks
-        where tenant_id = $1 and turn_id = any($2::uuid[]) group by turn_id, part
+        select c.turn_id, c.part, string_agg(c.text, '' order by c.start) as text
+        from turn_chunks c left join unnest($3::uuid[], $4::text[], $5::integer[]) k (turn_id, part, length)
+            on k.turn_id = c.turn_id and k.part = c.part
+        where c.tenant_id = $1 and c.turn_id = any($2::uuid[]) and c.start >= coalesce(k.length, 0)
+        group by c.turn_id, c.part
         """,
         tenant_id,
         turn_ids,
+        [turn_id for turn_id, _, _ in known],
+        [part for _, part, _ in known],
+        [length for _, _, length in known],
     )
-    found: dict[UUID, dict[str, int]] = {}
+    found: dict[UUID, dict[str, str]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], {})[row["part"]] = row["durable"]
+        found.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
     return found
 
 

@@ -440,24 +440,14 @@ class Follower:
                 break
         opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MOST_OPEN)
         turn_ids = [row.id for row, _ in opened]
-        durable = await follow_store.durable_lengths(tx, tenant_id, turn_ids) if turn_ids else {}
-        wanted = [row.id for row, stream in opened if channel.wants_text(row.id, stream.epoch, durable.get(row.id, {}))]
-        texts = await stream_store.read_texts(tx, tenant_id, wanted) if wanted else {}
+        known = channel.confirmed()
+        texts = await follow_store.read_texts_after(tx, tenant_id, turn_ids, known=known) if turn_ids else {}
         missing = set(channel.pending_ids()).difference(turn_ids)
         ended = await store.find_turns(tx, tenant_id, list(missing)) if missing else {}
         return Look(
             seq=head[0],
             rev=head[1],
-            opened=[
-                OpenRow(
-                    row,
-                    stream.writer,
-                    stream.epoch,
-                    durable.get(row.id, {}),
-                    texts.get(row.id, {}) if row.id in wanted else None,
-                )
-                for row, stream in opened
-            ],
+            opened=[OpenRow(row, stream.writer, stream.epoch, texts.get(row.id, {})) for row, stream in opened],
             ended=ended,
         )
 
@@ -489,7 +479,7 @@ class Follower:
                 standing is None
                 or standing.rev > channel.told[0]
                 or fingerprint(standing.opened) != channel.fingerprint()
-                or standing.durable > channel.held_length()
+                or standing.durable != sum(length for _, _, length in channel.confirmed())
             ):
                 self._look_in(followed, 0.0)
 

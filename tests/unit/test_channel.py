@@ -49,11 +49,13 @@ def look(channel: Channel, *opened: tuple[UUID, int, str], seq: int = 0, rev: in
     """What a look does: the rows, and open turns with their durable text."""
     channel.begin_look()
     frames = channel.tell_rows(rows) if channel.told is not None else []
-    open_rows: list[OpenRow] = []
-    for turn_id, epoch, text in opened:
-        durable = {"content": len(text)} if text else {}
-        texts = {"content": text} if channel.wants_text(turn_id, epoch, durable) else None
-        open_rows.append(OpenRow(row(turn_id), "w", epoch, durable, texts))
+    known = {(turn_id, part): length for turn_id, part, length in channel.confirmed()}
+    open_rows = [
+        OpenRow(
+            row(turn_id), "w", epoch, {"content": rest} if (rest := text[known.get((turn_id, "content"), 0) :]) else {}
+        )
+        for turn_id, epoch, text in opened
+    ]
     frames += channel.tell_look(Look(seq, rev, open_rows, ended or {}))
     channel.end_look()
     return frames
@@ -177,7 +179,7 @@ def test_what_is_heard_during_a_look_is_looked_at_again() -> None:
     channel, _ = started()
     channel.begin_look()
     channel.hear(delta(0, "ab", turn=TurnId(UUID(int=9))))
-    channel.tell_look(Look(0, 0, [OpenRow(row(), "w", 1, {}, None)], {}))
+    channel.tell_look(Look(0, 0, [OpenRow(row(), "w", 1, {})], {}))
     channel.end_look()
     assert channel.needs_look() == "now"
     look(channel, (TURN, 1, ""))

@@ -10,8 +10,10 @@ from pathlib import Path
 from app.context.parts import Policy
 from app.context.service import ContextBuilder
 from app.conversations.drafts import DraftLimits
+from app.conversations.following import Follower, FollowOptions, listener
 from app.conversations.opening import StreamOptions
 from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
+from app.conversations.watching import Watcher, WatchOptions
 from app.core.bus import Bus, Silence
 from app.core.db import Database
 from app.core.errors import AppError, Unauthenticated, Unavailable
@@ -47,6 +49,8 @@ class Container:
     administration: Administration
     statistics: Statistics
     conversations: Conversations
+    follower: Follower
+    watcher: Watcher
     recaller: Recaller
     contexts: ContextBuilder
     governance: Governance
@@ -55,6 +59,11 @@ class Container:
     embedder: Embedder | None
     index: SearchIndex
     tiers: Tiers
+
+    def end_live(self) -> None:
+        """End what follows conversations: the process is being stopped. May be called again."""
+        self.follower.close()
+        self.watcher.close()
 
     async def require_ready(self) -> None:
         """Raise Unavailable unless requests can be served: the database answers, the model is loaded."""
@@ -129,7 +138,13 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         tiers = _tiers(settings, base, await ensure_space(base.ops, embedder))
         keeping = asyncio.create_task(tiers.keep_forever())
         stack.push_async_callback(_end, keeping)
-        container = build_container(settings, base, embedder, tiers, Silence())
+        bus = Silence()
+        container = build_container(settings, base, embedder, tiers, bus)
+        await bus.start(listener(container.follower, container.watcher))
+        stack.push_async_callback(bus.close)
+        stack.callback(container.end_live)
+        checking = asyncio.create_task(container.follower.check_forever())
+        stack.push_async_callback(_end, checking)
         streaming = asyncio.create_task(container.conversations.streams.run_forever())
         stack.push_async_callback(container.conversations.streams.close)
         stack.push_async_callback(_end, streaming)
@@ -207,6 +222,18 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             wait_s=settings.database_timeout_s,
         ),
         max_answer_bytes=settings.max_answer_bytes,
+    )
+
+
+def _follow_options(settings: Settings) -> FollowOptions:
+    return FollowOptions(
+        debounce_s=settings.stream_debounce_ms / 1000,
+        check_s=settings.live_check_s,
+        snapshot_turns=settings.live_snapshot_turns,
+        queue_frames=settings.live_queue_frames,
+        queue_bytes=settings.live_queue_bytes,
+        # whoever writes needs connections more than whoever reads along
+        concurrent_looks=max(1, settings.database_pool_size // 4),
     )
 
 
@@ -290,6 +317,8 @@ def build_container(
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
         statistics=Statistics(base.database, ops=base.ops, space_id=tiers.space.id),
         conversations=conversations,
+        follower=Follower(base.database, options=_follow_options(settings)),
+        watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
         recaller=recaller,
         contexts=contexts,
         governance=governance,

@@ -1,8 +1,8 @@
 """Small messages between the processes of an installation, and to oneself.
 
-What always holds: `publish` neither waits nor fails; a process's own messages reach it at once and once; messages of one
-process arrive in the order they were published, or `on_loss` is called. Nothing here is durable: rows are the truth, and
-a message only says that they changed or carries text that will be a row a moment later.
+What always holds: `publish` neither waits nor fails; a process's own messages reach it at once and once; messages of
+one process arrive in the order they were published, or `on_loss` is called. Nothing here is durable: rows are the
+truth, and a message only says that they changed or carries text that will be a row a moment later.
 """
 
 from collections.abc import Callable

@@ -117,8 +117,7 @@ class LinkedBus(ABC):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._settled.wait(), _CLOSE_S)
         running, self._running = self._running, None
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await _stop(running, again_after_s=2 * _CLOSE_S)
 
     # the connection
 
@@ -160,12 +159,11 @@ class LinkedBus(ABC):
             self._link = None
             if self._queue:
                 self._drop_waiting()
-            for task in tasks:
-                task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            await _stop(*tasks, again_after_s=_CLOSE_S / 10)
             with suppress(Exception):  # it is left behind anyway
                 await asyncio.wait_for(link.close(), _CLOSE_S)
-        self._tell_disconnected(next((end for end in ends if isinstance(end, Exception)), None))
+        errors = [task.exception() for task in tasks if not task.cancelled()]
+        self._tell_disconnected(next((error for error in errors if error is not None), None))
 
     async def _watch(self, link: Link) -> None:
         """Return or raise when the connection is gone: one that died in silence answers no probe."""
@@ -181,7 +179,7 @@ class LinkedBus(ABC):
             self._told_connected = True
             self._log.info("bus.connected", kind=self._kind)
 
-    def _tell_disconnected(self, error: Exception | None) -> None:
+    def _tell_disconnected(self, error: BaseException | None) -> None:
         if self._told_connected is not False:
             self._told_connected = False
             cause = None if error is None else error_type(error)
@@ -267,3 +265,11 @@ class LinkedBus(ABC):
             told(self._listener)
         except Exception as error:  # noqa: BLE001 - a listener that fails must end neither publisher nor connection
             self._log.error("bus.listener_failed", kind=self._kind, exc_info=error)
+
+
+async def _stop(*tasks: "asyncio.Task[None]", again_after_s: float) -> None:
+    """Cancel tasks and wait for their end. `wait_for` of Python 3.11 and the NATS client can swallow a cancel."""
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=again_after_s)

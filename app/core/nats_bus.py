@@ -71,9 +71,21 @@ class NatsBus(LinkedBus):
 
 
 class _SafeClient(Client):
-    """A client that keeps to TLS where the URL says so: the library falls back to what the server offers."""
+    """The library's client, without two of its traps."""
+
+    async def confirm(self) -> None:
+        """Return when the server has all that was sent before."""
+        if not self.is_connected or self._flush_queue is None:
+            # a flush would return as if all were well
+            raise errors.ConnectionClosedError
+        # its ping goes out at once, before what still waits to be written: without this it would confirm nothing
+        written = asyncio.get_running_loop().create_future()
+        await self._flush_queue.put(written)
+        await written
+        await self.flush(_FLUSH_S)
 
     def _connect_command(self) -> bytes:
+        # with a server that offers no TLS, the library falls back to sending the login in the clear
         server = self._current_server
         if server is not None and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
             raise errors.Error("nats: the server offers no TLS")
@@ -131,7 +143,7 @@ class _NatsLink:
         await cast("_Subscribing", self._client).subscribe(
             self._subject, cb=heard, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
         )
-        await self._client.flush(_FLUSH_S)
+        await self._client.confirm()
 
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, errors.SlowConsumerError):
@@ -146,10 +158,10 @@ class _NatsLink:
     async def send(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
             await self._client.publish(self._subject, payload)
-        await self.probe()
+        await self._client.confirm()
 
     async def probe(self) -> None:
-        await self._client.flush(_FLUSH_S)
+        await self._client.confirm()
 
     async def close(self) -> None:
         await self._client.close()

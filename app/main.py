@@ -8,9 +8,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 
 from app.container import open_container
+from app.core.bus import Bus
 from app.core.errors import AppError
 from app.routers import admin, context, conversations, docs, jobs, ops, recall, turns
 from app.routers.deps import require_caller
@@ -43,6 +44,7 @@ def create_app(settings: Settings) -> FastAPI:
                 # told to whoever started the process: the server only says that the start failed
                 app.state.start_failure = error
                 raise
+            _add_bus_metrics(registry, app.state.container.bus)
             if settings.worker_in_process:
                 worker = make_worker(app.state.container)
                 add_job_metrics(registry, worker)
@@ -74,6 +76,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.openapi = lambda: openapi_document(app)
     declared_members(app)
     return app
+
+
+def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:
+    """Show whether other processes are heard as `turnkeep_bus_connected`."""
+    gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are heard.", registry=registry)
+    gauge.set_function(lambda: float(bus.connected()))
 
 
 def openapi_document(app: FastAPI) -> dict[str, object]:

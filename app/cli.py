@@ -9,17 +9,18 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, cast
 
 import typer
 import uvicorn
+from fastapi import FastAPI
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from app.container import admin_key_path, open_container, open_foundation
+from app.container import Container, admin_key_path, open_container, open_foundation
 from app.core import schema
 from app.core.errors import AppError, Unavailable
 from app.core.ids import KeyId, TenantId, format_id, parse_id
@@ -29,7 +30,7 @@ from app.core.times import format_time
 from app.main import create_app, openapi_document
 from app.operators.schemas import Level
 from app.operators.service import check_installation, examine
-from app.routers.protocol import BoundedHeadProtocol
+from app.routers.protocol import protocols
 from app.settings import Settings
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
@@ -80,16 +81,20 @@ def serve(
     settings = Settings().model_copy(update=given)
     configure_logging(settings)
     application = create_app(settings)
-    server = uvicorn.Server(
+    http, socket_protocol = protocols(stall_s=settings.live_stall_s)
+    server = _Server(
         uvicorn.Config(
             application,
             host=settings.host,
             port=settings.port,
-            http=BoundedHeadProtocol,
+            http=http,
+            ws=socket_protocol,
             log_config=None,
             access_log=False,
             server_header=False,
-            ws_max_size=settings.max_request_bytes,
+            ws_max_size=settings.live_frame_bytes,
+            ws_ping_interval=settings.live_heartbeat_s,
+            ws_ping_timeout=settings.live_stall_s,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=settings.graceful_shutdown_s,
         )
@@ -99,6 +104,18 @@ def serve(
     if not server.started:
         failure: object = getattr(application.state, "start_failure", None)
         raise failure if isinstance(failure, AppError) else Unavailable("not_ready", "Turnkeep did not start.")
+
+
+class _Server(uvicorn.Server):
+    """A server that ends event streams when it is told to stop: they would not end by themselves."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let who follows connect elsewhere, then stop as always."""
+        application = cast("FastAPI", self.config.app)
+        container = cast("Container | None", getattr(application.state, "container", None))
+        if container is not None:
+            container.end_live()
+        await super().shutdown(sockets)
 
 
 async def _serve(server: uvicorn.Server, settings: Settings) -> None:

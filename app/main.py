@@ -8,12 +8,15 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 
 from app.container import open_container
+from app.core.bus import Bus
 from app.core.errors import AppError
-from app.routers import admin, context, conversations, docs, jobs, ops, recall, streams, tokens, turns
+from app.routers import admin, context, conversations, docs, events, jobs, live, ops, recall, streams, tokens, turns
+from app.routers.connections import Connections, add_live_metrics
 from app.routers.deps import require_caller
+from app.routers.live_frames import frame_members
 from app.routers.middleware import install_middleware
 from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
 from app.settings import Settings
@@ -44,6 +47,8 @@ def create_app(settings: Settings) -> FastAPI:
                 # told to whoever started the process: the server only says that the start failed
                 app.state.start_failure = error
                 raise
+            add_live_metrics(registry, app.state.container)
+            _add_bus_metrics(registry, app.state.container.bus)
             if settings.worker_in_process:
                 worker = make_worker(app.state.container)
                 add_job_metrics(registry, worker)
@@ -67,7 +72,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.body_guard = require_caller
     app.state.metrics = registry
-    for module in (docs, conversations, streams, turns, tokens, context, recall, admin, jobs, ops):
+    app.state.frame_members = frame_members()
+    app.state.connections = Connections(registry, most=settings.live_max_connections)
+    for module in (docs, conversations, streams, turns, live, events, tokens, context, recall, admin, jobs, ops):
         app.include_router(module.router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)
@@ -75,6 +82,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.openapi = lambda: openapi_document(app)
     declared_members(app)
     return app
+
+
+def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:
+    """Show whether other processes are heard as `turnkeep_bus_connected`."""
+    gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are heard.", registry=registry)
+    gauge.set_function(lambda: float(bus.connected()))
 
 
 def openapi_document(app: FastAPI) -> dict[str, object]:

@@ -48,6 +48,23 @@ def origins(given: object) -> object:
     return found or None
 
 
+def nats_urls(urls: SecretStr) -> SecretStr:
+    """The URLs of the NATS servers of one cluster, separated by commas."""
+    for url in urls.get_secret_value().split(","):
+        try:
+            parts = urlsplit(url.strip())
+            good = parts.scheme in {"nats", "tls"} and bool(parts.hostname) and parts.port != 0
+            good = good and parts.path in {"", "/"} and not parts.query and not parts.fragment
+        except ValueError:  # not handed on: its words may quote the URL, and with it the password
+            good = False
+        if not good:
+            raise ValueError("a NATS URL is like nats://user:password@host:4222 or tls://…; commas between several")
+    return urls
+
+
+NatsUrls = Annotated[SecretStr, AfterValidator(nats_urls)]
+
+
 class Settings(BaseSettings):
     """Settings of one process. Units stand at the end of each name."""
 
@@ -147,6 +164,42 @@ class Settings(BaseSettings):
         default=64 * 2**20, description="Text that a process takes while the database does not answer."
     )
 
+    # live view
+    live_queue_frames: Positive = Field(default=1000, description="Frames that wait for a subscriber, at most.")
+    live_queue_bytes: Positive = Field(
+        default=2**20, description="Bytes of frames that wait for a subscriber, at most."
+    )
+    live_snapshot_turns: Annotated[int, Field(ge=0, le=200)] = Field(
+        default=50, description="Newest turns that a subscriber is shown who does not say where it goes on."
+    )
+    live_check_s: Annotated[float, Field(ge=0.1, le=600)] = Field(
+        default=10.0, description="How often followed conversations are compared with their rows."
+    )
+    live_frame_bytes: Annotated[int, Field(ge=1024)] = Field(
+        default=2**20, description="Largest frame that a client may send."
+    )
+    live_frames_per_s: Annotated[float, Field(gt=0)] = Field(
+        default=2000.0, description="Frames of one connection that are carried out a second."
+    )
+    live_bad_frames: Positive = Field(
+        default=20, description="Frames in a row that cannot be read before a connection is closed."
+    )
+    live_auth_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        default=10.0, description="How long a connection without a key may take to send one."
+    )
+    live_recheck_s: Annotated[float, Field(gt=0)] = Field(
+        default=5.0, description="How often the key of a connection is looked up again."
+    )
+    live_heartbeat_s: Annotated[float, Field(gt=0)] = Field(
+        default=15.0, description="How often a live connection is sent a sign of life."
+    )
+    live_stall_s: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="How long a connection may take nothing of what is sent before it is cut."
+    )
+    live_max_connections: Positive = Field(
+        default=10_000, description="Live connections of one process, WebSockets and event streams together."
+    )
+
     # jobs
     worker_in_process: bool = Field(default=True, description="Whether `serve` runs jobs; if not, `turnkeep worker`.")
     worker_concurrency: Positive = Field(default=4, description="Jobs that one process runs at a time.")
@@ -167,6 +220,17 @@ class Settings(BaseSettings):
     )
     backfill_interval_s: Annotated[float, Field(ge=1)] = Field(
         default=600.0, description="How often turns are looked for that have no vector in the embedding space."
+    )
+
+    # the bus between processes
+    nats_url: NatsUrls | None = Field(
+        default=None, description="NATS servers that carry live messages; unset: Postgres carries them."
+    )
+    nats_subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)] = Field(
+        default="turnkeep.live", description="Subject of this installation on them."
+    )
+    bus_queue_bytes: Annotated[int, Field(ge=65_536)] = Field(
+        default=16 * 2**20, description="Live messages that wait to be sent, at most."
     )
 
     # index and recall

@@ -5,7 +5,7 @@ The AsyncAPI document is made from these models. Offsets and lengths count Unico
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, StrictInt, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
 from app.conversations.schemas import IdIn, Name, NonNegative, Strict, Turn, TurnInput
 from app.core.times import TimeIn, TimeOut
@@ -312,7 +312,12 @@ class RereadFrame(BaseModel):
 
 
 class ErrorFrame(BaseModel):
-    """A frame was refused; codes are those of the REST API (`docs/errors.md`). Nobody else notices."""
+    """A frame was refused; codes are those of the REST API (`docs/errors.md`). Nobody else notices.
+
+    Some codes add members of their own, as their problems do.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     type: Literal["error"]
     id: str | None

@@ -211,6 +211,18 @@ async def find_conversation(
     return None if row is None else _conversation(row)
 
 
+async def find_conversations(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]
+) -> list[ConversationRow]:
+    """Conversations by their ids, of those that there are."""
+    rows = await tx.fetch(
+        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])",
+        tenant_id,
+        conversation_ids,
+    )
+    return [_conversation(row) for row in rows]
+
+
 async def find_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:

@@ -188,9 +188,14 @@ class Database:
             )
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: TenantId, *, read_only: bool = False) -> AsyncGenerator[Transaction]:
-        """Everything inside happens in one transaction of one tenant, and is durable when the block has ended."""
-        mode = " read only" if read_only else ""
+    async def transaction(
+        self, tenant_id: TenantId, *, read_only: bool = False, one_moment: bool = False
+    ) -> AsyncGenerator[Transaction]:
+        """Everything inside happens in one transaction of one tenant, and is durable when the block has ended.
+
+        With `one_moment` all its statements see the same moment.
+        """
+        mode = f"{' isolation level repeatable read' if one_moment else ''}{' read only' if read_only else ''}"
         # a UUID's own text is safe to place in SQL; a function call instead of SET LOCAL would not reach Citus workers
         async with self._run(f"begin{mode}; set local app.tenant = '{tenant_id}'", tenant_id) as transaction:
             yield transaction
@@ -226,10 +231,11 @@ class Database:
                             await connection.execute("rollback")
                         raise
                     await connection.execute("commit")
-                    for told in transaction.after_commit:
-                        told()
                 finally:
                     self._inside.reset(token)
+                # outside, so that tasks they begin are in no transaction
+                for told in transaction.after_commit:
+                    told()
         except AppError:
             raise
         except (*_LOST, TimeoutError, asyncpg.QueryCanceledError) as error:

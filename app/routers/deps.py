@@ -40,6 +40,14 @@ async def get_caller(
     return caller
 
 
+async def get_token(
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    key: Annotated[str | None, Depends(_header)],
+) -> str | None:
+    """The key itself, for a connection that lasts and has it checked again."""
+    return bearer.credentials if bearer is not None else key
+
+
 async def require_caller(request: Request) -> None:
     """Refuse a request without a good key or token before anything of its body is read."""
     await get_caller(request, get_container(request), await _bearer(request), await _header(request))

@@ -252,7 +252,7 @@ def declared_members(app: FastAPI) -> frozenset[str]:
     """Return the names of all members that the API declares; made from its OpenAPI document once, then remembered."""
     known = cast("frozenset[str] | None", getattr(app.state, "declared_members", None))
     if known is None:
-        known = frozenset(_property_names(cast("JsonValue", app.openapi())))
+        known = frozenset(property_names(cast("JsonValue", app.openapi())))
         app.state.declared_members = known
     return known
 
@@ -287,7 +287,11 @@ def _cut_fields(scope: Scope, fields: Sequence[FieldError]) -> list[FieldError]:
     """Stop pointers into the body before the first member that the API does not declare: its name is content."""
     if not any(field.pointer and field.place == "body" for field in fields):
         return list(fields)
-    known = declared_members(cast("FastAPI", scope["app"]))
+    return cut_fields(fields, declared_members(cast("FastAPI", scope["app"])))
+
+
+def cut_fields(fields: Sequence[FieldError], known: frozenset[str]) -> list[FieldError]:
+    """Stop pointers into the body before the first member that is not among the known ones."""
     cut: list[FieldError] = []
     for field in fields:
         steps = field.pointer.split("/")[1:] if field.place == "body" else []
@@ -303,16 +307,17 @@ def _is_index(step: str) -> bool:
     return step.isascii() and step.isdigit() and len(step) < 8  # noqa: PLR2004 - longer than any list in 8 MiB
 
 
-def _property_names(document: JsonValue) -> Iterator[str]:
+def property_names(document: JsonValue) -> Iterator[str]:
+    """Give the name of every member that a document of JSON schemas declares."""
     match document:
         case dict():
             for name, value in document.items():
                 if name == "properties" and isinstance(value, dict):
                     yield from value
-                yield from _property_names(value)
+                yield from property_names(value)
         case list():
             for value in document:
-                yield from _property_names(value)
+                yield from property_names(value)
         case _:
             pass
 

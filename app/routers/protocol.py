@@ -1,18 +1,26 @@
-"""The HTTP protocol of uvicorn with what it leaves open: how large and how slow the head of a request may be.
+"""The protocols of uvicorn with what they leave open: how slow and how greedy a peer may be.
 
-Both are paid for before any key is seen, so anybody could take the process's memory or its connections.
+The head of a request is paid for before any key is seen, so anybody could take the process's memory or its connections.
+And who takes nothing of what it is sent keeps a connection, and what waits for it, for ever: it is cut.
 """
 
 import asyncio
 import json
-from typing import Final
+from collections.abc import Callable
+from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from app.core.error_codes import ERROR_CODES
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0
+
+MAX_FRAGMENTS: Final = 4096
+NOT_READ: Final = 4408
+_LAST_WORDS_S: Final = 2.0
 
 _CODE: Final = "head_too_large"
 _BODY: Final = json.dumps(
@@ -33,9 +41,48 @@ _REFUSAL: Final = (
 )
 
 
-class BoundedHeadProtocol(HttpToolsProtocol):
-    """Closes a connection whose request head grows past the limit, or is not complete in time."""
+class StallGuard:
+    """Watches what waits to be written: when none of it has been taken for a while, calls `on_stall`."""
 
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        stall_s: float,
+        on_stall: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._stall_s = stall_s
+        self._on_stall = on_stall
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """The transport's buffer is full."""
+        self.stop()
+        self._waiting = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._stall_s, self._look)
+
+    def stop(self) -> None:
+        """It is not any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        # slowly is well enough
+        if self._transport.get_write_buffer_size() < self._waiting:
+            self.start()
+        else:
+            self._on_stall()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Closes a connection whose request head grows past the limit, is not complete in time, or that is not read."""
+
+    stall_s: ClassVar[float] = 30.0
+    _guard: StallGuard | None = None
     _head_bytes: int = 0
     _in_head: bool = True
     _deadline: asyncio.TimerHandle | None = None
@@ -43,12 +90,27 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock of the first head."""
         super().connection_made(transport)  # pyright: ignore[reportArgumentType]
+        self._guard = StallGuard(self.loop, self.transport, self.stall_s, self.transport.abort)
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the clocks."""
         self._stop_clock()
+        if self._guard is not None:
+            self._guard.stop()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Watch whether the peer takes anything."""
+        super().pause_writing()
+        if self._guard is not None:
+            self._guard.start()
+
+    def resume_writing(self) -> None:
+        """The peer has taken it."""
+        super().resume_writing()
+        if self._guard is not None:
+            self._guard.stop()
 
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head before it is parsed."""
@@ -85,3 +147,80 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_REFUSAL)
             self.transport.close()
+
+
+class BoundedSocket(WebSocketsSansIOProtocol):
+    """A WebSocket that is cut when its peer reads nothing, or sends a message in endless pieces."""
+
+    stall_s: ClassVar[float] = 30.0
+    _guard: StallGuard | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Watch the connection from its beginning."""
+        super().connection_made(transport)
+        self._guard = StallGuard(self.loop, self.transport, self.stall_s, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        if self._guard is not None:
+            self._guard.stop()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Watch whether the peer takes anything."""
+        super().pause_writing()
+        if self._guard is not None:
+            self._guard.start()
+
+    def resume_writing(self) -> None:
+        """The peer has taken it."""
+        super().resume_writing()
+        if self._guard is not None:
+            self._guard.stop()
+
+    def handle_ping(self) -> None:
+        """Answer, unless earlier answers wait to be read."""
+        answer = b"".join(self.conn.data_to_send())
+        if self.writable.is_set():
+            self.transport.write(answer)
+
+    def handle_cont(self, event: Frame) -> None:
+        """Take one more piece of a message: empty ones, too, take memory."""
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self.conn.fail(1009, "too many fragments")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)
+
+    async def run_asgi(self) -> None:
+        """Run the application; a peer that does not take the end of it is cut."""
+        await super().run_asgi()
+        self.loop.call_later(self.close_timeout + _LAST_WORDS_S, self.transport.abort)
+
+    def keepalive_timeout(self) -> None:
+        """Cut a peer that answers no ping, whether or not it takes the farewell."""
+        super().keepalive_timeout()
+        self._cut_soon()
+
+    def shutdown(self) -> None:
+        """Say that the server is being stopped; who does not take even that is cut."""
+        super().shutdown()
+        self._cut_soon()
+
+    def _give_up(self) -> None:
+        if not self.close_sent and self.handshake_complete and not self.transport.is_closing():
+            self.conn.fail(NOT_READ, "what was sent is not read")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": NOT_READ})
+        self._cut_soon()
+
+    def _cut_soon(self) -> None:
+        self.loop.call_later(_LAST_WORDS_S, self.transport.abort)
+
+
+def protocols(*, stall_s: float) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
+    """The protocols for HTTP and for WebSocket, with their settings: uvicorn makes them itself."""
+    http = type("BoundedProtocol", (BoundedProtocol,), {"stall_s": stall_s})
+    socket = type("BoundedSocket", (BoundedSocket,), {"stall_s": stall_s})
+    return http, socket

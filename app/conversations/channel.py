@@ -1,0 +1,473 @@
+"""What the followers of one conversation have been told, and what a message or a look at its rows adds to that. Pure.
+
+What always holds: frames say only what the rows say, or text that its writer sent under an epoch that had not ended
+when it was read; the texts here are what a subscriber has that applies every frame; and whatever was lost, doubled or
+came out of order on the bus, the next look at the rows puts right.
+
+Frames of one look come in this order: rows by (rev, seq), so that of a revision the old turn is superseded before the
+new one is committed; then turns that were opened, text, turns that were aborted, and who writes. A turn that was
+committed and superseded between two looks is told as both.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, cast
+from uuid import UUID
+
+from app.conversations.announcer import Told
+from app.conversations.frames import (
+    PartText,
+    PendingTurn,
+    PresenceFrame,
+    ServerFrame,
+    SnapshotFrame,
+    TurnAbortedFrame,
+    TurnCommittedFrame,
+    TurnDeltaFrame,
+    TurnErasedFrame,
+    TurnOpenedFrame,
+    TurnSupersededFrame,
+    WriterPresence,
+)
+from app.conversations.schemas import Turn
+from app.conversations.store import TurnRow
+from app.conversations.views import turn_view
+from app.core.ids import format_id
+
+CONTENT: Final = "content"
+LAST_SEQ: Final = 2**63 - 1
+"""Stands behind every seq: (rev, LAST_SEQ) is the end of a rev."""
+
+_MOST_IN_VAIN: Final = 8
+
+Position: TypeAlias = tuple[int, int]
+"""A place among what changed: (rev, seq)."""
+
+Need: TypeAlias = Literal["nothing", "now", "soon"]
+"""Whether the rows have to be looked at: at once, or a debounce later, when text may have become durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame, written once for all subscribers. After it a reader goes on from `position`, where it has one."""
+
+    type: str
+    text: str
+    size: int
+    position: Position | None = None
+
+
+def write_frame(frame: ServerFrame, position: Position | None = None) -> Frame:
+    """Write a frame as JSON."""
+    text = frame.model_dump_json()
+    return Frame(frame.type, text, len(text.encode()), position)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """An open turn as its rows have it, with the durable text of each part from where it was known to be durable."""
+
+    row: TurnRow
+    writer: str
+    epoch: int
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The rest of what one look at a conversation's rows found, besides the rows that changed.
+
+    `ended` are rows of turns that were known to be open and are not any more.
+    """
+
+    seq: int
+    rev: int
+    opened: Sequence[OpenRow]
+    ended: Mapping[UUID, TurnRow]
+
+
+class _Text:
+    """A growing text, kept in pieces: to append costs the same however long it is."""
+
+    __slots__ = ("_pieces", "length")
+
+    def __init__(self, text: str = "") -> None:
+        self._pieces = [text] if text else []
+        self.length = len(text)
+
+    def append(self, text: str) -> None:
+        self._pieces.append(text)
+        self.length += len(text)
+
+    def value(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def cut(self, length: int) -> None:
+        kept = self.value()[:length]
+        self._pieces, self.length = ([kept] if kept else []), len(kept)
+
+
+@dataclass(slots=True)
+class _Part:
+    """One part of an open turn.
+
+    Through `confirmed` the text was seen in the rows, and stays. Rows have to show it through `unsure` before
+    it is taken for what was written; `expected` is how much there is at least, by what was heard.
+    """
+
+    text: _Text = field(default_factory=_Text)
+    confirmed: int = 0
+    expected: int = 0
+    unsure: int = 0
+    in_vain: int = 0
+    seen: int = -1
+
+    def is_open(self) -> bool:
+        """Whether text is missing, or not confirmed."""
+        return self.unsure > 0 or self.expected > self.text.length
+
+    def looked(self) -> bool:
+        """Note that the rows were looked at; true when too many looks changed nothing.
+
+        What was heard was then of a writer that had been fenced off, and will never be a row.
+        """
+        self.in_vain = self.in_vain + 1 if self.is_open() and self.seen == self.text.length else 0
+        self.seen = self.text.length
+        if self.in_vain < _MOST_IN_VAIN:
+            return False
+        self.expected = self.unsure = self.in_vain = 0
+        return True
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An open turn."""
+
+    turn: Turn
+    writer: str
+    epoch: int
+    parts: dict[str, _Part] = field(default_factory=dict[str, _Part])
+
+    def part(self, name: str) -> _Part:
+        return self.parts.setdefault(name, _Part())
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Limits on text that waits for what comes before it."""
+
+    messages: int = 256
+    characters: int = 2**19
+
+
+class Channel:
+    """One conversation, as its followers in this process know it."""
+
+    def __init__(self, limits: Waiting | None = None) -> None:
+        self.told: Position | None = None
+        """Rows up to here have been told; None before the first look."""
+        self.seq = 0
+        self._limits = limits or Waiting()
+        self._pending: dict[UUID, _Pending] = {}
+        self._waiting: dict[UUID, list[Told]] = {}
+        self._waiting_characters = 0
+        self._looking = False
+        self._during: set[UUID] = set()
+        self._unsettled = False
+
+    # what is asked about it
+
+    def pending_ids(self) -> list[UUID]:
+        """The turns that are known to be open."""
+        return list(self._pending)
+
+    def fingerprint(self) -> str:
+        """Stands for which turns are open, and under which epochs."""
+        return fingerprint((turn_id, pending.epoch) for turn_id, pending in self._pending.items())
+
+    def confirmed(self) -> list[tuple[UUID, str, int]]:
+        """How much of each part (turn, part, length) of open turns was seen in the rows."""
+        return [
+            (turn_id, name, part.confirmed)
+            for turn_id, pending in self._pending.items()
+            for name, part in pending.parts.items()
+        ]
+
+    def has_holes(self) -> bool:
+        """Whether text is missing, or not confirmed: the rows have to be looked at again."""
+        return any(part.is_open() for pending in self._pending.values() for part in pending.parts.values())
+
+    def pending(self) -> list[PendingTurn]:
+        """The open turns with their text so far."""
+        return [
+            PendingTurn(
+                turn=pending.turn,
+                writer=pending.writer,
+                parts=[PartText(part=name, text=part.text.value()) for name, part in pending.parts.items()],
+            )
+            for pending in self._pending.values()
+        ]
+
+    # messages
+
+    def hear(self, told: Told) -> tuple[list[Frame], Need]:
+        """What a message adds, and whether the rows have to be looked at for it."""
+        match told.what:
+            case "delta":
+                return self._hear_delta(told)
+            case "changed":
+                known = self.told is not None and not self._looking and told.rev <= self.told[0]
+                return [], "nothing" if known else "now"
+            case _:
+                return [], "now"
+
+    def _hear_delta(self, told: Told) -> tuple[list[Frame], Need]:
+        turn_id = cast("UUID", told.turn_id)
+        pending = self._pending.get(turn_id)
+        if pending is None or told.epoch > pending.epoch:
+            # what of a turn's text an epoch begins with, only the rows can tell
+            self._wait(turn_id, told)
+            return [], "now"
+        if told.epoch < pending.epoch:
+            return [], "nothing"
+        part = pending.part(told.part)
+        if told.offset > part.text.length:
+            part.expected = max(part.expected, told.offset + len(told.text))
+            self._wait(turn_id, told)
+            return [], "soon"
+        frames = self._apply(turn_id, told.part, part, told.offset, told.text)
+        if turn_id in self._waiting:
+            frames += self._apply_waiting(turn_id, pending)
+        return frames, "soon" if part.is_open() else "nothing"
+
+    def _wait(self, turn_id: UUID, told: Told) -> None:
+        count = sum(len(waiting) for waiting in self._waiting.values())
+        if count >= self._limits.messages or self._waiting_characters + len(told.text) > self._limits.characters:
+            return  # it will be found in the rows
+        self._waiting.setdefault(turn_id, []).append(told)
+        self._waiting_characters += len(told.text)
+        if self._looking:
+            self._during.add(turn_id)
+
+    def _forget_waiting(self, turn_id: UUID) -> list[Told]:
+        waiting = self._waiting.pop(turn_id, [])
+        self._waiting_characters -= sum(len(told.text) for told in waiting)
+        return waiting
+
+    def _apply_waiting(self, turn_id: UUID, pending: _Pending) -> list[Frame]:
+        frames: list[Frame] = []
+        # after a look, a later epoch than it found is one that began since; what was heard before it is of none
+        may_begin = not self._looking or turn_id in self._during
+        for told in sorted(self._forget_waiting(turn_id), key=lambda told: (told.epoch, told.offset)):
+            part = pending.part(told.part)
+            if told.epoch > pending.epoch:
+                if may_begin:
+                    self._wait(turn_id, told)
+            elif told.epoch == pending.epoch and told.offset <= part.text.length:
+                frames += self._apply(turn_id, told.part, part, told.offset, told.text)
+            elif told.epoch == pending.epoch:
+                part.expected = max(part.expected, told.offset + len(told.text))
+                self._wait(turn_id, told)
+        return frames
+
+    def _apply(self, turn_id: UUID, name: str, part: _Part, offset: int, text: str) -> list[Frame]:
+        """Put text at an offset that is not beyond what is held. What is there already says nothing new."""
+        held = part.text.length
+        if offset < held:
+            there = part.text.value()[offset : offset + len(text)]
+            if text.startswith(there):
+                offset, text = offset + len(there), text[len(there) :]
+                if not text:
+                    return []
+            else:
+                same = _same_length(there, text)
+                offset, text = offset + same, text[same:]
+                if offset < part.confirmed:
+                    return []  # of a writer that had been fenced off
+                part.text.cut(offset)
+                part.expected = 0
+                # either is of such a writer: the rows will show which
+                part.unsure = max(part.unsure, offset + len(text))
+        elif not text:
+            return []
+        part.text.append(text)
+        return [_delta(turn_id, name, offset, text)]
+
+    # looks at the rows
+
+    def begin_look(self) -> None:
+        """The rows are being looked at: what is heard from now on may be newer than what is found."""
+        self._looking = True
+        self._during = set()
+
+    def end_look(self) -> None:
+        """The look is over, well or not."""
+        self._looking = False
+
+    def tell_rows(self, rows: Iterable[TurnRow]) -> list[Frame]:
+        """What rows that changed say, which come by (rev, seq)."""
+        frames: list[Frame] = []
+        for row in rows:
+            frames += self._row_frames(row)
+            self.told = (row.rev, row.seq or 0)
+        return frames
+
+    def _row_frames(self, row: TurnRow) -> list[Frame]:
+        turn_id = format_id(row.id)
+        said: list[ServerFrame] = []
+        is_new = (row.seq or 0) > self.seq
+        if is_new or (row.superseded_by is None and row.erased_at is None):
+            said.append(TurnCommittedFrame(type="turn.committed", rev=row.rev, turn=turn_view(row)))
+        if row.superseded_by is not None:
+            by = format_id(row.superseded_by)
+            said.append(TurnSupersededFrame(type="turn.superseded", rev=row.rev, turn_id=turn_id, superseded_by=by))
+        if row.erased_at is not None and not is_new:
+            said.append(TurnErasedFrame(type="turn.erased", rev=row.rev, turn_id=turn_id))
+        position = (row.rev, row.seq or 0)
+        # who has only the first of two goes on before both
+        return [write_frame(one, position if one is said[-1] else None) for one in said]
+
+    def tell_look(self, look: Look) -> list[Frame]:
+        """What else a look found. After it everything up to its rev is told."""
+        before = self._pending.keys() | set[UUID]()
+        frames: list[Frame] = []
+        for opened in look.opened:
+            frames += self._meet(opened)
+        frames += self._end_missing(look)
+        for turn_id in [one for one in self._waiting if one not in self._pending and one not in self._during]:
+            self._forget_waiting(turn_id)  # it had ended before it was heard of
+        if before != self._pending.keys():
+            frames.append(write_frame(self._presence()))
+        self.told, self.seq = (look.rev, LAST_SEQ), look.seq
+        return frames
+
+    def needs_look(self) -> Need:
+        """Whether the rows have to be looked at again after a look."""
+        if any(
+            turn_id not in self._pending or any(told.epoch > self._pending[turn_id].epoch for told in waiting)
+            for turn_id, waiting in self._waiting.items()
+        ):
+            return "now"
+        return "soon" if self.has_holes() else "nothing"
+
+    def doubt(self) -> None:
+        """Text may have been told that was not heard, and is no row yet."""
+        self._unsettled = bool(self._pending)
+
+    def settle(self) -> bool:
+        """Whether, besides what `needs_look` says, one more look is due when such text has become a row."""
+        unsettled, self._unsettled = self._unsettled, False
+        return unsettled
+
+    def _meet(self, opened: OpenRow) -> list[Frame]:
+        turn_id = opened.row.id
+        frames: list[Frame] = []
+        pending = self._pending.get(turn_id)
+        if pending is None:
+            pending = _Pending(turn_view(opened.row), opened.writer, opened.epoch)
+            self._pending[turn_id] = pending
+            frames.append(write_frame(TurnOpenedFrame(type="turn.opened", turn=pending.turn, writer=pending.writer)))
+            self._unsettled = True
+        begins_anew = opened.epoch != pending.epoch
+        pending.epoch = opened.epoch
+        for name in list(pending.parts.keys() | opened.texts.keys()):
+            part = pending.part(name)
+            frames += self._confirm(turn_id, name, part, opened.texts.get(name, ""))
+            if begins_anew:
+                if part.text.length > part.confirmed:
+                    part.text.cut(part.confirmed)
+                    frames.append(_delta(turn_id, name, part.confirmed, ""))
+                part.expected = part.unsure = 0
+            elif part.confirmed >= part.unsure:
+                part.unsure = 0
+        frames += self._apply_waiting(turn_id, pending)
+        for name, part in pending.parts.items():
+            if part.looked():
+                kept = [told for told in self._forget_waiting(turn_id) if told.part != name]
+                for told in kept:
+                    self._wait(turn_id, told)
+        return frames
+
+    def _confirm(self, turn_id: UUID, name: str, part: _Part, durable: str) -> list[Frame]:
+        """Take more durable text of a part. What is held beyond it is kept, unless it followed something else."""
+        start, part.confirmed = part.confirmed, part.confirmed + len(durable)
+        held = part.text.value()[start : part.confirmed]
+        if held == durable:
+            return []
+        same = _same_length(held, durable)
+        if same < len(held):
+            part.expected = max(part.expected, part.text.length)
+            part.text.cut(start + same)
+        part.text.append(durable[same:])
+        return [_delta(turn_id, name, start + same, durable[same:])]
+
+    def _end_missing(self, look: Look) -> list[Frame]:
+        frames: list[Frame] = []
+        still = {opened.row.id for opened in look.opened}
+        for turn_id in [one for one in self._pending if one not in still]:
+            row = look.ended.get(turn_id)
+            if row is not None and row.status == "pending":
+                continue
+            pending = self._pending.pop(turn_id)
+            self._forget_waiting(turn_id)
+            if row is None or row.status == "aborted":
+                length = pending.part(CONTENT).text.length if row is None else _content_length(row)
+                frames.append(
+                    write_frame(TurnAbortedFrame(type="turn.aborted", turn_id=format_id(turn_id), length=length))
+                )
+        return frames
+
+    def _presence(self) -> PresenceFrame:
+        writers = [
+            WriterPresence(turn_id=pending.turn.id, writer=pending.writer, actor=pending.turn.actor)
+            for pending in self._pending.values()
+        ]
+        return PresenceFrame(type="presence", writers=writers)
+
+    # snapshots
+
+    def last_snapshot(self, turns: Sequence[Turn]) -> Frame:
+        """The last frame of a snapshot: what comes after it is told from now on."""
+        rev = 0 if self.told is None else self.told[0]
+        frame = SnapshotFrame(
+            type="snapshot", seq=self.seq, rev=rev, turns=list(turns), pending=self.pending(), more=False
+        )
+        return write_frame(frame, (rev, LAST_SEQ))
+
+    def part_of_snapshot(self, turns: Sequence[Turn], *, position: Position | None) -> Frame:
+        """A frame of a snapshot that more follow."""
+        rev = 0 if self.told is None else self.told[0]
+        frame = SnapshotFrame(type="snapshot", seq=self.seq, rev=rev, turns=list(turns), pending=[], more=True)
+        return write_frame(frame, position)
+
+
+def fingerprint(opened: Iterable[tuple[UUID, int]]) -> str:
+    """Stands for open turns with their epochs."""
+    text = ",".join(sorted(f"{turn_id}:{epoch}" for turn_id, epoch in opened))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _delta(turn_id: UUID, part: str, offset: int, text: str) -> Frame:
+    frame = TurnDeltaFrame(type="turn.delta", turn_id=format_id(turn_id), part=part, offset=offset, delta=text)
+    return write_frame(frame)
+
+
+def _same_length(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginnings."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _content_length(row: TurnRow) -> int:
+    content: object = json.loads(row.content) if row.content is not None else ""
+    return len(content) if isinstance(content, str) else 0

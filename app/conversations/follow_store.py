@@ -1,0 +1,79 @@
+"""Queries for those who follow conversations. Each names the tenant."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.core.db import Transaction
+from app.core.ids import ConversationId, TenantId
+
+
+async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> tuple[int, int] | None:
+    """Where a conversation stands: its last seq, and its rev."""
+    row = await tx.fetchrow(
+        "select last_seq, rev from conversation_heads where tenant_id = $1 and conversation_id = $2",
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else (row["last_seq"], row["rev"])
+
+
+async def read_texts_after(
+    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, known: Sequence[tuple[UUID, str, int]]
+) -> dict[UUID, dict[str, str]]:
+    """The durable text of each part of open turns, after what is `known` (turn, part, length) of it."""
+    rows = await tx.fetch(
+        """
+        select c.turn_id, c.part, string_agg(c.text, '' order by c.start) as text
+        from turn_chunks c left join unnest($3::uuid[], $4::text[], $5::integer[]) k (turn_id, part, length)
+            on k.turn_id = c.turn_id and k.part = c.part
+        where c.tenant_id = $1 and c.turn_id = any($2::uuid[]) and c.start >= coalesce(k.length, 0)
+        group by c.turn_id, c.part
+        """,
+        tenant_id,
+        turn_ids,
+        [turn_id for turn_id, _, _ in known],
+        [part for _, part, _ in known],
+        [length for _, _, length in known],
+    )
+    found: dict[UUID, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a followed conversation stands: its rev, its open turns with their epochs, how much of them is durable."""
+
+    rev: int
+    opened: Sequence[tuple[UUID, int]]
+    durable: int
+
+
+async def list_standings(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]
+) -> dict[UUID, Standing]:
+    """Where conversations stand, of those that there are."""
+    rows = await tx.fetch(
+        """
+        select h.conversation_id, h.rev, o.turn_ids, o.epochs,
+               coalesce((
+                   select sum(c.length) from turn_chunks c
+                   where c.tenant_id = h.tenant_id and c.turn_id = any(o.turn_ids)
+               ), 0) as durable
+        from conversation_heads h cross join lateral (
+            select array_agg(s.turn_id) as turn_ids, array_agg(s.epoch) as epochs from turn_streams s
+            where s.tenant_id = h.tenant_id and s.conversation_id = h.conversation_id
+        ) o
+        where h.tenant_id = $1 and h.conversation_id = any($2::uuid[])
+        """,
+        tenant_id,
+        conversation_ids,
+    )
+    return {
+        row["conversation_id"]: Standing(
+            row["rev"], list(zip(row["turn_ids"] or (), row["epochs"] or (), strict=True)), int(row["durable"])
+        )
+        for row in rows
+    }

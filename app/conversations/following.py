@@ -1,0 +1,492 @@
+"""Follows conversations: what changes in them, and text as it is written, at every replica.
+
+Hides the bus, looks at the rows, snapshots and slow readers. What always holds: a subscriber gets a snapshot and then
+every change after it, in order, or `reread`; whoever does not read is dropped and slows nobody; what the bus loses is
+found in the rows.
+"""
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeAlias
+
+from app.conversations import follow_store, store, stream_store, turn_store
+from app.conversations.announcer import Told, read_message
+from app.conversations.channel import LAST_SEQ, Channel, Frame, Look, Need, OpenRow, Position, fingerprint, write_frame
+from app.conversations.frames import RereadFrame
+from app.conversations.schemas import Turn
+from app.conversations.views import turn_view
+from app.core.bus import Listener, Message
+from app.core.db import Database, Transaction
+from app.core.errors import AppError, Invalid, NotFound, Unavailable
+from app.core.ids import ConversationId, TenantId
+from app.core.telemetry import error_stack, error_type, get_logger
+from app.tenancy.schemas import Caller, Scope
+
+End: TypeAlias = Literal["reread", "deleted", "closing"]
+
+_PAGE: Final = 200
+_PAGE_BYTES: Final = 2**20
+_MOST_OPEN: Final = 1000
+_CHECK_BATCH: Final = 500
+_LONGEST_HOLE_S: Final = 2.0
+_RETRY_S: Final = 1.0
+_LONGEST_RETRY_S: Final = 10.0
+_SPREAD_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """Settings of following."""
+
+    debounce_s: float
+    check_s: float
+    snapshot_turns: int
+    queue_frames: int
+    queue_bytes: int
+    concurrent_looks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Where a subscriber goes on: after a rev, or after a seq, or (rev, seq); nothing: the newest turns."""
+
+    after_seq: int | None = None
+    after_rev: int | None = None
+    position: Position | None = None
+
+    def __post_init__(self) -> None:
+        if self.after_seq is not None and self.after_rev is not None:
+            raise Invalid("invalid_request", "Give after_seq or after_rev, not both.")
+
+
+class Hearing(Protocol):
+    """Who wants to hear what is told about conversations."""
+
+    def hear(self, told: Told) -> None:
+        """Take one message, at once."""
+        ...
+
+    def on_loss(self) -> None:
+        """Messages may have been missed."""
+        ...
+
+
+def listener(*hearers: Hearing) -> Listener:
+    """What the bus calls, for all who follow in this process."""
+
+    def on_message(message: Message) -> None:
+        try:
+            told = read_message(message)
+        except ValueError:
+            get_logger().warning("message.unreadable")
+            return
+        if told is not None:
+            for hearer in hearers:
+                hearer.hear(told)
+
+    def on_loss() -> None:
+        for hearer in hearers:
+            hearer.on_loss()
+
+    return Listener(on_message, on_loss)
+
+
+def require_follower(caller: Caller, conversation_id: ConversationId) -> None:
+    """Raise Forbidden unless the caller may follow this conversation: the one place that decides it."""
+    del conversation_id
+    caller.require(Scope.READ)
+
+
+class Subscription:
+    """What one subscriber is sent: `batch` until it gives nothing, then `ended` says why."""
+
+    def __init__(self, follower: "Follower", followed: "_Followed", since: Since) -> None:
+        self.ended: End | None = None
+        self._follower = follower
+        self._followed = followed
+        self._since = since
+        self._attached = False
+        self._snapshot: deque[Frame] = deque()
+        self._queue: deque[Frame] = deque()
+        self._queued_bytes = 0
+        self._dropped = False
+        self._arrived = asyncio.Event()
+        self._after_rev = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the snapshot has been given: from now on to wait for frames may be cut short."""
+        return self._attached and not self._snapshot
+
+    async def batch(self) -> list[Frame]:
+        """The next frames, when there are some; none when there will be none any more. Raises when rows are not had."""
+        while True:
+            if self._snapshot:
+                return [self._taken(self._snapshot.popleft())]
+            if self._dropped or self.ended in {"deleted", "closing"}:
+                return self._last_frames()
+            if not self._attached:
+                await self._read_page()
+            elif self._queue:
+                frames, self._queue, self._queued_bytes = list(self._queue), deque(), 0
+                for frame in frames:
+                    self._taken(frame)
+                return frames
+            else:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    def close(self) -> None:
+        """Follow no more. May be called again."""
+        self._follower.forget(self._followed, self)
+
+    def _taken(self, frame: Frame) -> Frame:
+        if frame.position is not None:
+            rev, seq = frame.position
+            # of a rev of which not all was read, all is read again
+            self._after_rev = rev if seq == LAST_SEQ else rev - 1
+        return frame
+
+    def _last_frames(self) -> list[Frame]:
+        if self.ended is not None:
+            return []
+        self.ended = "reread"
+        self.close()
+        return [write_frame(RereadFrame(type="reread", after_rev=self._after_rev))]
+
+    async def read_first(self) -> None:
+        """Read the first page, so that what is wrong is said before anything is sent."""
+        await self._read_page()
+
+    async def _read_page(self) -> None:
+        try:
+            await self._follower.look(self._followed, reader=self)
+        except AppError:
+            self.close()
+            raise
+
+    # called by the follower
+
+    async def read(self, tx: Transaction, channel: Channel) -> None:
+        """Read the next page of the snapshot, of the moment that `channel` has just been brought to."""
+        tenant_id, conversation_id = self._followed.tenant_id, self._followed.conversation_id
+        since, more = self._since, False
+        if since.after_seq is not None:
+            rows = await turn_store.walk(
+                tx, tenant_id, conversation_id, after=since.after_seq, through=channel.seq, limit=_PAGE
+            )
+            if more := len(rows) == _PAGE:
+                self._since = Since(after_seq=rows[-1].seq)
+        elif since.after_rev is not None or since.position is not None:
+            after = since.position or (since.after_rev or 0, LAST_SEQ)
+            rows = await stream_store.list_changed(tx, tenant_id, conversation_id, after=after, limit=_PAGE)
+            if more := len(rows) == _PAGE:
+                self._since = Since(position=(rows[-1].rev, rows[-1].seq or 0))
+        else:
+            rows = await store.list_turns(
+                tx, tenant_id, conversation_id, newest_first=True, after=None, before=None, actors=None,
+                limit=self._follower.options.snapshot_turns,
+            )  # fmt: skip
+            rows.reverse()
+        by_rev = since.after_seq is None and (since.after_rev is not None or since.position is not None)
+        positions = [(row.rev, row.seq or 0) if by_rev else None for row in rows]
+        parts = _parts([turn_view(row) for row in rows])
+        taken = 0
+        for part in parts if more else parts[:-1]:
+            taken += len(part)
+            self._snapshot.append(channel.part_of_snapshot(part, position=positions[taken - 1]))
+        if not more:
+            self._snapshot.append(channel.last_snapshot(parts[-1]))
+            self._attached = True
+
+    def push(self, frames: Sequence[Frame]) -> None:
+        """Queue frames, or drop the queue where they are too many."""
+        if not self._attached or self._dropped:
+            return
+        options = self._follower.options
+        self._queue.extend(frames)
+        self._queued_bytes += sum(frame.size for frame in frames)
+        too_many = len(self._queue) > options.queue_frames or self._queued_bytes > options.queue_bytes
+        if too_many and len(self._queue) > 1:
+            self._queue.clear()
+            self._dropped = True
+            self._follower.rereads += 1
+            self._follower.forget(self._followed, self)
+        self._arrived.set()
+
+    def end(self, why: End) -> None:
+        """Tell the subscriber that nothing more comes."""
+        self.ended = self.ended or why
+        self._arrived.set()
+
+
+def _parts(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Cut turns where a frame of them would grow too large; the last part may be empty, where there are none."""
+    parts: list[list[Turn]] = [[]]
+    size = 0
+    for turn in turns:
+        length = len(turn.model_dump_json())
+        if parts[-1] and size + length > _PAGE_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(turn)
+        size += length
+    return parts
+
+
+class _Followed:
+    """A followed conversation: its channel, its subscribers, and when its rows are looked at next."""
+
+    def __init__(self, tenant_id: TenantId, conversation_id: ConversationId) -> None:
+        self.tenant_id = tenant_id
+        self.conversation_id = conversation_id
+        self.channel = Channel()
+        self.subscribers: set[Subscription] = set()
+        self.lock = asyncio.Lock()
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.is_due_again: float | None = None
+        self.holes_in_row = 0
+        self.failures = 0
+
+    def push(self, frames: Sequence[Frame]) -> None:
+        if frames:
+            for subscriber in list(self.subscribers):
+                subscriber.push(frames)
+
+
+class Follower:
+    """The door for subscribers: one for each process."""
+
+    def __init__(self, database: Database, *, options: FollowOptions) -> None:
+        self.options = options
+        self.rereads = 0
+        """Subscribers that were dropped because they did not read, since the start."""
+        self._database = database
+        self._followed: dict[tuple[TenantId, ConversationId], _Followed] = {}
+        self._slots = asyncio.Semaphore(options.concurrent_looks)
+        self._closing = False
+        # looks belong to no request and to no transaction, whoever's message they are for
+        self._context = contextvars.Context()
+        self._log = get_logger()
+
+    @property
+    def subscribers(self) -> int:
+        """How many follow now."""
+        return sum(len(followed.subscribers) for followed in self._followed.values())
+
+    @property
+    def channels(self) -> int:
+        """How many conversations are followed now."""
+        return len(self._followed)
+
+    # subscribers
+
+    @asynccontextmanager
+    async def following(
+        self, caller: Caller, conversation_id: ConversationId, *, since: Since
+    ) -> AsyncGenerator[Subscription]:
+        """A subscription for as long as the block lasts."""
+        subscription = await self.subscribe(caller, conversation_id, since=since)
+        try:
+            yield subscription
+        finally:
+            subscription.close()
+
+    async def subscribe(self, caller: Caller, conversation_id: ConversationId, *, since: Since) -> Subscription:
+        """Follow a conversation; the beginning of the snapshot has been read when this returns.
+
+        Raises Forbidden, NotFound, Invalid, and Unavailable when the database does not answer or the process ends.
+        """
+        require_follower(caller, conversation_id)
+        if self._closing:
+            raise Unavailable("not_ready", "This server is being stopped; connect again.", retry_after_s=1)
+        key = (caller.tenant_id, conversation_id)
+        followed = self._followed.get(key)
+        if followed is None:
+            followed = self._followed[key] = _Followed(*key)
+        subscription = Subscription(self, followed, since)
+        followed.subscribers.add(subscription)
+        try:
+            await subscription.read_first()
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def forget(self, followed: _Followed, subscription: Subscription) -> None:
+        """Take a subscriber away, and with the last one the channel."""
+        followed.subscribers.discard(subscription)
+        if not followed.subscribers:
+            self._drop(followed)
+
+    def _drop(self, followed: _Followed) -> None:
+        key = (followed.tenant_id, followed.conversation_id)
+        if self._followed.get(key) is followed:
+            del self._followed[key]
+        if followed.timer is not None:
+            followed.timer.cancel()
+            followed.timer = None
+
+    # the bus
+
+    def hear(self, told: Told) -> None:
+        """Take a message: text goes on at once, of all else the rows are looked at."""
+        followed = self._followed.get((told.tenant_id, told.conversation_id))
+        if followed is None:
+            return
+        frames, need = followed.channel.hear(told)
+        followed.push(frames)
+        self._schedule(followed, need)
+
+    def on_loss(self) -> None:
+        """Look at the rows of everything that is followed, spread over a moment."""
+        spread_s = min(_SPREAD_S, len(self._followed) / 500)
+        for followed in list(self._followed.values()):
+            followed.channel.doubt()
+            self._look_in(followed, random.uniform(0, spread_s))  # noqa: S311 - only spreads load
+
+    # looks at the rows
+
+    def _schedule(self, followed: _Followed, need: Need) -> None:
+        match need:
+            case "nothing":
+                return
+            case "now":
+                self._look_in(followed, 0.0)
+            case "soon":
+                delay_s = self.options.debounce_s * 2 ** min(followed.holes_in_row, 10)
+                self._look_in(followed, min(delay_s, max(_LONGEST_HOLE_S, self.options.debounce_s)))
+
+    def _look_in(self, followed: _Followed, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_s
+        if followed.task is not None:
+            followed.is_due_again = at if followed.is_due_again is None else min(at, followed.is_due_again)
+        elif followed.timer is None or followed.timer.when() > at:
+            if followed.timer is not None:
+                followed.timer.cancel()
+            followed.timer = loop.call_at(at, self._begin_look, followed, context=self._context)
+
+    def _begin_look(self, followed: _Followed) -> None:
+        followed.timer = None
+        if followed.subscribers:
+            followed.task = asyncio.create_task(self._look_by_itself(followed))
+
+    async def _look_by_itself(self, followed: _Followed) -> None:
+        try:
+            await self.look(followed)
+            followed.failures = 0
+        except NotFound:
+            pass  # its subscribers know
+        except Exception as error:  # noqa: BLE001 - whatever it is, the followers are not left behind
+            followed.failures += 1
+            code = error.code if isinstance(error, AppError) else "internal_error"
+            places = {} if isinstance(error, AppError) else {"stack": error_stack(error)}
+            self._log.warning(
+                "following.look_failed", code=code, count=followed.failures, error_type=error_type(error), **places
+            )
+            delay_s = min(_LONGEST_RETRY_S, _RETRY_S * 2 ** min(followed.failures - 1, 10))
+            followed.is_due_again = asyncio.get_running_loop().time() + delay_s
+        finally:
+            followed.task = None
+            again, followed.is_due_again = followed.is_due_again, None
+            if again is not None and followed.subscribers:
+                self._look_in(followed, max(0.0, again - asyncio.get_running_loop().time()))
+
+    async def look(self, followed: _Followed, *, reader: Subscription | None = None) -> None:
+        """Bring a channel to what its rows say, and let `reader` read its snapshot of that very moment.
+
+        Raises NotFound when the conversation is gone; every subscriber has been told then.
+        """
+        channel = followed.channel
+        async with followed.lock, self._slots:
+            channel.begin_look()
+            try:
+                async with self._database.transaction(followed.tenant_id, read_only=True, one_moment=True) as tx:
+                    found = await self._find(tx, followed)
+                    if found is not None:
+                        followed.push(channel.tell_look(found))
+                        if reader is not None:
+                            await reader.read(tx, channel)
+            finally:
+                channel.end_look()
+        if found is None:
+            for subscriber in list(followed.subscribers):
+                subscriber.end("deleted")
+                self.forget(followed, subscriber)
+            raise NotFound("not_found", "There is no such conversation.")
+        need = channel.needs_look()
+        followed.holes_in_row = followed.holes_in_row + 1 if need == "soon" else 0
+        self._schedule(followed, need)
+        if channel.settle():
+            self._look_in(followed, 2 * self.options.debounce_s)
+
+    async def _find(self, tx: Transaction, followed: _Followed) -> Look | None:
+        """Look at the rows, and tell those that changed, a page at a time. None when there is no conversation."""
+        channel, tenant_id, conversation_id = followed.channel, followed.tenant_id, followed.conversation_id
+        head = await follow_store.find_head(tx, tenant_id, conversation_id)
+        if head is None:
+            return None
+        while channel.told is not None and channel.told < (head[1], 0):
+            rows = await stream_store.list_changed(tx, tenant_id, conversation_id, after=channel.told, limit=_PAGE)
+            followed.push(channel.tell_rows(rows))
+            if len(rows) < _PAGE:
+                break
+        opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MOST_OPEN)
+        turn_ids = [row.id for row, _ in opened]
+        known = channel.confirmed()
+        texts = await follow_store.read_texts_after(tx, tenant_id, turn_ids, known=known) if turn_ids else {}
+        missing = set(channel.pending_ids()).difference(turn_ids)
+        ended = await store.find_turns(tx, tenant_id, list(missing)) if missing else {}
+        return Look(
+            seq=head[0],
+            rev=head[1],
+            opened=[OpenRow(row, stream.writer, stream.epoch, texts.get(row.id, {})) for row, stream in opened],
+            ended=ended,
+        )
+
+    # what was lost without a sign
+
+    async def check_forever(self) -> None:
+        """Now and then compare what is followed with where the rows stand, until cancelled."""
+        while True:
+            await asyncio.sleep(self.options.check_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads load
+            with suppress(AppError):  # the next round asks again, and whoever follows has said it
+                await self.check()
+
+    async def check(self) -> None:
+        """Compare once: one query for up to 500 conversations of a tenant."""
+        by_tenant: dict[TenantId, list[_Followed]] = {}
+        for followed in self._followed.values():
+            by_tenant.setdefault(followed.tenant_id, []).append(followed)
+        for tenant_id, of_tenant in by_tenant.items():
+            for start in range(0, len(of_tenant), _CHECK_BATCH):
+                await self._check_some(tenant_id, of_tenant[start : start + _CHECK_BATCH])
+
+    async def _check_some(self, tenant_id: TenantId, some: Sequence[_Followed]) -> None:
+        ids = [followed.conversation_id for followed in some]
+        async with self._slots, self._database.transaction(tenant_id, read_only=True) as tx:
+            standings = await follow_store.list_standings(tx, tenant_id, ids)
+        for followed in some:
+            standing, channel = standings.get(followed.conversation_id), followed.channel
+            if channel.told is not None and (
+                standing is None
+                or standing.rev > channel.told[0]
+                or fingerprint(standing.opened) != channel.fingerprint()
+                or standing.durable != sum(length for _, _, length in channel.confirmed())
+            ):
+                self._look_in(followed, 0.0)
+
+    def close(self) -> None:
+        """End every subscription: the process is being stopped."""
+        self._closing = True
+        for followed in list(self._followed.values()):
+            for subscriber in list(followed.subscribers):
+                subscriber.end("closing")
+                self.forget(followed, subscriber)

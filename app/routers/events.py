@@ -1,0 +1,300 @@
+"""Server-sent events: one conversation as it grows, and a project's list of conversations."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Annotated, Final, cast
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from app.container import Container
+from app.conversations.channel import LAST_SEQ, Frame
+from app.conversations.following import Since, Subscription, require_follower
+from app.conversations.frames import (
+    ErrorFrame,
+    PresenceFrame,
+    RereadFrame,
+    SnapshotFrame,
+    TurnAbortedFrame,
+    TurnCommittedFrame,
+    TurnDeltaFrame,
+    TurnErasedFrame,
+    TurnOpenedFrame,
+    TurnSupersededFrame,
+)
+from app.conversations.watching import ConversationDeletedFrame, ConversationUpdatedFrame, RelistFrame, Watch
+from app.core.errors import AppError, FieldError, Invalid, NotFound
+from app.core.ids import ConversationId
+from app.core.telemetry import get_logger
+from app.routers.connections import Connections, log_closed, log_connected, recheck
+from app.routers.deps import ConversationPath, QueryText, Reader, Services, get_token
+from app.routers.live_frames import error_frame
+from app.routers.problems import problem_responses
+from app.tenancy.schemas import Caller
+
+EVENTS_MEDIA_TYPE: Final = "text/event-stream"
+_RETRY_MS: Final = 1000
+_COMMENT: Final = b": \n\n"
+
+TurnEvent = (
+    SnapshotFrame
+    | TurnOpenedFrame
+    | TurnDeltaFrame
+    | TurnCommittedFrame
+    | TurnAbortedFrame
+    | TurnSupersededFrame
+    | TurnErasedFrame
+    | PresenceFrame
+    | RereadFrame
+    | ErrorFrame
+)
+ListEvent = ConversationUpdatedFrame | ConversationDeletedFrame | RelistFrame | ErrorFrame
+
+
+def _responses(*models: type) -> dict[int | str, dict[str, object]]:
+    data = {"anyOf": [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]}
+    item = {
+        "type": "object",
+        "properties": {
+            "event": {"type": "string", "description": "The frame's `type`."},
+            "id": {"type": "string", "description": "Opaque; give the last one back as `Last-Event-ID`."},
+            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
+        },
+    }
+    content = {EVENTS_MEDIA_TYPE: {"schema": {"type": "string"}, "itemSchema": item}}
+    return {200: {"description": "Events, for as long as the connection lasts.", "content": content}}
+
+
+class EventStream(Response):
+    """Sends events as they come, until there are none any more or the client has gone."""
+
+    media_type = EVENTS_MEDIA_TYPE
+
+    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+        self._events = events
+        self.status_code = 200
+        self.background = None
+        # proxies hand each event on at once
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until one side ends it."""
+        del scope
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        sending = asyncio.create_task(self._send_all(send))
+        hearing = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, hearing):
+                task.cancel()
+            await asyncio.gather(sending, hearing, return_exceptions=True)
+            await self._events.aclose()
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            raise error
+
+    async def _send_all(self, send: Send) -> None:
+        async for data in self._events:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Who follows by events, and for how long."""
+
+    caller: Reader
+    token: Annotated[str | None, Depends(get_token)]
+    services: Services
+    request: Request
+
+    @property
+    def connections(self) -> Connections:
+        """The live connections of this process."""
+        return cast("Connections", self.request.app.state.connections)
+
+
+Follows = Annotated[Following, Depends()]
+LastEvent = Annotated[
+    str | None,
+    Header(alias="Last-Event-ID", max_length=128, description="The id of the last event; wins over the query."),
+]
+Place = Annotated[int | None, Query(ge=0, le=2**53)]
+
+router = APIRouter(prefix="/v1", tags=["live"])
+
+
+@router.get(
+    "/conversations/{conversation_id}/events",
+    status_code=200,
+    response_class=EventStream,
+    response_model=TurnEvent,
+    responses=_responses(*TurnEvent.__args__) | problem_responses(401, 403, 404, 422, 429, 503),
+)
+async def follow_conversation(
+    conversation_id: ConversationPath,
+    follows: Follows,
+    last_event_id: LastEvent = None,
+    after_rev: Annotated[Place, Query(description="Begin with what changed after this rev.")] = None,
+    after_seq: Annotated[Place, Query(description="Begin with the turns after this seq.")] = None,
+) -> Response:
+    """Follow a conversation: a snapshot, then every change, and text as it is written.
+
+    After `reread` the stream ends: connect again with `Last-Event-ID`. Read it with fetch, since keys go in headers.
+    """
+    since = _since(last_event_id) if last_event_id else Since(after_seq, after_rev)
+    services, caller = follows.services, follows.caller
+
+    async def open_source(stack: AsyncExitStack) -> Source:
+        subscription = await services.follower.subscribe(caller, conversation_id, since=since)
+        stack.callback(subscription.close)
+
+        async def batch() -> bytes | None:
+            frames = await subscription.batch()
+            return b"".join(_event(frame) for frame in frames) or None
+
+        return Source(batch, lambda: subscription.is_live, lambda: _farewell(subscription))
+
+    return await _stream(follows, open_source, conversation_id)
+
+
+@router.get(
+    "/events",
+    status_code=200,
+    response_class=EventStream,
+    response_model=ListEvent,
+    responses=_responses(*ListEvent.__args__) | problem_responses(401, 403, 422, 429, 503),
+)
+async def follow_conversations(
+    follows: Follows, last_event_id: LastEvent = None, project: QueryText | None = None
+) -> Response:
+    """Follow a project's list of conversations, or all of them: which were made or changed, and which are gone.
+
+    A conversation is told of at most once a second. With `Last-Event-ID` it goes on after that event, or says `reread`
+    where it cannot: read the list again then; the stream goes on.
+    """
+
+    async def open_source(stack: AsyncExitStack) -> Source:
+        watch: Watch = follows.services.watcher.watch(follows.caller, project=project, last=last_event_id)
+        stack.callback(watch.close)
+
+        async def batch() -> bytes | None:
+            events = await watch.batch()
+            return b"".join(_lines(event.type, event.text, event.id) for event in events) or None
+
+        return Source(batch, lambda: True, lambda: b"")
+
+    return await _stream(follows, open_source, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where events come from: the next ones (None: no more), whether waiting may be cut short, and a last word."""
+
+    batch: Callable[[], Awaitable[bytes | None]]
+    is_live: Callable[[], bool]
+    farewell: Callable[[], bytes]
+
+
+async def _stream(
+    follows: Following,
+    open_source: Callable[[AsyncExitStack], Awaitable[Source]],
+    conversation_id: ConversationId | None,
+) -> Response:
+    """Open what is followed, so that what is wrong is a problem, and answer with its events."""
+    async with AsyncExitStack() as opening:
+        opening.enter_context(follows.connections.entered("events"))
+        source = await open_source(opening)
+        stack = opening.pop_all()
+    log_connected("events", follows.caller, conversation_id)
+    return EventStream(_events(follows, source, stack, conversation_id))
+
+
+async def _events(
+    follows: Following, source: Source, stack: AsyncExitStack, conversation_id: ConversationId | None
+) -> AsyncGenerator[bytes]:
+    started, count = asyncio.get_running_loop().time(), 0
+    async with stack:
+        try:
+            yield b"retry: %d\n\n" % _RETRY_MS
+            async for data in _with_heartbeats(follows, source, conversation_id):
+                count += 1
+                follows.connections.sent("events", data.count(b"\ndata: "))
+                yield data
+        except AppError as error:
+            yield _error(error)
+        finally:
+            duration_ms = round((asyncio.get_running_loop().time() - started) * 1000, 1)
+            log_closed("events", follows.caller, conversation_id, count=count, duration_ms=duration_ms)
+
+
+async def _with_heartbeats(
+    follows: Following, source: Source, conversation_id: ConversationId | None
+) -> AsyncGenerator[bytes]:
+    settings, loop = follows.services.settings, asyncio.get_running_loop()
+    beat_at, recheck_at = loop.time() + settings.live_heartbeat_s, loop.time() + settings.live_recheck_s
+    while True:
+        data: bytes | None = b""
+        try:
+            async with asyncio.timeout_at(min(beat_at, recheck_at) if source.is_live() else None):
+                data = await source.batch()
+        except TimeoutError:
+            pass
+        if data is None:
+            if last := source.farewell():
+                yield last
+            return
+        now = loop.time()
+        if now >= recheck_at:
+            recheck_at = now + settings.live_recheck_s
+            await _require_still(follows.services, follows.token, conversation_id)
+        if data or now >= beat_at:
+            beat_at = now + settings.live_heartbeat_s
+            yield data or _COMMENT
+
+
+async def _require_still(services: Container, token: str | None, conversation_id: ConversationId | None) -> None:
+    caller: Caller | None = await recheck(services, token)
+    if caller is not None and conversation_id is not None:
+        require_follower(caller, conversation_id)
+
+
+def _farewell(subscription: Subscription) -> bytes:
+    if subscription.ended == "deleted":
+        return _error(NotFound("not_found", "This conversation has been deleted."))
+    return b""
+
+
+def _error(error: AppError) -> bytes:
+    get_logger().debug("live.refused", code=error.code)
+    return _lines("error", error_frame(error).model_dump_json(), None)
+
+
+def _event(frame: Frame) -> bytes:
+    event_id = None
+    if frame.position is not None:
+        rev, seq = frame.position
+        event_id = str(rev) if seq == LAST_SEQ else f"{rev}.{seq}"
+    return _lines(frame.type, frame.text, event_id)
+
+
+def _lines(kind: str, text: str, event_id: str | None) -> bytes:
+    # JSON has no line ends of its own
+    named = "" if event_id is None else f"id: {event_id}\n"
+    return f"event: {kind}\n{named}data: {text}\n\n".encode()
+
+
+def _since(last_event_id: str) -> Since:
+    rev, _, seq = last_event_id.partition(".")
+    if not (rev.isascii() and rev.isdecimal() and (seq == "" or (seq.isascii() and seq.isdecimal()))):
+        problem = FieldError("/Last-Event-ID", "not the id of an event of this stream", "header")
+        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+    position = (int(rev[:18]), int(seq[:18]) if seq else LAST_SEQ)
+    return Since(position=position)

@@ -1,0 +1,71 @@
+"""Frames of a WebSocket: from text to what was asked, and from an error to what is answered. Pure.
+
+What always holds: an error never repeats what the client sent, but for the frame's own `id`.
+"""
+
+from typing import Final, cast
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from app.conversations.frames import ClientFrame, ErrorFrame
+from app.core.errors import AppError, Invalid, Malformed
+from app.routers.body import parse_json
+from app.routers.problems import cut_fields, field_errors, property_names
+
+_ADAPTER: Final[TypeAdapter[ClientFrame]] = TypeAdapter(ClientFrame)
+_MAX_FIELDS: Final = 50
+_MAX_ID: Final = 128
+
+
+def frame_members() -> frozenset[str]:
+    """The names of all members that clients' frames have."""
+    return frozenset(property_names(cast("JsonValue", _ADAPTER.json_schema())))
+
+
+def parse_frame(text: str, *, max_depth: int) -> tuple[JsonValue, str | None]:
+    """Read a frame's JSON, and its `id` where it has a fit one. Raises Malformed and Invalid, as for a body."""
+    parsed = parse_json(text.encode(), max_depth=max_depth)
+    if not isinstance(parsed, dict):
+        raise Malformed("malformed_json", "A frame is a JSON object.")
+    frame_id = parsed.get("id")
+    return parsed, frame_id if isinstance(frame_id, str) and 0 < len(frame_id) <= _MAX_ID else None
+
+
+def read_frame(parsed: JsonValue) -> ClientFrame:
+    """What a frame asks. Raises Invalid, naming the members that are wrong."""
+    try:
+        return _ADAPTER.validate_python(parsed)
+    except ValidationError as error:
+        found: list[ErrorDetails] = error.errors(include_url=False)
+        placed = [cast("ErrorDetails", {**one, "loc": ("body", *one["loc"])}) for one in found]
+        fields = field_errors(placed, parsed)
+        raise Invalid(
+            "invalid_request", "The frame breaks a rule; `errors` says which and where.", fields=fields
+        ) from None
+
+
+def error_frame(
+    error: AppError,
+    *,
+    frame_id: str | None = None,
+    turn_id: str | None = None,
+    known: frozenset[str] = frozenset(),
+) -> ErrorFrame:
+    """Put an error into a frame; pointers stop before the first member that is not among the `known` ones."""
+    expected = error.extra.get("expected_offset")
+    more = {name: value for name, value in error.extra.items() if name not in ErrorFrame.model_fields}
+    return ErrorFrame(
+        type="error",
+        id=frame_id,
+        code=error.code,
+        detail=error.detail,
+        retryable=error.retryable,
+        turn_id=turn_id,
+        expected_offset=expected if isinstance(expected, int) else None,
+        errors=[
+            {"pointer": field.pointer, "in": field.place, "detail": field.detail}
+            for field in cut_fields(error.fields[:_MAX_FIELDS], known)
+        ],
+        **more,  # pyright: ignore[reportArgumentType]
+    )

@@ -1,0 +1,428 @@
+"""One WebSocket on a conversation: carries out what its client sends, in order, and sends what it follows.
+
+What always holds: frames are answered in the order they came, each with an `ack`, a `pong` or an `error`; who sends
+faster than it is served is not read for a while; who does not read is dropped by what it follows, then cut; nothing
+that a client sends is repeated to it or written to the log.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from fastapi import WebSocket
+from pydantic import BaseModel
+from starlette.websockets import WebSocketDisconnect
+
+from app.container import Container
+from app.conversations.following import Since, Subscription, require_follower
+from app.conversations.frames import (
+    AbortFrame,
+    Aborting,
+    AckFrame,
+    AppendFrame,
+    AuthFrame,
+    Chunk,
+    ChunkFrame,
+    ClientFrame,
+    CommitFrame,
+    Ending,
+    OpenedTurn,
+    OpenFrame,
+    Opening,
+    PingFrame,
+    PongFrame,
+    ResumeFrame,
+    Resuming,
+    SubscribeFrame,
+)
+from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
+from app.core.telemetry import error_stack, error_type, get_logger
+from app.routers.connections import Bucket, Connections, recheck
+from app.routers.live_frames import error_frame, parse_frame, read_frame
+from app.tenancy.schemas import Caller, Scope
+
+GONE, NOT_TEXT, FAILED, RESTARTING, TRY_LATER = 1006, 1003, 1011, 1012, 1013
+MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
+_MOST_WAITING: Final = 1000
+_LAST_WORDS_S: Final = 1.0
+_CODE_OF_KIND: Final[dict[str, int]] = {
+    Unauthenticated.kind: NO_KEY,
+    Forbidden.kind: FORBIDDEN,
+    NotFound.kind: NO_CONVERSATION,
+    RateLimited.kind: TOO_MANY,
+    Unavailable.kind: TRY_LATER,
+    Malformed.kind: MALFORMED,
+    Invalid.kind: MALFORMED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Why a connection ends: the close code, and a word. `by_client`: there is nobody left to tell."""
+
+    code: int
+    reason: str
+    by_client: bool = False
+
+
+def closing_of(error: AppError) -> Closing:
+    """The close code for an error that ends a connection; the one table of this transport."""
+    return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
+
+
+def require_writer(caller: Caller, conversation_id: ConversationId) -> None:
+    """Raise Forbidden unless the caller may write to this conversation: the one place that decides it."""
+    del conversation_id
+    caller.require(Scope.WRITE)
+
+
+def require_either(caller: Caller, conversation_id: ConversationId) -> None:
+    """Raise Forbidden unless the caller may follow this conversation or write to it."""
+    try:
+        require_follower(caller, conversation_id)
+    except Forbidden:
+        require_writer(caller, conversation_id)
+
+
+class LiveSocket:
+    """A connection, from the first frame after its authentication to its end."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        container: Container,
+        connections: Connections,
+        *,
+        conversation_id: ConversationId,
+        caller: Caller,
+        token: str | None,
+        known: frozenset[str],
+    ) -> None:
+        self.frames_received = 0
+        self._websocket = websocket
+        self._container = container
+        self._streams = container.conversations.streams
+        self._connections = connections
+        self._settings = container.settings
+        self._conversation_id = conversation_id
+        self._caller = caller
+        self._token = token
+        self._known = known
+        self._epochs: dict[TurnId, int] = {}
+        self._waiting: deque[str] = deque()
+        self._durable: dict[tuple[TurnId, str], int] = {}
+        self._to_send = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
+        self._subscription: Subscription | None = None
+        self._pumping: asyncio.Task[None] | None = None
+        self._bad_in_row = 0
+        self._renewed_at = 0.0
+
+    async def run(self) -> Closing:
+        """Serve until one side ends it; says how it ended. The close frame is left to the caller."""
+        tasks = [asyncio.create_task(self._guarded(work())) for work in (self._read, self._send, self._recheck)]
+        try:
+            closing = await self._over
+        finally:
+            self._streams.leave(self)
+            self._unsubscribe()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not closing.by_client:
+            with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+                await asyncio.wait_for(self._flush(), _LAST_WORDS_S)
+        return closing
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """Let whatever ends a task end the connection."""
+        try:
+            await work
+        except (WebSocketDisconnect, OSError):
+            self._end(Closing(GONE, "gone", by_client=True))
+        except AppError as error:
+            self._say(error_frame(error, known=self._known))
+            self._end(closing_of(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peer is told that it was not its fault
+            _log_failure(error)
+            self._end(Closing(FAILED, "internal_error"))
+
+    def _end(self, closing: Closing) -> None:
+        if not self._over.done():
+            self._over.set_result(closing)
+
+    # what is sent
+
+    def _say(self, frame: BaseModel) -> None:
+        """Queue an answer. Whoever makes many waits for room first."""
+        self._waiting.append(frame.model_dump_json(exclude_unset=isinstance(frame, AckFrame)))
+        if len(self._waiting) >= _MOST_WAITING:
+            self._has_room.clear()
+        self._to_send.set()
+
+    async def _send(self) -> None:
+        while True:
+            await self._to_send.wait()
+            self._to_send.clear()
+            await self._flush()
+
+    async def _flush(self) -> None:
+        while self._waiting or self._durable:
+            if self._waiting:
+                text = self._waiting.popleft()
+            else:
+                (turn_id, part), offset = next(iter(self._durable.items()))
+                del self._durable[turn_id, part]
+                ack = AckFrame(type="ack", turn_id=format_id(turn_id), part=part, durable_offset=offset)
+                text = ack.model_dump_json(exclude_unset=True)
+            if len(self._waiting) < _MOST_WAITING:
+                self._has_room.set()
+            await self._websocket.send_text(text)
+            self._connections.sent("websocket")
+
+    def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
+        """More of a turn that this connection writes is durable: of several such acks the last is enough."""
+        self._durable[turn_id, part] = offset
+        self._to_send.set()
+
+    def lost(self, turn_id: TurnId, error: AppError) -> None:
+        """Somebody else writes the turn now, or it has ended."""
+        self._epochs.pop(turn_id, None)
+        self._say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+
+    # what is received
+
+    async def _read(self) -> None:
+        bucket = Bucket(self._settings.live_frames_per_s)
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                self._end(Closing(int(message.get("code") or GONE), "gone", by_client=True))
+                return
+            text = message.get("text")
+            if not isinstance(text, str):
+                self._end(Closing(NOT_TEXT, "frames are JSON in text messages"))
+                return
+            self.frames_received += 1
+            self._connections.received()
+            await bucket.take()
+            await self._answer(text)
+            await self._has_room.wait()
+
+    async def _answer(self, text: str) -> None:
+        """Carry a frame out, or say why not."""
+        frame_id: str | None = None
+        turn_id: str | None = None
+        self._renew()
+        try:
+            parsed, frame_id = parse_frame(text, max_depth=self._settings.max_json_depth)
+            frame = read_frame(parsed)
+            if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
+                turn_id = format_id(frame.turn_id)
+            self._bad_in_row = 0
+            answer = await self._carry_out(frame)
+        except AppError as error:
+            self._say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
+                self._count_bad()
+            return
+        except Exception as error:  # noqa: BLE001 - one frame that breaks is no reason to drop the connection
+            _log_failure(error)
+            broken = AppError("internal_error", "This is our fault; the log has the request id.")
+            self._say(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
+            return
+        if answer is not None:
+            self._say(answer)
+
+    def _count_bad(self) -> None:
+        self._bad_in_row += 1
+        if self._bad_in_row >= self._settings.live_bad_frames:
+            self._end(Closing(MALFORMED, "too many frames that cannot be read"))
+
+    def _renew(self) -> None:
+        now = asyncio.get_running_loop().time()
+        # often enough for any lease, and no work for each of many frames
+        if self._epochs and now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
+            self._renewed_at = now
+            self._streams.renew(list(self._epochs))
+
+    async def _carry_out(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
+        match frame:
+            case ChunkFrame():
+                return await self._chunk(frame)
+            case PingFrame():
+                return PongFrame(type="pong", id=frame.id)
+            case AuthFrame():
+                return await self._authenticate(frame)
+            case SubscribeFrame():
+                return await self._subscribe(frame)
+            case OpenFrame() | ResumeFrame():
+                return await self._begin(frame)
+            case CommitFrame() | AbortFrame():
+                return await self._finish(frame)
+            case AppendFrame():
+                return await self._append(frame)
+            case _:
+                assert_never(frame)
+
+    def _writer(self) -> Caller:
+        require_writer(self._caller, self._conversation_id)
+        return self._caller
+
+    async def _chunk(self, frame: ChunkFrame) -> AckFrame:
+        turn_id = TurnId(frame.turn_id)
+        taken = await self._streams.chunk(
+            self._writer(),
+            self._conversation_id,
+            turn_id=turn_id,
+            chunk=Chunk.model_construct(offset=frame.offset, delta=frame.delta, part=frame.part),
+            epoch=self._epochs.get(turn_id),
+            wait=False,
+        )
+        return AckFrame(
+            type="ack",
+            id=frame.id,
+            turn_id=taken.turn_id,
+            part=taken.part,
+            offset=taken.offset,
+            durable_offset=taken.durable_offset,
+        )
+
+    async def _begin(self, frame: OpenFrame | ResumeFrame) -> AckFrame:
+        opened: OpenedTurn
+        if isinstance(frame, OpenFrame):
+            opening = Opening(turn=frame.turn, writer=frame.writer)
+            opened, _, _ = await self._streams.open(
+                self._writer(), self._conversation_id, opening=opening, listener=self
+            )
+            turn_id = TurnId(parse_id(opened.turn.id))
+        else:
+            turn_id = TurnId(frame.turn_id)
+            opened = await self._streams.resume(
+                self._writer(),
+                self._conversation_id,
+                turn_id=turn_id,
+                resuming=Resuming(writer=frame.writer),
+                listener=self,
+            )
+        self._epochs[turn_id] = opened.epoch
+        return AckFrame(
+            type="ack",
+            id=frame.id,
+            turn_id=opened.turn.id,
+            durable_offset=opened.durable_offset,
+            epoch=opened.epoch,
+            parts=opened.parts,
+        )
+
+    async def _finish(self, frame: CommitFrame | AbortFrame) -> AckFrame:
+        turn_id = TurnId(frame.turn_id)
+        epoch = self._epochs.get(turn_id)
+        if isinstance(frame, CommitFrame):
+            ending = Ending.model_construct(**{name: getattr(frame, name) for name in Ending.model_fields})
+            turn = await self._streams.commit(
+                self._writer(), self._conversation_id, turn_id=turn_id, ending=ending, epoch=epoch
+            )
+        else:
+            turn = await self._streams.abort(
+                self._writer(),
+                self._conversation_id,
+                turn_id=turn_id,
+                aborting=Aborting(reason=frame.reason),
+                epoch=epoch,
+            )
+        self._epochs.pop(turn_id, None)
+        for known in [key for key in self._durable if key[0] == turn_id]:
+            del self._durable[known]  # the turn itself says it all
+        return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
+
+    async def _append(self, frame: AppendFrame) -> AckFrame:
+        repeat = None
+        if frame.idempotency_key is not None:
+            body = frame.model_dump(mode="json", include={"turns", "expected_seq"}, exclude_unset=True)
+            written = json.dumps(body, sort_keys=True).encode()
+            repeat = self._container.tenancy.repeatable(
+                frame.idempotency_key, b"append", self._conversation_id.bytes, written
+            )
+        result, _, _ = await self._container.conversations.append(
+            self._writer(), self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, repeat=repeat
+        )
+        return AckFrame(
+            type="ack",
+            id=frame.id,
+            turns=result.turns,
+            seq=result.seq,
+            rev=result.rev,
+            head_hash=result.head_hash,
+        )
+
+    # who it is
+
+    async def _authenticate(self, frame: AuthFrame) -> AckFrame:
+        """Go on under another key of the same tenant, before the first one's time is over."""
+        caller = await self._container.tenancy.authenticate(frame.token)
+        if caller.tenant_id != self._caller.tenant_id:
+            raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
+        require_either(caller, self._conversation_id)
+        self._caller, self._token = caller, frame.token
+        return AckFrame(type="ack", id=frame.id)
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.live_recheck_s)
+            token = self._token
+            caller = await recheck(self._container, token)
+            if caller is not None and token == self._token:
+                require_either(caller, self._conversation_id)
+                self._caller = caller
+
+    # what it follows
+
+    async def _subscribe(self, frame: SubscribeFrame) -> None:
+        """Follow from here on; a connection follows once, so what it followed before ends."""
+        self._unsubscribe()
+        self._subscription = await self._container.follower.subscribe(
+            self._caller, self._conversation_id, since=Since(frame.after_seq, frame.after_rev)
+        )
+        self._say(AckFrame(type="ack", id=frame.id))
+        self._pumping = asyncio.create_task(self._guarded(self._pump(self._subscription)))
+
+    def _unsubscribe(self) -> None:
+        if self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping = None
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
+
+    async def _pump(self, subscription: Subscription) -> None:
+        await self._flush()
+        try:
+            while frames := await subscription.batch():
+                for frame in frames:
+                    await self._websocket.send_text(frame.text)
+                self._connections.sent("websocket", len(frames))
+        except AppError as error:
+            if isinstance(error, NotFound):
+                raise
+            self._say(error_frame(error))
+        finally:
+            subscription.close()
+        match subscription.ended:
+            case "deleted":
+                raise NotFound("not_found", "This conversation has been deleted.")
+            case "closing":
+                self._end(Closing(RESTARTING, "the server is being stopped"))
+            case _:
+                pass
+
+
+def _log_failure(error: BaseException) -> None:
+    get_logger().error("live.failed", code="internal_error", error_type=error_type(error), stack=error_stack(error))

@@ -1,0 +1,195 @@
+"""Server-sent events: a conversation as it grows, a project's list, going on after what was seen."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.api import Client, Service, open_service, problem
+from tests.support.live import Reader, events_on, serving, socket_on
+from tests.support.postgres import TestDatabase
+
+QUICK = {
+    "stream_debounce_ms": 50, "live_recheck_s": 0.3, "live_heartbeat_s": 0.3, "live_check_s": 0.5,
+    "live_max_connections": 8, "embedder": "none", "live_queue_frames": 20,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+async def live(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Service, int]]:
+    async with open_service(database, Path(tmp_path_factory.mktemp("events")), **QUICK) as opened:
+        async with serving(opened.app, opened.settings) as port:
+            yield opened, port
+
+
+@pytest.fixture
+async def user(live: tuple[Service, int]) -> AsyncIterator[Client]:
+    async with await live[0].new_tenant() as opened:
+        yield opened
+
+
+@pytest.fixture
+def port(live: tuple[Service, int]) -> int:
+    return live[1]
+
+
+async def test_a_conversation_is_followed_by_events_and_gone_on_with(
+    user: Client, live: tuple[Service, int], port: int, service: Service
+) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/events"
+    await user.append(conversation, "one")
+    reader = Reader()
+    async with events_on(port, path, user.key) as events:
+        service.contract.check(events.response)
+        assert events.response.headers["content-type"].startswith("text/event-stream")
+        assert events.response.headers["cache-control"] == "no-store"
+        reader.apply(await events.until("snapshot"))
+        first = events.last_id
+        await user.append(conversation, "two", "three")
+        reader.apply(await events.until("turn.committed"))
+        second = events.last_id
+        assert (first, second) == ("1", "2.2")
+    await user.append(conversation, "four")
+    async with socket_on(port, conversation, user.key) as writer:
+        turn_id = await writer.open_turn()
+        await writer.ask("chunk", turn_id=turn_id, offset=0, delta="five")
+        async with events_on(port, f"{path}?after_rev=0", user.key, last=second) as events:
+            snapshot = await events.until("snapshot")
+            assert [turn["content"] for turn in snapshot["turns"]] == ["three", "four"], "the header wins"
+            assert [one["turn"]["id"] for one in snapshot["pending"]] == [turn_id]
+            reader.apply(snapshot)
+            if not snapshot["pending"][0]["parts"]:
+                reader.apply(await events.until("turn.delta"))
+            assert reader.texts == {turn_id: "five"}, "what nobody here had heard comes from the rows"
+            await writer.ask("commit", turn_id=turn_id)
+            reader.apply(await events.until("turn.committed"))
+    assert reader.said == ["one", "two", "three", "four", "five"]
+
+
+async def test_a_quiet_stream_has_signs_of_life_and_ends_with_the_key_or_the_conversation(
+    user: Client, port: int
+) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/events"
+    made = (await user.post("/v1/admin/keys", json={"name": "r"})).json()
+    async with events_on(port, path, made["key"]) as events, events_on(port, path, user.key) as other:
+        await events.until("snapshot")
+        await other.until("snapshot")
+        await asyncio.sleep(0.8)
+        await user.delete(f"/v1/admin/keys/{made['id']}")
+        assert (await events.until("error"))["code"] == "key_revoked"
+        assert await events.next() is None
+        assert events.comments >= 2
+        await user.delete(f"/v1/conversations/{conversation}")
+        assert (await other.until("error"))["code"] == "not_found"
+        assert await other.next() is None
+
+
+async def test_what_is_wrong_is_a_problem_before_the_stream_begins(user: Client, other: Client) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/events"
+    problem(await other.get(path), 404, "not_found")
+    problem(await user.get(path, headers={"Authorization": ""}), 401, "unauthenticated")
+    problem(await user.get(path, headers={"Last-Event-ID": "yesterday"}), 422, "invalid_request", "/Last-Event-ID")
+    problem(await user.get(path, params={"after_seq": 1, "after_rev": 1}), 422, "invalid_request")
+    problem(await user.get(path, params={"after_seq": -1}), 422, "invalid_request", "/after_seq")
+    writer = (await user.post("/v1/admin/keys", json={"name": "w", "scopes": ["write"]})).json()["key"]
+    problem(await user.get(path, headers={"Authorization": f"Bearer {writer}"}), 403, "forbidden")
+    problem(await user.get("/v1/events", headers={"Authorization": f"Bearer {writer}"}), 403, "forbidden")
+
+
+async def test_too_many_live_connections_are_refused(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/events"
+    opened = [events_on(port, path, user.key) for _ in range(8)]
+    for one in opened:
+        await one.__aenter__()
+    problem(await user.get(path), 429, "rate_limited")
+    async with socket_on(port, conversation, user.key) as one_more:
+        assert (await one_more.closed())[0] == 4429
+    for one in opened:
+        await one.__aexit__(None, None, None)
+    for _ in range(50):
+        async with socket_on(port, conversation, user.key) as one_more:
+            await one_more.send("ping")
+            try:
+                await one_more.next()
+            except Exception:  # noqa: BLE001 - closed, since the others are still being noticed
+                await asyncio.sleep(0.1)
+            else:
+                return
+    raise AssertionError("places were not given back")
+
+
+async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/events"
+    filler = "some words " * 20_000
+    read, write = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+    write.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {user.key}\r\n\r\n".encode())
+    await read.readuntil(b"event: snapshot")
+    write.transport.pause_reading()  # type: ignore[attr-defined]
+    for n in range(80):
+        await user.append(conversation, f"{n} {filler}")
+    write.transport.resume_reading()  # type: ignore[attr-defined]
+    whole = await asyncio.wait_for(read.readuntil(b"0\r\n\r\n"), 20)
+    write.close()
+    said = [line for line in whole.decode(errors="ignore").splitlines() if line.startswith(("id: ", "event: ", "data: {\"type\":\"reread"))]
+    assert said[-2] == "event: reread"
+    after = json.loads(said[-1].removeprefix("data: "))["after_rev"]
+    last = [line.removeprefix("id: ") for line in said if line.startswith("id: ")][-1]
+    assert last.split(".")[0] in {str(after), str(after + 1)}
+    async with events_on(port, path, user.key, last=last) as events:
+        snapshot = await events.until("snapshot")
+        seqs = [turn["seq"] for turn in snapshot["turns"]]
+        while snapshot["more"]:
+            snapshot = await events.until("snapshot")
+            seqs += [turn["seq"] for turn in snapshot["turns"]]
+    assert seqs == list(range(int(last.partition(".")[2] or last) + 1, 81))
+
+
+async def test_a_projects_list_is_followed(user: Client, port: int, service: Service) -> None:
+    kept = await user.conversation(project="p")
+    elsewhere = await user.conversation(project="q")
+    async with events_on(port, "/v1/events?project=p", user.key) as events, events_on(
+        port, "/v1/events", user.key
+    ) as everything:
+        service.contract.check(events.response)
+        for n in range(5):
+            await user.append(kept, f"t{n}")
+            await user.append(elsewhere, f"t{n}")
+        updated = await events.until("conversation.updated")
+        assert updated["conversation"]["id"] == kept
+        while updated["conversation"]["last_seq"] < 5:
+            updated = await events.until("conversation.updated")
+            assert updated["conversation"]["id"] == kept
+        last = events.last_id
+        await user.delete(f"/v1/conversations/{kept}")
+        assert (await events.until("conversation.deleted"))["id"] == kept
+        while (await everything.until("conversation.updated"))["conversation"]["id"] != elsewhere:
+            pass
+    async with events_on(port, "/v1/events?project=p", user.key, last=last) as events:
+        assert (await events.until("conversation.deleted"))["id"] == kept
+    async with events_on(port, "/v1/events?project=p", user.key, last="other.3") as events:
+        assert (await events.next()) == {"type": "reread"}
+
+
+async def test_a_client_that_goes_away_leaves_nothing_behind(user: Client, live: tuple[Service, int], port: int) -> None:
+    conversation = await user.conversation()
+    async with events_on(port, f"/v1/conversations/{conversation}/events", user.key) as events:
+        await events.until("snapshot")
+    follower = live[0].container.follower
+    for _ in range(100):
+        if follower.channels == 0:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{follower.subscribers} still there")
+
+
+async def test_metrics_count_live_connections(user: Client, port: int) -> None:
+    text = (await user.get("/metrics")).text
+    for name in ("connections", "frames_sent_total", "subscribers", "channels", "watchers", "rereads"):
+        assert f"turnkeep_live_{name}" in text

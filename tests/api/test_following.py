@@ -1,0 +1,280 @@
+"""Followers in two processes over one bus: what it loses, doubles and delays, the rows put right."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from app.conversations.following import Since, Subscription
+from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
+from app.core.errors import Conflict, NotFound
+from app.core.ids import ConversationId, TurnId, parse_id
+from app.formats.schemas import Role
+from app.tenancy.schemas import Caller
+from tests.support.api import Client, Service, open_service
+from tests.support.live import Hub, Reader
+from tests.support.postgres import TestDatabase
+
+QUICK = {"stream_debounce_ms": 40, "live_check_s": 600, "embedder": "none"}
+Pair = tuple[Service, Service, Hub]
+
+
+@pytest.fixture(scope="module")
+async def pair(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
+    """Two processes' worth of services on one database, joined by a bus of the test."""
+    async with (
+        open_service(database, Path(tmp_path_factory.mktemp("one")), **QUICK) as one,
+        open_service(database, Path(tmp_path_factory.mktemp("two")), **QUICK) as two,
+    ):
+        hub = Hub(seed=7)
+        hub.join(one.container)
+        hub.join(two.container)
+        yield one, two, hub
+
+
+@pytest.fixture
+async def user(pair: Pair) -> AsyncIterator[Client]:
+    pair[2].lossy, pair[2].drops = False, lambda _: False
+    async with await pair[0].new_tenant() as opened:
+        yield opened
+
+
+async def caller_of(service: Service, user: Client) -> Caller:
+    return await service.container.tenancy.authenticate(user.key)
+
+
+class Followed:
+    """A subscriber that applies what it is sent, in the background."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.reader, self.subscription = Reader(), subscription
+        self.frames: list[dict] = []
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while frames := await self.subscription.batch():
+            for frame in frames:
+                self.frames.append(json.loads(frame.text))
+                self.reader.apply(self.frames[-1])
+
+    async def until_said(self, *said: object) -> None:
+        for _ in range(400):
+            if self._task.done():
+                self._task.result()
+            if self.reader.said == list(said):
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(self.reader.said)
+
+    async def until_text(self, text: str) -> None:
+        for _ in range(400):
+            if self._task.done():
+                self._task.result()
+            if list(self.reader.texts.values()) == [text]:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(self.reader.texts)
+
+    def close(self) -> None:
+        self._task.cancel()
+        self.subscription.close()
+
+
+async def follow(service: Service, user: Client, conversation: str, since: Since | None = None) -> Followed:
+    caller = await caller_of(service, user)
+    conversation_id = ConversationId(parse_id(conversation))
+    return Followed(await service.container.follower.subscribe(caller, conversation_id, since=since or Since()))
+
+
+class Writer:
+    """Writes a turn in one process."""
+
+    def __init__(self, service: Service, caller: Caller, conversation: str) -> None:
+        self.streams, self.caller = service.container.conversations.streams, caller
+        self.conversation = ConversationId(parse_id(conversation))
+        self.text = ""
+
+    async def open(self) -> "Writer":
+        opening = Opening(turn=OpenTurn(role=Role.ASSISTANT), writer="w")
+        opened, _, _ = await self.streams.open(self.caller, self.conversation, opening=opening)
+        self.turn_id = TurnId(parse_id(opened.turn.id))
+        return self
+
+    async def write(self, text: str, *, wait: bool = False) -> None:
+        chunk = Chunk(offset=len(self.text), delta=text)
+        await self.streams.chunk(
+            self.caller, self.conversation, turn_id=self.turn_id, chunk=chunk, epoch=None, wait=wait
+        )
+        self.text += text
+
+    async def commit(self) -> None:
+        ending = Ending(length=len(self.text))
+        await self.streams.commit(self.caller, self.conversation, turn_id=self.turn_id, ending=ending)
+
+
+async def test_over_a_bus_that_loses_doubles_and_delays_all_readers_end_with_the_committed_text(
+    pair: Pair, user: Client
+) -> None:
+    one, two, hub = pair
+    conversation = await user.conversation()
+    hub.lossy = True
+    caller = await caller_of(one, user)
+    followed = [await follow(service, user, conversation) for service in (one, two)]
+    texts: list[str] = []
+    for round_ in range(4):
+        writer = await Writer(one, caller, conversation).open()
+        for n in range(40):
+            await writer.write(f"{round_}.{n} wörter😀 ")
+            await asyncio.sleep(0.005)
+            if n % 13 == 0:
+                followed.append(await follow(two, user, conversation))
+        await asyncio.sleep(0.3)
+        await writer.commit()
+        texts.append(writer.text)
+    hub.lossy = False
+    await user.append(conversation, "the end")
+    for one_ in followed:
+        await one_.until_said(*texts, "the end")
+        assert one_.reader.texts == {}
+        one_.close()
+
+
+async def test_a_lost_piece_is_found_in_the_rows_a_debounce_later(pair: Pair, user: Client) -> None:
+    one, two, hub = pair
+    conversation = await user.conversation()
+    writer = await Writer(one, await caller_of(one, user), conversation).open()
+    reader = await follow(two, user, conversation)
+    await writer.write("one ")
+    await reader.until_text("one ")
+    hub.drops = lambda message: message.get("x") == "two "
+    await writer.write("two ")
+    await writer.write("three ")
+    await reader.until_text("one two three ")
+    reader.close()
+
+
+async def test_what_was_lost_without_a_sign_is_found_by_the_check(pair: Pair, user: Client) -> None:
+    one, two, hub = pair
+    conversation = await user.conversation()
+    reader = await follow(two, user, conversation)
+    hub.drops = lambda _: True
+    await user.append(conversation, "unheard")
+    writer = await Writer(one, await caller_of(one, user), conversation).open()
+    await asyncio.sleep(0.1)
+    assert reader.reader.said == []
+    await two.container.follower.check()
+    await reader.until_said("unheard")
+    await writer.write("lost too", wait=True)
+    await two.container.follower.check()
+    await reader.until_text("lost too")
+    await writer.streams.abort(
+        writer.caller, writer.conversation, turn_id=writer.turn_id, aborting=Aborting(), epoch=None
+    )
+    await two.container.follower.check()
+    for _ in range(200):
+        if reader.reader.aborted:
+            break
+        await asyncio.sleep(0.02)
+    assert list(reader.reader.aborted.values()) == [8]
+    reader.close()
+
+
+async def test_after_a_loss_that_is_told_everything_followed_is_looked_at(pair: Pair, user: Client) -> None:
+    one, two, hub = pair
+    conversation = await user.conversation()
+    writer = await Writer(one, await caller_of(one, user), conversation).open()
+    reader = await follow(two, user, conversation)
+    hub.drops = lambda _: True
+    await writer.write("not flushed yet")
+    two.container.follower.on_loss()
+    await reader.until_text("not flushed yet")
+    reader.close()
+
+
+async def test_a_writer_that_resumes_elsewhere_takes_back_what_was_not_durable(pair: Pair, user: Client) -> None:
+    one, two, _ = pair
+    conversation = await user.conversation()
+    caller = await caller_of(one, user)
+    writer = await Writer(one, caller, conversation).open()
+    reader = await follow(two, user, conversation)
+    await writer.write("durable", wait=True)
+    # the process that holds it dies: what it told is never written
+    held = one.container.conversations.streams._held.pop(writer.turn_id)  # noqa: SLF001
+    one.container.conversations._announcer.delta(  # noqa: SLF001
+        caller.tenant_id, writer.conversation, turn_id=writer.turn_id, epoch=held.epoch, part="content", offset=7,
+        text=", and lost",
+    )  # fmt: skip
+    await reader.until_text("durable, and lost")
+    moved = Writer(two, caller, conversation)
+    moved.turn_id, moved.text = writer.turn_id, writer.text
+    resumed = await moved.streams.resume(
+        caller, moved.conversation, turn_id=moved.turn_id, resuming=Resuming(writer="w")
+    )
+    assert (resumed.durable_offset, resumed.epoch) == (7, 2)
+    await moved.write(" and on")
+    await reader.until_text("durable and on")
+    await moved.commit()
+    await reader.until_said("durable and on")
+    with pytest.raises(Conflict):
+        await writer.write("late", wait=True)
+    reader.close()
+
+
+async def test_a_database_that_is_away_for_a_moment_is_caught_up_with(pair: Pair, user: Client) -> None:
+    one, two, _ = pair
+    conversation = await user.conversation()
+    reader = await follow(two, user, conversation)
+    connection = await asyncpg.connect(one.database.superuser)
+    await user.append(conversation, "before")
+    await connection.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'turnkeep_app' and pid <> pg_backend_pid()"
+    )
+    await connection.close()
+    for _ in range(20):
+        response = await user.post(
+            f"/v1/conversations/{conversation}/turns", json={"turns": [{"role": "user", "content": "after"}]}
+        )
+        if response.status_code == 201:
+            break
+        await asyncio.sleep(0.1)
+    two.container.follower.on_loss()
+    await reader.until_said("before", "after")
+    reader.close()
+
+
+async def test_followers_of_a_conversation_that_is_deleted_are_told_and_forgotten(pair: Pair, user: Client) -> None:
+    _, two, _ = pair
+    conversation = await user.conversation()
+    reader = await follow(two, user, conversation)
+    await user.delete(f"/v1/conversations/{conversation}")
+    for _ in range(200):
+        if reader.subscription.ended == "deleted":
+            break
+        await asyncio.sleep(0.02)
+    assert reader.subscription.ended == "deleted"
+    assert two.container.follower.channels == 0
+    with pytest.raises(NotFound):
+        await follow(two, user, conversation)
+    assert two.container.follower.channels == 0
+
+
+async def test_many_followers_share_one_channel_and_frames_are_written_once(pair: Pair, user: Client) -> None:
+    one, _, _ = pair
+    conversation = await user.conversation()
+    caller = await caller_of(one, user)
+    conversation_id = ConversationId(parse_id(conversation))
+    subscriptions = [
+        await one.container.follower.subscribe(caller, conversation_id, since=Since()) for _ in range(20)
+    ]
+    assert one.container.follower.channels == 1
+    for subscription in subscriptions:
+        await subscription.batch()
+    await user.append(conversation, "to all")
+    batches = [await asyncio.wait_for(subscription.batch(), 5) for subscription in subscriptions]
+    assert len({id(batch[0]) for batch in batches}) == 1
+    for subscription in subscriptions:
+        subscription.close()
+    assert one.container.follower.channels == 0

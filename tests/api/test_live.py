@@ -1,0 +1,379 @@
+"""The WebSocket of a conversation, on a real socket: publish, follow, and everything a client may do wrong."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.frames import Frame, Opcode
+
+from tests.support.api import Client, Service, open_service
+from tests.support.live import Reader, Socket, serving, socket_on
+from tests.support.postgres import TestDatabase
+
+QUICK = {
+    "stream_debounce_ms": 50, "live_recheck_s": 0.3, "live_auth_timeout_s": 0.5, "live_heartbeat_s": 0.4,
+    "live_check_s": 0.5, "live_bad_frames": 3, "live_queue_frames": 100, "live_queue_bytes": 200_000,
+    "live_stall_s": 4.0, "embedder": "none",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+async def live(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Service, int]]:
+    """An app on a socket, quick in everything that tests would wait for."""
+    async with open_service(database, Path(tmp_path_factory.mktemp("live")), **QUICK) as opened:
+        async with serving(opened.app, opened.settings) as port:
+            yield opened, port
+
+
+@pytest.fixture
+async def user(live: tuple[Service, int]) -> AsyncIterator[Client]:
+    async with await live[0].new_tenant() as opened:
+        yield opened
+
+
+@pytest.fixture
+def port(live: tuple[Service, int]) -> int:
+    return live[1]
+
+
+async def test_a_turn_is_written_seen_as_it_grows_and_committed(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    await user.append(conversation, "hello")
+    async with socket_on(port, conversation, user.key) as writer, socket_on(port, conversation, user.key) as reader:
+        assert (await reader.ask("subscribe"))["type"] == "ack"
+        snapshot = await reader.next()
+        assert (snapshot["type"], snapshot["rev"], snapshot["seq"], snapshot["more"]) == ("snapshot", 1, 1, False)
+        assert [turn["content"] for turn in snapshot["turns"]] == ["hello"]
+        turn_id = await writer.open_turn(model="m")
+        assert (await reader.next())["turn"]["id"] == turn_id
+        presence = await reader.next()
+        assert presence == {
+            "type": "presence", "writers": [{"turn_id": turn_id, "writer": "w", "actor": "bot"}],
+        }  # fmt: skip
+        for offset, text in ((0, "Hi "), (3, "there 😀")):
+            ack = await writer.ask("chunk", turn_id=turn_id, offset=offset, delta=text)
+            assert (ack["offset"], ack["turn_id"]) == (offset + len(text), turn_id)
+            delta = await reader.next()
+            assert delta == {
+                "type": "turn.delta", "turn_id": turn_id, "part": "content", "offset": offset, "delta": text,
+            }  # fmt: skip
+        durable = await writer.until(lambda frame: frame["type"] == "ack" and frame.get("durable_offset") == 10)
+        assert "id" not in durable
+        done = await writer.ask("commit", turn_id=turn_id, length=10, usage={"completion_tokens": 3})
+        assert (done["turn"]["content"], done["turn"]["seq"], done["turn"]["model"]) == ("Hi there 😀", 2, "m")
+        committed = await reader.next()
+        assert (committed["type"], committed["rev"], committed["turn"]) == ("turn.committed", 2, done["turn"])
+        assert await reader.next() == {"type": "presence", "writers": []}
+        assert (await writer.ask("commit", turn_id=turn_id, length=10))["turn"] == done["turn"], "again the same"
+
+
+async def test_late_and_returning_subscribers_have_every_character_once(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    readers: list[tuple[Socket, Reader]] = []
+    text = "".join(f"{n} wörter 😀 " for n in range(60))
+    async with socket_on(port, conversation, user.key) as writer:
+        turn_id = await writer.open_turn()
+        opened: list[Any] = []
+        for start in range(0, len(text), 9):
+            await writer.ask("chunk", turn_id=turn_id, offset=start, delta=text[start : start + 9])
+            if start % 90 == 0:
+                connection = socket_on(port, conversation, user.key)
+                opened.append(connection)
+                one = await connection.__aenter__()
+                await one.send("subscribe")
+                readers.append((one, Reader()))
+        assert (await writer.ask("commit", turn_id=turn_id, length=len(text)))["turn"]["content"] == text
+        for one, reader in readers:
+            while not reader.live:
+                before = dict(reader.texts)
+                reader.apply(await one.next())
+            assert text.startswith(before.get(turn_id, ""))
+            assert reader.said == [text]
+        for connection in opened:
+            await connection.__aexit__(None, None, None)
+
+
+async def test_a_subscriber_goes_on_after_a_rev_a_seq_or_shows_the_newest(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    made = (await user.append(conversation, *(f"t{n}" for n in range(60))))["turns"]
+    await user.post(f"/v1/conversations/{conversation}/turns/{made[3]['id']}/revisions", json={"content": "new"})
+    async with socket_on(port, conversation, user.key) as one:
+        await one.ask("subscribe")
+        snapshot = await one.until("snapshot")
+        assert [turn["position"] for turn in snapshot["turns"]] == list(range(11, 61))
+        await one.ask("subscribe", after_rev=1)
+        snapshot = await one.until("snapshot")
+        assert [(turn["seq"], turn["superseded_by"] is None) for turn in snapshot["turns"]] == [(4, False), (61, True)]
+        await one.ask("subscribe", after_seq=59)
+        snapshot = await one.until("snapshot")
+        assert [turn["seq"] for turn in snapshot["turns"]] == [60, 61]
+        refused = await one.ask("subscribe", after_seq=59, after_rev=1)
+        assert (refused["type"], refused["code"]) == ("error", "invalid_request")
+
+
+async def test_a_long_snapshot_comes_in_frames_and_misses_nothing(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    await user.append(conversation, *(f"t{n}" for n in range(450)))
+    async with socket_on(port, conversation, user.key) as one:
+        await one.ask("subscribe", after_rev=0)
+        frames = [await one.until("snapshot")]
+        while frames[-1]["more"]:
+            frames.append(await one.until("snapshot"))
+        seqs = [turn["seq"] for frame in frames for turn in frame["turns"]]
+        assert seqs == list(range(1, 451))
+        assert max(len(frame["turns"]) for frame in frames) <= 200
+
+
+async def test_what_happens_to_turns_is_told(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}"
+    reader = Reader()
+    async with socket_on(port, conversation, user.key) as one:
+        await one.ask("subscribe")
+        answer = await one.ask("append", turns=[{"role": "user", "content": c} for c in "abc"], idempotency_key="k")
+        again = await one.ask("append", turns=[{"role": "user", "content": c} for c in "abc"], idempotency_key="k")
+        assert answer["turns"] == again["turns"]
+        ids = [turn["id"] for turn in answer["turns"]]
+        await user.post(f"{path}/turns/{ids[1]}/revisions", json={"content": "B", "truncate_after": True})
+        await user.delete(f"{path}/turns/{ids[0]}")
+        turn_id = await one.open_turn()
+        if not any(frame["type"] == "turn.opened" for frame in one.received):
+            await one.until("turn.opened")
+        await one.ask("chunk", turn_id=turn_id, offset=0, delta="half")
+        assert (await one.ask("abort", turn_id=turn_id, reason="enough"))["turn"]["status"] == "aborted"
+        for frame in one.received:
+            reader.apply(frame)
+        while turn_id not in reader.aborted:
+            reader.apply(await one.next())
+        assert reader.said == [None, "B"]
+        assert reader.aborted == {turn_id: 4}
+        history = await user.history(conversation)
+        assert [turn["id"] for turn in history] == [reader.live[at]["id"] for at in sorted(reader.live)]
+        await user.delete(path)
+        assert await one.closed() == (4404, "not_found")
+        assert one.received[-1]["code"] == "not_found"
+
+
+async def test_wrong_frames_are_answered_and_nobody_else_notices(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as other:
+        await other.ask("subscribe")
+        turn_id = await one.open_turn()
+        unknown = await one.ask("chunk", turn_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", offset=0, delta="SECRET")
+        assert (unknown["type"], unknown["code"]) == ("error", "not_found")
+        assert (await one.ask("chunk", turn_id=turn_id, offset=0, delta="abc"))["offset"] == 3
+        assert (await one.ask("chunk", turn_id=turn_id, offset=1, delta="bcd"))["offset"] == 4, "overlapping"
+        gap = await one.ask("chunk", turn_id=turn_id, offset=9, delta="SECRET")
+        assert (gap["code"], gap["expected_offset"], gap["turn_id"]) == ("stream_gap", 4, turn_id)
+        wrong = await one.ask("commit", turn_id=turn_id, length=99)
+        assert wrong["code"] == "length_mismatch"
+        await one.ask("commit", turn_id=turn_id, length=4)
+        late = await one.ask("chunk", turn_id=turn_id, offset=4, delta="SECRET")
+        assert late["code"] == "turn_committed"
+        bad = await one.ask("open", turn={"role": "robot", "SECRET": 1})
+        assert bad["code"] == "invalid_request"
+        assert "/turn/role" in [error["pointer"] for error in bad["errors"]]
+        unreadable = await one.ask("chunk", turn_id=turn_id, offset=-1, delta=7)
+        assert {error["pointer"] for error in unreadable["errors"]} == {"/offset", "/delta"}
+        assert "SECRET" not in json.dumps(one.received)
+        assert (await one.ask("ping"))["type"] == "pong"
+        assert {frame["type"] for frame in other.received} <= {
+            "ack", "snapshot", "turn.opened", "turn.delta", "turn.committed", "presence",
+        }  # fmt: skip
+        assert (await other.ask("ping"))["type"] == "pong"
+
+
+async def test_a_writer_that_another_one_took_over_from_is_told(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as two:
+        turn_id = await one.open_turn()
+        await one.ask("chunk", turn_id=turn_id, offset=0, delta="abc")
+        await one.until(lambda frame: frame.get("durable_offset") == 3)
+        other = await two.ask("resume", turn_id=turn_id, writer="another")
+        assert other["code"] == "writer_mismatch"
+        resumed = await two.ask("resume", turn_id=turn_id, writer="w")
+        assert (resumed["durable_offset"], resumed["epoch"]) == (3, 2)
+        assert (await one.until("error"))["code"] == "stream_fenced"
+        assert (await two.ask("chunk", turn_id=turn_id, offset=3, delta="def"))["offset"] == 6
+        assert (await two.ask("commit", turn_id=turn_id))["turn"]["content"] == "abcdef"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "7", '{"type":"ping","type":"ping"}', '{"type":"nothing"}', "{}", "[" * 100, '{"type":"ping","id":"\\u0000"}'],
+)
+async def test_what_is_no_frame_is_refused_and_too_many_end_the_connection(user: Client, port: int, text: str) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one:
+        for _ in range(3):
+            await one.connection.send(text)
+        code, _ = await one.closed()
+        assert code == 4400
+        assert [frame["type"] for frame in one.received] == ["error"] * 3
+
+
+async def test_binary_large_and_broken_messages_end_the_connection_with_a_code(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one:
+        await one.connection.send(b"\x00\x01")
+        assert (await one.closed())[0] == 1003
+    async with socket_on(port, conversation, user.key) as one:
+        await one.send("ping", id="x" * 2_000_000)
+        assert (await one.closed())[0] == 1009
+    async with socket_on(port, conversation, user.key) as one:
+        one.connection.transport.write(Frame(Opcode.TEXT, b"\xff\xfe").serialize(mask=True))
+        assert (await one.closed())[0] == 1007
+    async with socket_on(port, conversation, user.key) as one:
+        piece = Frame(Opcode.CONT, b"1," * 2048, fin=False).serialize(mask=True)
+        one.connection.transport.write(Frame(Opcode.TEXT, b"[", fin=False).serialize(mask=True) + piece * 300)
+        assert (await one.closed())[0] == 1009, "JSON that never ends"
+    async with socket_on(port, conversation, user.key) as one:
+        piece = Frame(Opcode.CONT, b"", fin=False).serialize(mask=True)
+        one.connection.transport.write(Frame(Opcode.TEXT, b"[", fin=False).serialize(mask=True) + piece * 5000)
+        assert (await one.closed())[0] == 1009, "nor in empty pieces"
+
+
+async def test_who_connects_says_who_it_is_by_header_subprotocol_or_first_frame(
+    live: tuple[Service, int], user: Client, port: int
+) -> None:
+    conversation = await user.conversation()
+    protocols = ["turnkeep.v1", f"bearer.{user.key}"]
+    async with socket_on(port, conversation, None, subprotocols=protocols) as one:
+        assert one.connection.subprotocol == "turnkeep.v1"
+        assert (await one.ask("ping"))["type"] == "pong"
+    async with socket_on(port, conversation, None, headers={"X-API-Key": user.key}) as one:
+        assert (await one.ask("ping"))["type"] == "pong"
+    async with socket_on(port, conversation, None) as one:
+        assert (await one.ask("auth", token=user.key))["type"] == "ack"
+        assert (await one.ask("ping"))["type"] == "pong"
+    async with socket_on(port, conversation, None) as one:
+        assert (await one.ask("auth", token="tk_wrong"))["code"] == "unauthenticated"
+        assert (await one.closed())[0] == 4401
+    async with socket_on(port, conversation, None) as one:
+        await one.send("ping")
+        assert (await one.closed())[0] == 4400
+    async with socket_on(port, conversation, None) as one:
+        assert (await one.closed())[0] == 4408
+    for name in ("token", "key"):
+        async with socket_on(port, conversation, user.key, query=f"?{name}={user.key}") as one:
+            code, reason = await one.closed()
+            assert code == 4401
+            assert "URL" in (reason or "")
+
+
+async def test_no_such_conversation_another_tenants_and_a_key_that_may_not(
+    live: tuple[Service, int], user: Client, port: int
+) -> None:
+    service, _ = live
+    conversation = await user.conversation()
+    async with await service.new_tenant() as stranger:
+        for key, path, expected in (
+            (stranger.key, conversation, 4404),
+            (user.key, "01ARZ3NDEKTSV4RRFFQ69G5FAV", 4404),
+            (user.key, "nonsense", 4404),
+            ("tk_nonsense", conversation, 4401),
+        ):
+            async with socket_on(port, path, key) as one:
+                assert (await one.closed())[0] == expected
+    reader = (await user.post("/v1/admin/keys", json={"name": "r", "scopes": ["read"]})).json()["key"]
+    writer = (await user.post("/v1/admin/keys", json={"name": "w", "scopes": ["write"]})).json()["key"]
+    admin = (await user.post("/v1/admin/keys", json={"name": "a", "scopes": ["admin"]})).json()["key"]
+    async with socket_on(port, conversation, reader) as one:
+        assert (await one.ask("subscribe"))["type"] == "ack"
+        assert (await one.ask("open", turn={"role": "assistant"}))["code"] == "forbidden"
+    async with socket_on(port, conversation, writer) as one:
+        assert (await one.ask("subscribe"))["code"] == "forbidden"
+        assert await one.open_turn()
+    async with socket_on(port, conversation, admin) as one:
+        assert (await one.closed())[0] == 4403
+
+
+async def test_a_key_revoked_while_connected_ends_the_connection_and_another_can_take_its_place(
+    user: Client, port: int
+) -> None:
+    conversation = await user.conversation()
+    made = (await user.post("/v1/admin/keys", json={"name": "r"})).json()
+    async with socket_on(port, conversation, made["key"]) as one, socket_on(port, conversation, made["key"]) as two:
+        await one.ask("subscribe")
+        assert (await two.ask("auth", token=user.key))["type"] == "ack"
+        await user.delete(f"/v1/admin/keys/{made['id']}")
+        assert await one.closed() == (4401, "key_revoked")
+        assert (await two.ask("ping"))["type"] == "pong"
+
+
+async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key, max_queue=1) as deaf, socket_on(port, conversation, user.key) as one:
+        await deaf.send("subscribe")
+        await one.ask("subscribe")
+        await asyncio.sleep(0.2)
+        deaf.connection.transport.pause_reading()
+        filler = "some words " * 40_000
+        for n in range(60):
+            turns = [{"role": "user", "content": f"{n} {filler}"}]
+            answer = await asyncio.wait_for(one.ask("append", turns=turns), 5)
+            assert answer["type"] == "ack"
+            if "turnkeep_live_rereads 0.0" not in (await user.get("/metrics")).text:
+                break
+        else:
+            raise AssertionError("never dropped")
+        deaf.connection.transport.resume_reading()
+        reread = await deaf.until("reread")
+        await deaf.send("subscribe", after_rev=reread["after_rev"])
+        seqs = {turn["seq"] for f in deaf.received if f["type"] == "snapshot" for turn in f["turns"]}
+        seqs |= {f["turn"]["seq"] for f in deaf.received if f["type"] == "turn.committed"}
+        while len(seqs) < n + 1:
+            frame = await deaf.next()
+            if frame["type"] == "snapshot":
+                seqs |= {turn["seq"] for turn in frame["turns"]}
+            elif frame["type"] == "turn.committed":
+                seqs.add(frame["turn"]["seq"])
+        assert seqs == set(range(1, n + 2)), "subscribed again, it has everything"
+
+
+async def test_who_reads_nothing_at_all_is_cut(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    await user.append(conversation, *({"role": "user", "content": "some words " * 90_000} for _ in range(7)))
+    async with socket_on(port, conversation, user.key, max_queue=1, ping_interval=None) as deaf:
+        deaf.connection.transport.pause_reading()
+        await deaf.send("subscribe", after_rev=0)
+        service_connections = "turnkeep_live_connections"
+        for _ in range(100):
+            lines = (await user.get("/metrics")).text.splitlines()
+            if f'{service_connections}{{kind="websocket"}} 0.0' in lines:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError("still connected")
+
+
+async def test_open_turns_are_limited_and_their_connection_lives_on(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one:
+        codes: list[str] = []
+        for _ in range(70):
+            answer = await one.ask("open", turn={"role": "assistant"})
+            codes.append(answer.get("code", "ack"))
+        assert codes[:64] == ["ack"] * 64
+        assert set(codes[64:]) == {"too_many_open_turns"}
+        assert (await one.ask("ping"))["type"] == "pong"
+
+
+async def test_many_frames_at_once_are_answered_in_order(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one:
+        turn_id = await one.open_turn()
+        for n in range(1500):
+            await one.send("chunk", id=str(n), turn_id=turn_id, offset=2 * n, delta="ab")
+        answers = []
+        while len(answers) < 1500:
+            frame = await one.next()
+            if "id" in frame:
+                assert frame["type"] == "ack", frame
+                answers.append(frame["id"])
+        assert answers == [str(n) for n in range(1500)]
+        assert (await one.ask("commit", turn_id=turn_id, length=3000))["turn"]["content"] == "ab" * 1500
+
+

@@ -1,0 +1,324 @@
+"""One channel by itself: what a subscriber puts together from its frames is what the writer wrote."""
+
+import json
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from app.conversations.announcer import Told
+from app.conversations.channel import Channel, Frame, Look, OpenRow, Waiting
+from app.conversations.store import TurnRow
+from app.core.ids import ConversationId, TenantId, TurnId, format_id
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TENANT, CONVERSATION = TenantId(UUID(int=1)), ConversationId(UUID(int=2))
+TURN = TurnId(UUID(int=3))
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "400"))
+
+
+def row(turn_id: UUID = TURN, **more: Any) -> TurnRow:
+    values: dict[str, Any] = dict.fromkeys(TurnRow.__dataclass_fields__)
+    values |= {
+        "id": turn_id, "conversation_id": CONVERSATION, "rev": 0, "kind": "agent_message", "actor": "bot",
+        "role": "assistant", "content_tokens": 0, "status": "pending", "occurred_at": NOW, "created_at": NOW,
+        "index_state": "none",
+    }  # fmt: skip
+    return TurnRow(**(values | more))
+
+
+def committed(turn_id: UUID, seq: int, rev: int, text: str = "x", **more: Any) -> TurnRow:
+    given = {"status": "committed", "seq": seq, "position": seq, "rev": rev, "content": json.dumps(text)}
+    return row(turn_id, **(given | more))
+
+
+def delta(offset: int, text: str, *, epoch: int = 1, part: str = "content", turn: TurnId = TURN) -> Told:
+    return Told("delta", TENANT, CONVERSATION, 0, turn, epoch, part, offset, text)
+
+
+def told(what: Any, *, turn: TurnId | None = TURN, rev: int = 0) -> Told:
+    return Told(what, TENANT, CONVERSATION, rev, turn)
+
+
+def look(channel: Channel, *opened: tuple[UUID, int, str], seq: int = 0, rev: int = 0, rows: Any = (),
+         ended: Any = None) -> list[Frame]:  # fmt: skip
+    """What a look does: the rows, and open turns with their durable text."""
+    channel.begin_look()
+    frames = channel.tell_rows(rows) if channel.told is not None else []
+    known = {(turn_id, part): length for turn_id, part, length in channel.confirmed()}
+    open_rows = [
+        OpenRow(
+            row(turn_id), "w", epoch, {"content": rest} if (rest := text[known.get((turn_id, "content"), 0) :]) else {}
+        )
+        for turn_id, epoch, text in opened
+    ]
+    frames += channel.tell_look(Look(seq, rev, open_rows, ended or {}))
+    channel.end_look()
+    return frames
+
+
+class Reader:
+    """A subscriber that applies frames as the guide says: by position, by offset."""
+
+    def __init__(self, snapshot: Frame | None = None) -> None:
+        self.live: dict[int, tuple[str, Any]] = {}
+        self.texts: dict[str, str] = {}
+        self.seen: list[str] = []
+        if snapshot is not None:
+            body = json.loads(snapshot.text)
+            for turn in body["turns"]:
+                self.commit(turn)
+            for one in body["pending"]:
+                self.texts[one["turn"]["id"]] = next((p["text"] for p in one["parts"]), "")
+
+    def commit(self, turn: dict[str, Any]) -> None:
+        self.texts.pop(turn["id"], None)
+        self.live[turn["position"]] = (turn["id"], turn["content"])
+
+    def apply(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            body = json.loads(frame.text)
+            self.seen.append(body["type"])
+            match body["type"]:
+                case "turn.opened":
+                    self.texts[body["turn"]["id"]] = ""
+                case "turn.delta":
+                    held = self.texts[body["turn_id"]]
+                    assert body["offset"] <= len(held), "a subscriber is never given text behind a hole"
+                    self.texts[body["turn_id"]] = held[: body["offset"]] + body["delta"]
+                case "turn.committed":
+                    self.commit(body["turn"])
+                case "turn.aborted":
+                    self.texts.pop(body["turn_id"])
+                case "turn.superseded":
+                    self.live = {at: one for at, one in self.live.items() if one[0] != body["turn_id"]}
+                case "turn.erased":
+                    self.live = {at: (one[0], None if one[0] == body["turn_id"] else one[1])
+                                 for at, one in self.live.items()}  # fmt: skip
+
+
+def started(limits: Waiting | None = None) -> tuple[Channel, Reader]:
+    channel, reader = Channel(limits), Reader()
+    look(channel)
+    reader.apply(look(channel, (TURN, 1, "")))
+    return channel, reader
+
+
+def test_text_that_follows_is_told_at_once_and_a_repeat_is_not() -> None:
+    channel, reader = started()
+    for message in (delta(0, "ab"), delta(2, "cd"), delta(0, "ab"), delta(1, "bc"), delta(2, "cdef")):
+        frames, need = channel.hear(message)
+        reader.apply(frames)
+        assert need == "nothing"
+    assert reader.texts[format_id(TURN)] == "abcdef"
+    assert reader.seen.count("turn.delta") == 3
+
+
+def test_text_behind_a_hole_waits_until_the_hole_is_filled_from_the_rows() -> None:
+    channel, reader = started()
+    frames, need = channel.hear(delta(3, "def"))
+    assert (frames, need) == ([], "soon")
+    assert channel.has_holes()
+    reader.apply(look(channel, (TURN, 1, "abc")))
+    assert reader.texts[format_id(TURN)] == "abcdef"
+    assert channel.needs_look() == "nothing"
+
+
+def test_a_hole_is_known_even_when_what_waits_is_too_much_to_keep() -> None:
+    channel, reader = started(Waiting(messages=1))
+    for offset in (3, 6, 9):
+        channel.hear(delta(offset, "abc"))
+    reader.apply(look(channel, (TURN, 1, "abc")))
+    assert reader.texts[format_id(TURN)] == "abcabc"
+    assert channel.needs_look() == "soon"
+    reader.apply(look(channel, (TURN, 1, "abc" * 4)))
+    assert reader.texts[format_id(TURN)] == "abc" * 4
+    assert channel.needs_look() == "nothing"
+
+
+def test_a_higher_epoch_begins_with_what_is_durable_and_a_lower_one_is_not_heard() -> None:
+    channel, reader = started()
+    reader.apply(channel.hear(delta(0, "durable, and lost"))[0])
+    frames, need = channel.hear(delta(12, "told again", epoch=2))
+    assert (frames, need) == ([], "now")
+    reader.apply(look(channel, (TURN, 2, "durable, and")))
+    assert reader.texts[format_id(TURN)] == "durable, andtold again"
+    assert channel.hear(delta(17, "late", epoch=1)) == ([], "nothing")
+
+
+def test_text_that_differs_cuts_what_is_held_and_the_rows_decide() -> None:
+    channel, reader = started()
+    reader.apply(channel.hear(delta(0, "one two"))[0])
+    frames, need = channel.hear(delta(4, "TWO"))
+    reader.apply(frames)
+    assert (reader.texts[format_id(TURN)], need) == ("one TWO", "soon")
+    reader.apply(look(channel, (TURN, 1, "one")))
+    assert channel.needs_look() == "soon", "the rows do not reach that far yet"
+    reader.apply(look(channel, (TURN, 1, "one two three")))
+    assert reader.texts[format_id(TURN)] == "one two three"
+    assert channel.needs_look() == "nothing"
+
+
+def test_text_of_a_turn_that_is_not_known_waits_for_its_rows_and_is_dropped_when_it_has_ended() -> None:
+    channel, reader = started()
+    other = TurnId(UUID(int=9))
+    assert channel.hear(delta(0, "ab", turn=other)) == ([], "now")
+    reader.apply(look(channel, (TURN, 1, ""), (other, 1, "")))
+    assert reader.texts[format_id(other)] == "ab"
+    gone = TurnId(UUID(int=10))
+    channel.hear(delta(0, "ab", turn=gone))
+    reader.apply(look(channel, (TURN, 1, ""), (other, 1, "ab")))
+    assert channel.needs_look() == "nothing"
+
+
+def test_what_is_heard_during_a_look_is_looked_at_again() -> None:
+    channel, _ = started()
+    channel.begin_look()
+    channel.hear(delta(0, "ab", turn=TurnId(UUID(int=9))))
+    channel.tell_look(Look(0, 0, [OpenRow(row(), "w", 1, {})], {}))
+    channel.end_look()
+    assert channel.needs_look() == "now"
+    look(channel, (TURN, 1, ""))
+    assert channel.needs_look() == "nothing", "and dropped the second time"
+
+
+def test_an_end_is_a_commit_or_an_abort_and_presence_follows() -> None:
+    channel, reader = started()
+    other = UUID(int=9)
+    reader.apply(look(channel, (TURN, 1, ""), (other, 1, "half")))
+    rows = [committed(TURN, 1, 1, "whole")]
+    ended = {TURN: rows[0], other: row(other, status="aborted", content='"half"')}
+    frames = look(channel, seq=1, rev=1, rows=rows, ended=ended)
+    assert [frame.type for frame in frames] == ["turn.committed", "turn.aborted", "presence"]
+    assert json.loads(frames[1].text)["length"] == 4
+    reader.apply(frames)
+    assert reader.live == {1: (format_id(TURN), "whole")}
+    assert reader.texts == {}
+
+
+def test_a_revision_supersedes_before_it_commits_and_each_row_carries_its_place() -> None:
+    channel, reader = Channel(), Reader()
+    look(channel)
+    first, second, third = (UUID(int=n) for n in (21, 22, 23))
+    reader.apply(look(channel, rows=[committed(first, 1, 1), committed(second, 2, 1)], seq=2, rev=1))
+    revised = [
+        committed(first, 1, 2, superseded_by=third),
+        committed(second, 2, 2, superseded_by=third),
+        committed(third, 3, 2, "new", position=1),
+    ]
+    frames = look(channel, rows=revised, seq=3, rev=2)
+    assert [(frame.type, frame.position) for frame in frames] == [
+        ("turn.superseded", (2, 1)), ("turn.superseded", (2, 2)), ("turn.committed", (2, 3)),
+    ]  # fmt: skip
+    reader.apply(frames)
+    assert reader.live == {1: (format_id(third), "new")}
+    frames = look(channel, rows=[replace(revised[2], rev=3, content=None, erased_at=NOW)], seq=3, rev=3)
+    reader.apply(frames)
+    assert [frame.type for frame in frames] == ["turn.erased"]
+    assert reader.live == {1: (format_id(third), None)}
+
+
+def test_a_turn_that_came_and_went_between_two_looks_is_told_as_both() -> None:
+    channel, reader = Channel(), Reader()
+    look(channel)
+    first, second = UUID(int=21), UUID(int=22)
+    rows = [committed(first, 1, 2, superseded_by=second), committed(second, 2, 2, position=1)]
+    frames = look(channel, rows=rows, seq=2, rev=2)
+    assert [(frame.type, frame.position) for frame in frames] == [
+        ("turn.committed", None), ("turn.superseded", (2, 1)), ("turn.committed", (2, 2)),
+    ]  # fmt: skip
+    reader.apply(frames)
+    assert reader.live == {1: (format_id(second), "x")}
+
+
+class World:
+    """A writer that is held by one process after another, its rows, and messages that may be lost or late."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.draw = data.draw
+        self.text = ""
+        self.durable = 0
+        self.epoch = 1
+        self.late: list[Told] = []
+        self.channel, self.reader = started(Waiting(messages=4, characters=200))
+        self.readers = [self.reader]
+
+    def deliver(self, message: Told) -> None:
+        frames, _ = self.channel.hear(message)
+        for reader in self.readers:
+            reader.apply(frames)
+
+    def publish(self, message: Told) -> None:
+        match self.draw(st.sampled_from(["now", "now", "now", "twice", "late", "lost"])):
+            case "now":
+                self.deliver(message)
+            case "twice":
+                self.deliver(message)
+                self.deliver(message)
+            case "late":
+                self.late.append(message)
+            case _:
+                pass
+
+    def write(self) -> None:
+        piece = self.draw(st.text("abc😀", min_size=1, max_size=4))
+        self.publish(delta(len(self.text), piece, epoch=self.epoch))
+        self.text += piece
+
+    def flush(self) -> None:
+        self.durable = self.draw(st.integers(self.durable, len(self.text)))
+
+    def deliver_late(self) -> None:
+        if self.late:
+            self.deliver(self.late.pop(self.draw(st.integers(0, len(self.late) - 1))))
+
+    def take_over(self) -> None:
+        """Another process holds the turn: what was not flushed is gone, the epoch stays."""
+        self.text = self.text[: self.durable]
+
+    def resume(self) -> None:
+        self.text = self.text[: self.durable]
+        self.epoch += 1
+        self.publish(told("resumed"))
+
+    def look(self) -> None:
+        frames = look(self.channel, (TURN, self.epoch, self.text[: self.durable]))
+        for reader in self.readers:
+            reader.apply(frames)
+
+    def join(self) -> None:
+        self.look()
+        self.readers.append(Reader(self.channel.last_snapshot([])))
+
+
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.DataObject) -> None:
+    world = World(data)
+    steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.look, world.take_over,
+             world.resume, world.join]  # fmt: skip
+    for _ in range(data.draw(st.integers(1, 25))):
+        data.draw(st.sampled_from(steps))()
+        held = {reader.texts[format_id(TURN)] for reader in world.readers}
+        assert len(held) == 1, "every reader holds the same"
+    while world.late:
+        world.deliver_late()
+    world.durable = len(world.text)
+    rounds = 0
+    while rounds == 0 or world.channel.needs_look() != "nothing":
+        world.look()
+        rounds += 1
+        assert rounds < 20, "looks come to an end once all is durable"
+    for reader in world.readers:
+        # more than is durable may be held of a process that is gone, until its writer goes on
+        assert reader.texts[format_id(TURN)].startswith(world.text)
+    rows = [committed(TURN, 1, 1, world.text)]
+    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: rows[0]})
+    for reader in world.readers:
+        reader.apply(frames)
+        assert reader.live == {1: (format_id(TURN), world.text)}
+        assert reader.texts == {}

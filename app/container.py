@@ -12,7 +12,7 @@ from app.context.service import ContextBuilder
 from app.conversations.drafts import DraftLimits
 from app.conversations.following import Follower, FollowOptions, listener
 from app.conversations.opening import StreamOptions
-from app.conversations.service import ConversationOptions, Conversations
+from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
 from app.conversations.watching import Watcher, WatchOptions
 from app.core.bus import Bus, Silence
 from app.core.db import Database
@@ -22,11 +22,11 @@ from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
-from app.index.service import IndexOptions, SearchIndex, Space, TierOptions, Tiers, ensure_space
+from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
 from app.operators.service import Statistics
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
-from app.providers.schemas import Embedder
+from app.providers.schemas import Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
 from app.settings import Settings
@@ -102,8 +102,18 @@ async def open_foundation(settings: Settings, *, migrate: bool) -> AsyncGenerato
             await pool.require_role_without_bypass()
         given = settings.secret_key
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
-        options = TenancyOptions(settings.key_cache_s, settings.key_cache_entries, settings.idempotency_ttl_h)
-        yield Foundation(server, database, ops, Tenancy(database, ops, secret=secret, options=options))
+        tenancy = Tenancy(database, ops, secret=secret, options=_tenancy_options(settings), epochs=TOKEN_EPOCHS)
+        yield Foundation(server, database, ops, tenancy)
+
+
+def _tenancy_options(settings: Settings) -> TenancyOptions:
+    return TenancyOptions(
+        key_cache_s=settings.key_cache_s,
+        key_cache_entries=settings.key_cache_entries,
+        idempotency_ttl_h=settings.idempotency_ttl_h,
+        token_ttl_s=settings.token_ttl_s,
+        token_max_ttl_s=settings.token_max_ttl_s,
+    )
 
 
 def _require_data(settings: Settings) -> None:
@@ -211,6 +221,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             max_unflushed=settings.max_unflushed_characters,
             wait_s=settings.database_timeout_s,
         ),
+        max_answer_bytes=settings.max_answer_bytes,
     )
 
 
@@ -240,6 +251,31 @@ def _remote_options(settings: Settings) -> RemoteOptions:
     )
 
 
+def _index_options(settings: Settings) -> IndexOptions:
+    return IndexOptions(
+        max_vectors_per_entry=settings.max_vectors_per_entry,
+        max_vectors_per_append=settings.max_vectors_per_append,
+        index_text_bytes=settings.index_text_bytes,
+        recall_pool=settings.recall_pool,
+        max_query_lexemes=settings.max_query_lexemes,
+    )
+
+
+def _conversations(
+    settings: Settings, base: Foundation, index: SearchIndex, counter: TokenCounter, cursors: Cursors, bus: Bus
+) -> Conversations:
+    return Conversations(
+        base.database,
+        tenancy=base.tenancy,
+        index=index,
+        counter=counter,
+        cursors=cursors,
+        options=_conversation_options(settings),
+        ops=base.ops,
+        bus=bus,
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
@@ -251,25 +287,13 @@ def build_container(
     index = SearchIndex(
         embedder,
         tiers=tiers,
-        jobs=queue,
-        options=IndexOptions(
-            max_vectors_per_entry=settings.max_vectors_per_entry,
-            max_vectors_per_append=settings.max_vectors_per_append,
-            index_text_bytes=settings.index_text_bytes,
-            recall_pool=settings.recall_pool,
-            max_query_lexemes=settings.max_query_lexemes,
+        late=LateVectors(
+            base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
         ),
+        jobs=queue,
+        options=_index_options(settings),
     )
-    conversations = Conversations(
-        base.database,
-        tenancy=base.tenancy,
-        index=index,
-        counter=counters["o200k_base"],
-        cursors=cursors,
-        options=_conversation_options(settings),
-        ops=base.ops,
-        bus=bus,
-    )
+    conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus)
     recaller = Recaller(
         base.database,
         conversations=conversations,
@@ -291,7 +315,7 @@ def build_container(
         server=base.server,
         tenancy=base.tenancy,
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
-        statistics=Statistics(base.database, ops=base.ops),
+        statistics=Statistics(base.database, ops=base.ops, space_id=tiers.space.id),
         conversations=conversations,
         follower=Follower(base.database, options=_follow_options(settings)),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),

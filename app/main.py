@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from app.container import open_container
 from app.core.errors import AppError
-from app.routers import admin, context, conversations, docs, events, jobs, live, ops, recall, streams, turns
+from app.routers import admin, context, conversations, docs, events, jobs, live, ops, recall, streams, tokens, turns
 from app.routers.connections import Connections, add_live_metrics
 from app.routers.deps import require_caller
 from app.routers.live_frames import frame_members
@@ -25,8 +25,9 @@ from app.worker.runner import add_job_metrics, working
 _DESCRIPTION = """
 Turnkeep keeps conversations and builds the context a model should see.
 
-Send an API key as `Authorization: Bearer tk_…` or `X-API-Key`. Ids are ULIDs (UUIDs are read too), times RFC 3339 in
-UTC. Every error is `application/problem+json` (RFC 9457) with a stable `code`, listed in `docs/errors.md`.
+Send an API key as `Authorization: Bearer tk_…` or `X-API-Key`; a browser sends a conversation token (`tkc_…`) in its
+place. Ids are ULIDs (UUIDs are read too), times RFC 3339 in UTC. Every error is `application/problem+json` (RFC 9457)
+with a stable `code`, listed in `docs/errors.md`.
 """
 
 
@@ -71,7 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, most=settings.live_max_connections)
-    for module in (docs, conversations, streams, turns, live, events, context, recall, admin, jobs, ops):
+    for module in (docs, conversations, streams, turns, tokens, live, events, context, recall, admin, jobs, ops):
         app.include_router(module.router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)

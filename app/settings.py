@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+TokenTime = Annotated[int, Field(ge=1, le=3600)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 _ENDPOINTS = ("/embeddings", "/chat/completions")
@@ -33,6 +34,18 @@ def api_root(url: str) -> str:
 
 
 ApiRoot = Annotated[str, AfterValidator(api_root)]
+
+
+def origins(given: object) -> object:
+    """The origins in a text, parted by commas, as browsers write them."""
+    if not isinstance(given, str):
+        return given
+    found = tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower())))
+    for origin in found:
+        parts = urlsplit(origin)
+        if origin != "*" and (not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}"):
+            raise ValueError("an origin is a scheme and a host, such as https://chat.example.com, without a path")
+    return found or None
 
 
 class Settings(BaseSettings):
@@ -88,6 +101,13 @@ class Settings(BaseSettings):
     )
     key_cache_entries: Positive = Field(default=10_000, description="Checked API keys remembered at most.")
     idempotency_ttl_h: Positive = Field(default=24, description="How long an Idempotency-Key is remembered.")
+    token_ttl_s: TokenTime = Field(default=900, description="How long a conversation token holds that names no time.")
+    token_max_ttl_s: TokenTime = Field(default=3600, description="The longest time a conversation token may name.")
+
+    # browsers
+    cors_origins: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(origins)] = Field(
+        default=None, description="Origins whose pages may call the API, parted by commas, or `*`; default: none."
+    )
 
     # limits
     max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
@@ -98,6 +118,10 @@ class Settings(BaseSettings):
     max_text_bytes: Positive = Field(default=2**20, description="Largest text of one part, in UTF-8 bytes.")
     max_metadata_bytes: Positive = Field(
         default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
+    )
+    max_answer_bytes: Positive = Field(
+        default=16 * 2**20,
+        description="Text of turns that one answer gives: a page ends there, a recall leaves out what comes after.",
     )
     clock_skew_s: NotNegative = Field(default=300, description="How far in the future occurred_at may lie.")
     graceful_shutdown_s: Positive = Field(
@@ -176,6 +200,9 @@ class Settings(BaseSettings):
     job_retry_max_s: Annotated[float, Field(gt=0)] = Field(default=900.0, description="Longest wait between attempts.")
     sweep_interval_s: Annotated[float, Field(ge=1)] = Field(
         default=60.0, description="How often what has expired is removed."
+    )
+    backfill_interval_s: Annotated[float, Field(ge=1)] = Field(
+        default=600.0, description="How often turns are looked for that have no vector in the embedding space."
     )
 
     # index and recall
@@ -278,6 +305,12 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = Field(
         default="json", description="One JSON object a line, or text for people."
     )
+
+    @model_validator(mode="after")
+    def _tokens_without_a_time_hold_no_longer_than_any(self) -> Self:
+        if self.token_ttl_s > self.token_max_ttl_s:
+            raise ValueError("TURNKEEP_TOKEN_TTL_S is longer than TURNKEEP_TOKEN_MAX_TTL_S")
+        return self
 
     @model_validator(mode="after")
     def _remote_embedder_has_a_key(self) -> Self:

@@ -1,12 +1,12 @@
 """Open turns: who writes them, and what of their text is durable; an index to find what changed after a rev.
 
-Revises: 0005
+Revises: 0007
 """
 
 from alembic import op
 
 revision = "0008"
-down_revision = "0005"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 
@@ -48,6 +48,7 @@ def upgrade() -> None:
     for statement in TABLES.split(";\n"):
         if statement.strip():
             op.execute(statement)
+    op.execute("alter table turn_chunks alter column text set statistics 0")
     for table in ("turn_streams", "turn_chunks"):
         op.execute(f"alter table {table} enable row level security, force row level security")
         op.execute(

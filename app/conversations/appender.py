@@ -176,7 +176,8 @@ class Appender:
         ids = [item.draft.id for item in incoming if item.draft.id is not None]
         if not ids:
             return {}
-        known = await store.find_turns(tx, caller.tenant_id, ids)
+        # what they say is read only where it is no more than what was sent
+        known = await store.find_turns(tx, caller.tenant_id, ids, bare=True)
         for index, item in enumerate(incoming):
             if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
                 require_unerased(row, conversation_id, f"/turns/{index}/id")
@@ -189,7 +190,7 @@ class Appender:
         ]
         if wrong:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
-        return known
+        return await store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
 
     async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> AppendResult:
         rows = await store.find_turns(tx, caller.tenant_id, replay.result_ids)

@@ -28,7 +28,7 @@ _KIND_OF_ROLE = {
 }
 
 # what a turn's kind is by default; any other was given by hand
-_USUAL_KINDS = {
+USUAL_KINDS = {
     Role.USER: {Kind.USER_MESSAGE},
     Role.ASSISTANT: {Kind.AGENT_MESSAGE, Kind.TOOL_CALL_REQUEST},
     Role.SYSTEM: {Kind.SYSTEM_INSTRUCTION},
@@ -100,7 +100,7 @@ def make_revision(old: OldTurn, given: Revision, *, limits: DraftLimits, now: da
     members = {name: getattr(given, name) for name in TurnContent.model_fields}
     if role is old.role:
         members["actor"] = given.actor or old.actor
-        if given.kind is None and old.kind not in _USUAL_KINDS[role]:
+        if given.kind is None and old.kind not in USUAL_KINDS[role]:
             members["kind"] = old.kind
     turn = TurnInput.model_construct(None, **members, role=role)
     return make_draft(turn, limits=limits, now=now, supersedes=old.id)

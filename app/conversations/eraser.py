@@ -18,7 +18,7 @@ async def erase_turns(
     """Erase the named turns, all or none; one that is not there is NotFound, naming it. Erased ones stay so."""
     head = await lock_conversation(caller, tx, conversation_id)
     wanted = list(dict.fromkeys(turn_ids))
-    rows = await store.find_turns(tx, caller.tenant_id, wanted)
+    rows = await store.find_turns(tx, caller.tenant_id, wanted, bare=True)
     missing = [
         FieldError(f"/ids/{index}", "no turn of this conversation", "query")
         for index, turn_id in enumerate(turn_ids)

@@ -37,7 +37,10 @@ async def get_turn(caller: Caller, tx: Transaction, conversation_id: Conversatio
     return row
 
 
-async def with_text_so_far(caller: Caller, tx: Transaction, row: TurnRow) -> TurnRow:
-    """An open turn with what is durable of its content."""
+async def get_turn_so_far(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> TurnRow:
+    """A turn of a conversation; one that is being written has what is durable of its content."""
+    row = await get_turn(caller, tx, conversation_id, turn_id)
+    if row.status != "pending":
+        return row
     texts = (await stream_store.read_texts(tx, caller.tenant_id, [row.id])).get(row.id, {})
     return replace(row, content=json.dumps(texts.get("content", ""), ensure_ascii=False))

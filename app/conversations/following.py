@@ -96,10 +96,9 @@ def listener(*hearers: Hearing) -> Listener:
     return Listener(on_message, on_loss)
 
 
-def require_follower(caller: Caller, conversation_id: ConversationId) -> None:
-    """Raise Forbidden unless the caller may follow this conversation: the one place that decides it."""
-    del conversation_id
-    caller.require(Scope.READ)
+def require_follower(caller: Caller, conversation_id: ConversationId) -> Caller:
+    """The caller to follow this conversation as: the one place that decides it. Raises Forbidden and NotFound."""
+    return caller.require_conversation(Scope.READ, conversation_id)
 
 
 class Subscription:
@@ -178,9 +177,10 @@ class Subscription:
         since, more = self._since, False
         if since.after_seq is not None:
             rows = await turn_store.walk(
-                tx, tenant_id, conversation_id, after=since.after_seq, through=channel.seq, limit=_PAGE
-            )
-            if more := len(rows) == _PAGE:
+                tx, tenant_id, conversation_id, after=since.after_seq, through=channel.seq, limit=_PAGE,
+                most_bytes=_PAGE_BYTES,
+            )  # fmt: skip
+            if more := bool(rows) and (rows[-1].seq or 0) < channel.seq:
                 self._since = Since(after_seq=rows[-1].seq)
         elif since.after_rev is not None or since.position is not None:
             after = since.position or (since.after_rev or 0, LAST_SEQ)
@@ -303,7 +303,7 @@ class Follower:
 
         Raises Forbidden, NotFound, Invalid, and Unavailable when the database does not answer or the process ends.
         """
-        require_follower(caller, conversation_id)
+        caller = require_follower(caller, conversation_id)
         if self._closing:
             raise Unavailable("not_ready", "This server is being stopped; connect again.", retry_after_s=1)
         key = (caller.tenant_id, conversation_id)

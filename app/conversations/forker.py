@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.conversations import store, turn_store
+from app.conversations.announcer import Announcer
 from app.conversations.chain import canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.drafts import plain_text
 from app.conversations.finding import get_conversation, lock_conversation
@@ -24,6 +25,7 @@ from app.tenancy.schemas import Caller, Repeatable
 from app.tenancy.service import Tenancy
 
 _BATCH = 500
+_BATCH_BYTES = 8 * 2**20
 _CREATED, _OK = 201, 200
 
 
@@ -40,8 +42,9 @@ class _Copied:
 class Forker:
     """The way of a fork."""
 
-    def __init__(self, database: Database, *, tenancy: Tenancy, index: SearchIndex) -> None:
+    def __init__(self, database: Database, *, tenancy: Tenancy, index: SearchIndex, announcer: Announcer) -> None:
         self._database = database
+        self._announcer = announcer
         self._tenancy = tenancy
         self._index = index
 
@@ -63,6 +66,7 @@ class Forker:
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+            self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
         return conversation_view(row), created, False
 
     async def _fork(
@@ -148,7 +152,7 @@ class Forker:
         copied = _Copied(turns=0, tokens=0, chain=fork.chain_hash)
         after = 0
         while True:
-            rows = await store.list_turns(
+            found = await store.list_turns(
                 tx,
                 caller.tenant_id,
                 ConversationId(parent.id),
@@ -157,8 +161,10 @@ class Forker:
                 before=None if through is None else through + 1,
                 actors=None,
                 limit=_BATCH,
+                most_bytes=_BATCH_BYTES,
                 with_erased=False,
             )
+            rows = found.rows
             if not rows:
                 break
             copies = await asyncio.to_thread(_copies, fork, rows, copied)

@@ -61,7 +61,7 @@ class Chunk(Strict):
     """More of a turn's text. What lies below the length taken so far is a repeat and changes nothing."""
 
     offset: NonNegative
-    delta: str
+    delta: Annotated[str, StringConstraints(max_length=2**20)]
     part: Part = "content"
 
 

@@ -5,7 +5,9 @@ and leaves out every one that is gone, superseded, erased or changed since. The 
 everywhere, so it never waits for somebody who waits for it.
 """
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.conversations import store, turn_store
@@ -13,14 +15,21 @@ from app.conversations.drafts import plain_text
 from app.conversations.schemas import turn_text
 from app.conversations.store import TurnRow
 from app.conversations.views import turn_view
-from app.core.db import Database, Transaction
+from app.core.db import Database, FloatVector, Transaction
+from app.core.errors import AppError
 from app.core.ids import ConversationId
+from app.core.telemetry import get_logger
 from app.index.schemas import Document
-from app.index.service import SearchIndex
+from app.index.service import LateVectors, SearchIndex
 from app.tenancy.schemas import Caller
 
-# at a time: so many long turns are some hundred vectors
-_TURNS = 16
+# at a time: so many long turns are a thousand vectors, so many short ones one request
+_TURNS = 32
+# of a job that fills: it ends, and another goes on, when it has made so many or has looked so often
+_MOST_FILLED = 400
+_MOST_LOOKS = 40
+# times as long as a step took: half of the time is the appends', from whom waiting for an endpoint takes nothing
+_REST, _LONGEST_REST_S = 1.0, 0.5
 
 
 class Indexing:
@@ -29,20 +38,69 @@ class Indexing:
     def __init__(self, database: Database, *, index: SearchIndex) -> None:
         self._database = database
         self._index = index
+        self._log = get_logger()
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
         waiting = [row for row in await self._read(caller, turn_ids) if row.index_state == "pending"]
         for start in range(0, len(waiting), _TURNS):
-            rows = waiting[start : start + _TURNS]
-            made = await self._index.embed_late([plain_text(turn_view(row)) for row in rows])
-            vectors = {row.id: own for row, own in zip(rows, made, strict=True)}
+            await self._make(caller, self._index.late, waiting[start : start + _TURNS])
+
+    async def fill(self, caller: Caller, *, after: UUID | None) -> None:
+        """Make the vectors that live turns lack in the space searched, of whichever time and embedder they are.
+
+        Makes some hundred, from the entry `after` on in the order of ids, and enqueues the job that makes the next.
+        Raises as the embedder does; what was made before that is kept, and not made again.
+        """
+        late = self._index.late
+        made = 0
+        for _ in range(_MOST_LOOKS):
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                step = await late.find_lacking(caller, tx, after=after)
+            for start in range(0, len(step.entry_ids), _TURNS):
+                began = time.monotonic()
+                made += await self._make(caller, late, await self._read(caller, step.entry_ids[start : start + _TURNS]))
+                await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+            after = step.after
+            if after is None or made >= _MOST_FILLED:
+                break
+        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made)
+        if after is not None:
             async with self._database.transaction(caller.tenant_id) as tx:
-                same = await self._hold_unchanged(caller, tx, rows)
-                await self._index.write_late(
-                    caller, tx, vectors={turn_id: own for turn_id, own in vectors.items() if turn_id in same}
-                )
-                await turn_store.mark_indexed(tx, caller.tenant_id, list(same))
+                await late.go_on(caller, tx, after=after)
+
+    async def _make(self, caller: Caller, late: LateVectors, rows: Sequence[TurnRow]) -> int:
+        """Make and store the vectors of these turns; says of how many. What has changed since is left out."""
+        vectors = await self._embed(late, {row.id: plain_text(turn_view(row)) for row in rows})
+        if not vectors:
+            return 0
+        async with self._database.transaction(caller.tenant_id) as tx:
+            same = await self._hold_unchanged(caller, tx, [row for row in rows if row.id in vectors])
+            await late.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same})
+            await turn_store.mark_indexed(tx, caller.tenant_id, list(same))
+        return len(same)
+
+    async def _embed(self, late: LateVectors, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[FloatVector]]:
+        """The vectors by turn. One text that the embedder will never take does not keep the others from theirs."""
+        try:
+            return dict(zip(texts, await late.embed(list(texts.values())), strict=True))
+        except AppError as error:
+            if len(texts) == 1 or not _may_be_the_text(error):
+                raise
+        made: dict[UUID, Sequence[FloatVector]] = {}
+        refused: AppError | None = None
+        for turn_id, text in texts.items():
+            try:
+                (made[turn_id],) = await late.embed([text])
+            except AppError as error:
+                if not _may_be_the_text(error):
+                    raise
+                refused = error
+        if refused is not None:
+            self._log.warning("embedder.refused_texts", code=refused.code, count=len(texts) - len(made))
+            if not made:  # then it is not the texts
+                raise refused
+        return made
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve what relative dates in turns mean, and make them found by it."""
@@ -70,3 +128,8 @@ class Indexing:
             await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
         hashes = await turn_store.hold_turns(tx, caller.tenant_id, [row.id for row in rows])
         return {row.id for row in rows if row.content_hash is not None and hashes.get(row.id) == row.content_hash}
+
+
+def _may_be_the_text(error: AppError) -> bool:
+    """Whether it may be what was sent that fails, and not the embedder."""
+    return not error.retryable or error.code == "embedder_invalid"

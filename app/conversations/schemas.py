@@ -1,5 +1,6 @@
 """The vocabulary of conversations and turns: what callers send and what they get."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -7,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,7 +22,7 @@ from pydantic import (
 
 from app.core.ids import parse_id
 from app.core.times import TimeIn, TimeOut
-from app.formats.schemas import JsonObject, Kind, Role
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 
 
 def _read_id(value: object) -> object:
@@ -45,6 +47,7 @@ Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=51
 NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
 MAX_PARTICIPANTS = 200
+_MAX_NAMES_CHARACTERS = 65_536
 MAX_TURNS = 10_000
 MAX_PARTS = 1_000
 _MOST_MEMBERS = 64
@@ -94,6 +97,19 @@ def _read_participant(value: object) -> object:
 ParticipantIn: TypeAlias = Annotated[Participant, BeforeValidator(_read_participant)]
 
 
+def _short_together(people: list[Participant]) -> list[Participant]:
+    # a list of conversations gives them all, and recall looks for every name in a query
+    names = (name for one in people for name in (one.actor, one.name or "", *one.aliases))
+    if sum(map(len, names)) > _MAX_NAMES_CHARACTERS:
+        raise ValueError("the names of all participants have up to 65536 characters together")
+    return people
+
+
+ParticipantsIn: TypeAlias = Annotated[
+    list[ParticipantIn], Field(max_length=MAX_PARTICIPANTS), AfterValidator(_short_together)
+]
+
+
 class CompactionIn(Strict):
     """When and how older turns are summarised; what is left out follows the settings."""
 
@@ -130,7 +146,7 @@ class ConversationCreate(Strict):
     project: Annotated[str, StringConstraints(min_length=1, max_length=128)] = "default"
     owner: Name | None = None
     title: Title | None = None
-    participants: list[ParticipantIn] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    participants: ParticipantsIn = []
     metadata: JsonObject = {}
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
     retention: RetentionIn = Retention.FULL
@@ -163,7 +179,7 @@ class ConversationUpdate(Strict):
     """What of a conversation may change. A member left out stays; null clears title and ttl_s."""
 
     title: Title | None = None
-    participants: list[ParticipantIn] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    participants: ParticipantsIn = []
     metadata: JsonObject = {}
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
     retention: RetentionIn = Retention.FULL
@@ -345,6 +361,14 @@ class Turn(BaseModel):
     chain_hash: str | None
     index_state: Literal["indexed", "pending", "none"]
     erased_at: TimeOut | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hydrated:
+    """Turns by id as callers and as contexts see them; `left_out` would have been too much text for one answer."""
+
+    turns: Mapping[UUID, tuple[Turn, CanonicalTurn]]
+    left_out: frozenset[UUID]
 
 
 class AppendResult(BaseModel):

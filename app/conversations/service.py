@@ -12,16 +12,18 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import store, turn_store
+from app.conversations import store, stream_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
 from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
-from app.conversations.finding import get_conversation, get_turn, lock_conversation, with_text_so_far
+from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
 from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
 from app.conversations.opening import StreamOptions
+from app.conversations.permits import permitted_turns
+from app.conversations.recent import Recent, recent_turns
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
@@ -33,6 +35,7 @@ from app.conversations.schemas import (
     ConversationUpdate,
     ErasedTurns,
     ForkRequest,
+    Hydrated,
     Participant,
     Revision,
     RevisionResult,
@@ -40,21 +43,29 @@ from app.conversations.schemas import (
     TurnInput,
     Verification,
 )
-from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
 from app.conversations.verifier import verify
-from app.conversations.views import canonical_turn, conversation_view, turn_view
+from app.conversations.views import (
+    activity_key,
+    canonical_turn,
+    conversation_view,
+    participants_column,
+    position_key,
+    turn_view,
+)
 from app.core.bus import Bus
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
-from app.core.paging import Cursors, Key, Page, make_page
+from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
+TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
 
 Order = Literal["asc", "desc"]
@@ -70,16 +81,7 @@ class ConversationOptions:
     compaction_trigger_tokens: int
     default_ttl_s: int | None
     streams: StreamOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """The newest live turns of a conversation, oldest first, and the seq it stood at."""
-
-    turns: Sequence[CanonicalTurn]
-    seq: int
-    participants: Sequence[Participant]
-    more_before: bool
+    max_answer_bytes: int
 
 
 class Conversations:
@@ -113,7 +115,7 @@ class Conversations:
             announcer=announcer,
         )
         self._reviser = Reviser(database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits)
-        self._forker = Forker(database, tenancy=tenancy, index=index)
+        self._forker = Forker(database, tenancy=tenancy, index=index, announcer=announcer)
         self.streams = Streams(
             database,
             ops,
@@ -142,6 +144,7 @@ class Conversations:
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+            self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
         return conversation_view(row), created, False
 
     async def _get_or_create(
@@ -156,7 +159,7 @@ class Conversations:
             external_id=body.external_id,
             owner=body.owner,
             title=body.title,
-            participants=_participants(body.participants),
+            participants=participants_column(body.participants),
             metadata=body.metadata,
             retention=body.retention.value,
             compaction=self._compaction(body.compaction),
@@ -202,7 +205,8 @@ class Conversations:
         return {**base, **changed}
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
-        """One conversation."""
+        """One conversation. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return conversation_view(await get_conversation(caller, tx, conversation_id))
 
@@ -219,7 +223,7 @@ class Conversations:
             rows = await store.list_conversations(
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
             )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_activity_key)
+        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key)
         return Page[Conversation](
             object="list",
             data=[conversation_view(row) for row in page.data],
@@ -251,19 +255,20 @@ class Conversations:
                 caller.tenant_id,
                 conversation_id,
                 title=body.title if "title" in given else row.title,
-                participants=_participants(body.participants) if "participants" in given else row.participants,
+                participants=participants_column(body.participants) if "participants" in given else row.participants,
                 metadata=body.metadata if "metadata" in given else row.metadata,
                 retention=body.retention.value if "retention" in given else row.retention,
                 compaction=self._compaction(body.compaction, row.compaction),
                 facts={**row.facts, **body.facts.model_dump(exclude_unset=True)},
                 ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
             )
+            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
             return conversation_view(await get_conversation(caller, tx, conversation_id))
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""
         self._announcer.deleted(tx, caller.tenant_id, conversation_id)
-        return await store.delete_conversation(tx, caller.tenant_id, conversation_id)
+        return await stream_store.delete_conversation(tx, caller.tenant_id, conversation_id)
 
     async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
         """Hold a conversation until the transaction ends: nothing is appended meanwhile. NotFound without it."""
@@ -274,8 +279,10 @@ class Conversations:
     ) -> tuple[Conversation, bool, bool]:
         """Copy the live turns through one into a new conversation. Says whether it was made now, and replayed.
 
-        Raises NotFound, and Conflict `already_superseded` (with the id that stands) or `conversation_conflict`.
+        Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
+        stands) or `conversation_conflict`.
         """
+        self._check_metadata(body.metadata or {})
         return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
@@ -320,17 +327,22 @@ class Conversations:
         """Append turns, all or none. Says whether anything was stored now, and whether it is a replay by key.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
-        Invalid where a turn breaks a rule.
+        Invalid where a turn breaks a rule. Tokens reach it, with Forbidden `token_not_allowed` for what is not theirs.
         """
+        writer = caller.require_conversation(Scope.WRITE, conversation_id)
         return await self._appender.append(
-            caller, conversation_id, turns=turns, expected_seq=expected_seq, repeat=repeat
+            writer,
+            conversation_id,
+            turns=permitted_turns(caller, turns),
+            expected_seq=expected_seq,
+            repeat=None if repeat is None else repeat.of(caller),
         )
 
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
-        """One turn of a conversation."""
+        """One turn of a conversation. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await get_turn(caller, tx, conversation_id, turn_id)
-            return turn_view(row if row.status != "pending" else await with_text_so_far(caller, tx, row))
+            return turn_view(await get_turn_so_far(caller, tx, conversation_id, turn_id))
 
     async def history(
         self,
@@ -347,8 +359,10 @@ class Conversations:
     ) -> Page[Turn]:
         """Live turns in the order of their position, between two positions (both exclusive).
 
-        With `include_superseded` all committed versions, those of one position in the order of their seq.
+        With `include_superseded` all committed versions, those of one position in the order of their seq. A page of
+        large turns has fewer than `limit`, and says that there are more. Tokens reach it.
         """
+        caller = caller.require_conversation(Scope.READ, conversation_id)
         which = "versions" if include_superseded else "turns"
         scope = f"{which}|{caller.tenant_id}|{conversation_id}|{order}|{after}|{before}|{actors!r}"
         beyond: tuple[int, int] | None = None
@@ -357,7 +371,7 @@ class Conversations:
             beyond = (int(position), int(seq))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             listing = turn_store.list_versions if include_superseded else store.list_turns
-            rows = await listing(
+            found = await listing(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -367,10 +381,11 @@ class Conversations:
                 beyond=beyond,
                 actors=actors,
                 limit=limit + 1,
+                most_bytes=self._options.max_answer_bytes,
             )
-            if not rows:
+            if not found.rows:
                 await get_conversation(caller, tx, conversation_id)
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_position_key)
+        page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=position_key, cut=found.cut)
         return Page[Turn](
             object="list",
             data=[turn_view(row) for row in page.data],
@@ -384,6 +399,10 @@ class Conversations:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
         await self._indexing.make_vectors(caller, turn_ids=turn_ids)
 
+    async def fill_vectors(self, caller: Caller, *, after: UUID | None) -> None:
+        """Make vectors that turns lack in the space searched: see `Indexing.fill`."""
+        await self._indexing.fill(caller, after=after)
+
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve what relative dates in turns mean, and make them found by it."""
         await self._indexing.resolve_dates(caller, turn_ids=turn_ids)
@@ -395,32 +414,21 @@ class Conversations:
     ) -> Recent:
         """The newest live turns as contexts see them. `actors` narrows; results of tools stay with their calls."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            head = await get_conversation(caller, tx, conversation_id)
-            rows = await store.list_turns(
+            return await recent_turns(
+                caller,
                 tx,
-                caller.tenant_id,
                 conversation_id,
-                newest_first=True,
-                after=None,
-                # what was appended between the two statements belongs to the next context
-                before=head.last_seq + 1,
+                limit=limit,
                 actors=actors,
-                limit=limit + 1,
-                with_erased=False,
+                most_bytes=self._options.max_answer_bytes,
             )
-            recent = rows[:limit]
-            if actors is not None and recent:
-                recent = await self._with_answers(caller, tx, conversation_id, recent, head.last_seq)
-        participants = [Participant.model_validate(item) for item in head.participants]
-        turns = [canonical_turn(row) for row in reversed(recent)]
-        return Recent(turns, head.last_seq, participants, more_before=len(rows) > limit)
 
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
     ) -> CanonicalTurn | None:
         """The newest live turn in this role that still says something, of one of `actors` where they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_turns(
+            found = await store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -431,27 +439,9 @@ class Conversations:
                 role=role.value,
                 with_erased=False,
                 limit=1,
+                most_bytes=self._options.max_answer_bytes,
             )
-        return canonical_turn(rows[0]) if rows else None
-
-    async def _with_answers(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow], last_seq: int
-    ) -> list[TurnRow]:
-        """The turns, newest first, with those that answer their calls, whoever ran the tool."""
-        calls = [call.id for row in rows for call in canonical_turn(row).tool_calls]
-        if not calls:
-            return list(rows)
-        answers = await store.list_answers(
-            tx,
-            caller.tenant_id,
-            conversation_id,
-            call_ids=calls,
-            after=min(row.position or 0 for row in rows),
-            before=last_seq + 1,
-            limit=len(calls),
-        )
-        found = {row.id: row for row in (*rows, *answers)}
-        return sorted(found.values(), key=lambda row: -(row.position or 0))
+        return canonical_turn(found.rows[0]) if found.rows else None
 
     async def participants(
         self,
@@ -461,8 +451,9 @@ class Conversations:
         project: str | None,
         owner: str | None,
         limit: int,
+        most_people: int,
     ) -> dict[UUID, list[Participant]]:
-        """Who takes part in conversations of a scope, by conversation; the most recently active ones first."""
+        """Who takes part in conversations of a scope, the latest first; those beyond `most_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await store.list_participants(
                 tx,
@@ -471,37 +462,29 @@ class Conversations:
                 project=project,
                 owner=owner,
                 limit=limit,
+                most_people=most_people,
             )
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
-    async def hydrate(
-        self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]
-    ) -> dict[UUID, tuple[Turn, CanonicalTurn]]:
-        """Turns by id, for whoever found them, in that one's transaction."""
-        rows = await store.find_turns(tx, caller.tenant_id, turn_ids)
+    async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
+        """Turns by id, for whoever found them, in that one's transaction; the first ids' where not all fit."""
+        found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, most_bytes=self._options.max_answer_bytes)
         # what was superseded or erased since it was found is not shown any more
-        return {
-            turn_id: (turn_view(row), canonical_turn(row))
-            for turn_id, row in rows.items()
+        shown = {
+            row.id: (turn_view(row), canonical_turn(row))
+            for row in found.rows
             if row.superseded_by is None and row.erased_at is None
         }
+        last = turn_ids.index(found.rows[-1].id) if found.cut else len(turn_ids)
+        return Hydrated(shown, frozenset(turn_ids[last + 1 :]))
 
     async def neighbours(
         self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
-    ) -> list[Turn]:
-        """Live turns around places (conversation, position), the places themselves included."""
-        rows = await store.list_neighbours(tx, caller.tenant_id, places, reach)
-        return [turn_view(row) for row in rows]
+    ) -> tuple[list[Turn], bool]:
+        """Live turns around places (conversation, position), the places themselves included; whether some are left out.
 
-
-def _participants(given: Sequence[Participant]) -> list[JsonObject]:
-    by_actor = {item.actor: item.model_dump() for item in given}
-    return list(by_actor.values())
-
-
-def _activity_key(row: ConversationRow) -> Key:
-    return [row.active_at.isoformat(), str(row.id)]
-
-
-def _position_key(row: TurnRow) -> Key:
-    return [row.position or 0, row.seq or 0]
+        One turn stands beside up to twice `reach` places, and is shown at each.
+        """
+        most_bytes = self._options.max_answer_bytes // (2 * reach)
+        found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, most_bytes=most_bytes)
+        return [turn_view(row) for row in found.rows], found.cut

@@ -97,7 +97,10 @@ def _type_of(column: str) -> str:
     return next((name for name, columns in _TURN_TYPES.items() if column in columns), "text")
 
 
+_TEXTS = ("content", "tool_calls", "tool_results", "usage", "metadata")
 _TURN_COLUMNS = ", ".join(_TURN_FIELDS)
+_BARE_COLUMNS = ", ".join(f"null as {name}" if name in _TEXTS else name for name in _TURN_FIELDS)
+_TURN_BYTES = " + ".join(f"coalesce(octet_length(t.{name}::text), 0)" for name in _TEXTS)
 _TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
 _INSERT_TURNS = (
     f"insert into turns (tenant_id, {_TURN_COLUMNS}) select $1, * from unnest("  # noqa: S608
@@ -116,6 +119,35 @@ _FROM_CONVERSATIONS = """
 """
 _MAX_SAFE_INTEGER = 2**53 - 1
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRows:
+    """Turns in order. `cut`: more were asked for and are there, but their texts would have been too much at once."""
+
+    rows: list[TurnRow]
+    cut: bool
+
+
+def within(turns: str, *, order: str, most_bytes: str) -> str:
+    """The statement that gives of ordered `turns` those up to where their texts reach `most_bytes`, an argument.
+
+    One turn may have a whole request of text, and a page of such would take the process's memory. The first is given
+    whatever it has. `turns` has the columns of a turn, `order` says theirs again.
+    """
+    return f"""
+        select {_TURN_COLUMNS_T}, t.there from (
+            select t.*, count(*) over () as there, sum({_TURN_BYTES}) over (
+                order by {order} rows between unbounded preceding and 1 preceding
+            ) as bytes_before
+            from ({turns}) t
+        ) t where coalesce(t.bytes_before, 0) < {most_bytes} order by {order}"""  # noqa: S608
+
+
+def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
+    """What a statement made by `within` gave."""
+    found = [TurnRow(*tuple(row.values())[:-1]) for row in rows]
+    return TurnRows(found, cut=bool(rows) and rows[0]["there"] > len(rows))
 
 
 def _conversation(row: asyncpg.Record) -> ConversationRow:
@@ -313,19 +345,6 @@ async def touch_conversation(
     )
 
 
-async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
-    """Delete a conversation with its turns and head; says how many rows of each."""
-    deleted: dict[str, int] = {}
-    for table, column in (("turns", "conversation_id"), ("conversation_heads", "conversation_id"),
-                          ("conversations", "id")):  # fmt: skip
-        deleted[table] = await tx.execute(
-            f"delete from {table} where tenant_id = $1 and {column} = $2",  # noqa: S608
-            tenant_id,
-            conversation_id,
-        )
-    return deleted
-
-
 async def update_head(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
     token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, updated_at: datetime,
@@ -348,10 +367,13 @@ async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[Turn
     await tx.execute(_INSERT_TURNS, tenant_id, *columns)
 
 
-async def find_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, TurnRow]:
-    """Turns by id, in whatever conversation of the tenant."""
+async def find_turns(
+    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, bare: bool = False
+) -> dict[UUID, TurnRow]:
+    """Turns by id, in whatever conversation of the tenant; `bare` without what they say."""
     rows = await tx.fetch(
-        f"select {_TURN_COLUMNS} from turns where tenant_id = $1 and id = any($2::uuid[])",  # noqa: S608
+        f"select {_BARE_COLUMNS if bare else _TURN_COLUMNS} from turns"  # noqa: S608
+        " where tenant_id = $1 and id = any($2::uuid[])",
         tenant_id,
         turn_ids,
     )
@@ -368,10 +390,11 @@ async def list_turns(
     before: int | None,
     actors: Sequence[str] | None,
     limit: int,
+    most_bytes: int,
     beyond: tuple[int, int] | None = None,
     with_erased: bool = True,
     role: str | None = None,
-) -> list[TurnRow]:
+) -> TurnRows:
     """Live turns in the order of their position, between two positions (both exclusive).
 
     `actors` and `role` narrow. Without `with_erased`, tombstones are left out.
@@ -392,14 +415,13 @@ async def list_turns(
     if role is not None:
         args.append(role)
         conditions.append(f"t.role = ${len(args)}")
-    args.append(limit)
-    direction = "desc" if newest_first else "asc"
-    rows = await tx.fetch(
+    args.extend((limit, most_bytes))
+    order = f"t.position {'desc' if newest_first else 'asc'}"
+    turns = (
         f"select {_TURN_COLUMNS_T} from turns t where {' and '.join(conditions)}"  # noqa: S608
-        f" order by t.position {direction} limit ${len(args)}",
-        *args,
+        f" order by {order} limit ${len(args) - 1}"
     )
-    return [_turn(row) for row in rows]
+    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
 
 
 async def list_answers(
@@ -411,10 +433,10 @@ async def list_answers(
     after: int,
     before: int,
     limit: int,
-) -> list[TurnRow]:
+    most_bytes: int,
+) -> TurnRows:
     """Live tool turns that answer these calls, between two positions (both exclusive), the newest first."""
-    rows = await tx.fetch(
-        f"""
+    turns = f"""
         select {_TURN_COLUMNS_T} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.role = 'tool'
           and t.position > $4 and t.position < $5
@@ -423,42 +445,9 @@ async def list_answers(
               where r.item ->> 'tool_call_id' = any($3::text[])
           ))
         order by t.position desc limit $6
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        call_ids,
-        after,
-        before,
-        limit,
-    )
-    return [_turn(row) for row in rows]
-
-
-async def list_neighbours(
-    tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], reach: int
-) -> list[TurnRow]:
-    """The `reach` live turns before and after each of these (conversation, position); positions may have gaps."""
-    sides = " union all ".join(
-        f"""(
-            select {_TURN_COLUMNS_T} from turns t
-            where t.tenant_id = $1 and t.conversation_id = p.conversation_id and {_LIVE} and t.erased_at is null
-              and t.position {beyond} p.position
-            order by t.position {direction} limit $4
-        )"""  # noqa: S608
-        for beyond, direction in (("<", "desc"), (">", "asc"))
-    )
-    rows = await tx.fetch(
-        f"""
-        select distinct on (t.conversation_id, t.position) {_TURN_COLUMNS_T}
-        from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position) cross join lateral ({sides}) t
-        order by t.conversation_id, t.position
-        """,  # noqa: S608
-        tenant_id,
-        [place[0] for place in places],
-        [place[1] for place in places],
-        reach,
-    )
-    return [_turn(row) for row in rows]
+        """  # noqa: S608
+    sql = within(turns, order="t.position desc", most_bytes="$7")
+    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, call_ids, after, before, limit, most_bytes))
 
 
 async def list_participants(
@@ -469,8 +458,12 @@ async def list_participants(
     project: str | None,
     owner: str | None,
     limit: int,
+    most_people: int,
 ) -> list[tuple[UUID, list[JsonObject]]]:
-    """Who takes part in these conversations, or in the most recently active ones of a scope."""
+    """Who takes part in these conversations, or in the most recently active ones of a scope.
+
+    Those conversations whose participants would be more than `most_people` together with those before give none.
+    """
     args: list[object] = [tenant_id]
     conditions = ["tenant_id = $1"]
     for condition, value in (
@@ -481,10 +474,17 @@ async def list_participants(
         if value is not None:
             args.append(value)
             conditions.append(condition.format(len(args)))
-    args.append(limit)
+    args.extend((limit, most_people))
     rows = await tx.fetch(
-        f"select id, participants from conversations where {' and '.join(conditions)}"  # noqa: S608
-        f" order by active_at desc, id desc limit ${len(args)}",
+        f"""
+        select id, case when sum(jsonb_array_length(participants)) over (
+            order by active_at desc, id desc rows unbounded preceding
+        ) <= ${len(args)} then participants else '[]' end as participants
+        from (
+            select id, active_at, participants from conversations where {" and ".join(conditions)}
+            order by active_at desc, id desc limit ${len(args) - 1}
+        ) c
+        """,  # noqa: S608
         *args,
     )
     return [(row["id"], json.loads(row["participants"])) for row in rows]

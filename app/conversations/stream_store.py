@@ -293,3 +293,27 @@ async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[t
         limit,
     )
     return [(TenantId(row["tenant_id"]), TurnId(row["turn_id"])) for row in rows]
+
+
+async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
+    """Delete a conversation with its turns, open ones too, and its head; says how many rows of each."""
+    deleted: dict[str, int] = {
+        "turn_chunks": await tx.execute(
+            """
+            delete from turn_chunks where tenant_id = $1 and turn_id in (
+                select s.turn_id from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
+            )
+            """,
+            tenant_id,
+            conversation_id,
+        )
+    }
+    columns = {"turn_streams": "conversation_id", "turns": "conversation_id", "conversation_heads": "conversation_id",
+               "conversations": "id"}  # fmt: skip
+    for table, column in columns.items():
+        deleted[table] = await tx.execute(
+            f"delete from {table} where tenant_id = $1 and {column} = $2",  # noqa: S608
+            tenant_id,
+            conversation_id,
+        )
+    return deleted

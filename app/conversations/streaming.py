@@ -1,7 +1,7 @@
 """Turns that are written while they stream: open, chunk, commit or abort, and resume after a lost connection.
 
 Hides who holds an open turn, when its text becomes durable, and how a writer that went away is told from one that is
-slow (decision 0017). What always holds: `durable_offset` covers nothing that a crash could take; text is taken once, in
+slow (decision 0019). What always holds: `durable_offset` covers nothing that a crash could take; text is taken once, in
 order; an open turn is in nobody's context; a commit stores all of the text or nothing; whoever was fenced off writes
 nothing any more.
 """
@@ -23,20 +23,22 @@ from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
 from app.conversations.held import Held, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
+from app.conversations.permits import bound_actor, permitted_opening, require_actor
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
 from app.conversations.stream_store import StreamRow
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
-from app.core.errors import AppError, Conflict, FieldError, TooLarge, Unavailable
+from app.core.errors import Conflict, FieldError, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
 from app.core.telemetry import get_logger
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
 _SWEEP_LIMIT = 1000
+_MAYBE_STALE = frozenset({"stream_fenced", "stream_gap"})
 _OVER = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
 
 
@@ -92,6 +94,9 @@ class Streams:
 
         Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
         """
+        opening = permitted_opening(caller, opening)
+        repeat = None if repeat is None else repeat.of(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(opened_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None:
@@ -134,25 +139,24 @@ class Streams:
                 f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
                 fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
             )
-        held = self._held.get(turn_id)
-        if held is None or held.conversation_id != conversation_id or held.tenant_id != caller.tenant_id:
-            held = await self._take_over(caller, conversation_id, turn_id, epoch)
+        actor = bound_actor(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
+        held = await self._hold_here(caller, conversation_id, turn_id, epoch, actor)
         try:
-            return await self._take(caller, held, chunk, epoch=epoch, wait=wait)
+            return await self._take(held, chunk, wait=wait)
         except Conflict as error:
-            if error.code != "stream_fenced" or not wait or epoch is not None:
+            if not wait or error.code not in _MAYBE_STALE:
                 raise
-        # another process held it meanwhile, for calls of the same writer that went there
-        held = await self._take_over(caller, conversation_id, turn_id, epoch)
-        return await self._take(caller, held, chunk, epoch=epoch, wait=wait)
+        # calls of the same writer may have gone to another process, which holds the turn since
+        held = await self._take_over(caller, conversation_id, turn_id, epoch, actor)
+        return await self._take(held, chunk, wait=wait)
 
-    async def _take(self, caller: Caller, held: Held, chunk: Chunk, *, epoch: int | None, wait: bool) -> ChunkResult:
-        _require_writer(caller, key_id=held.key_id, current=held.epoch, epoch=epoch)
+    async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
         if held.ending.locked():
             async with held.ending:
                 pass
             if self._held.get(held.turn_id) is not held:
-                raise await self._whynot_open(caller, held.conversation_id, held.turn_id)
+                raise fenced()
         held.heard = monotonic()
         part = held.part(chunk.part)
         self._require_space(part.size, part.taken, chunk)
@@ -211,12 +215,20 @@ class Streams:
     # take over and resume
 
     async def _take_over(
-        self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        epoch: int | None,
+        actor: str | None,
     ) -> Held:
         """Hold an open turn that another process held, for a call of its writer that came here."""
         async with self._database.transaction(caller.tenant_id) as tx:
             stream = await self._lock(caller, tx, conversation_id, turn_id)
             _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=epoch)
+            known = self._held.get(turn_id)
+            if known is not None and (stream.holder, stream.epoch) == (self._holder, known.epoch):
+                return known
             await stream_store.take(
                 tx,
                 caller.tenant_id,
@@ -226,10 +238,8 @@ class Streams:
                 key_id=stream.key_id,
             )
             row = await get_turn(caller, tx, conversation_id, turn_id)
+            require_actor(actor, row.actor)
             opened = await self._read(caller, tx, row)
-        known = self._held.get(turn_id)
-        if known is not None and known.epoch == opened.epoch:
-            return known  # another call was as quick
         return self._hold(caller, row, opened, None, key_id=stream.key_id)
 
     async def resume(
@@ -242,6 +252,8 @@ class Streams:
         listener: StreamListener | None = None,
     ) -> OpenedTurn:
         """Go on with an open turn as the same writer; whoever wrote before, anywhere, is fenced off."""
+        actor = bound_actor(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
         async with self._database.transaction(caller.tenant_id) as tx:
             stream = await self._lock(caller, tx, conversation_id, turn_id)
             if stream.writer != resuming.writer:
@@ -251,6 +263,7 @@ class Streams:
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
             )
             row = await get_turn(caller, tx, conversation_id, turn_id)
+            require_actor(actor, row.actor)
             opened = await self._read(caller, tx, row)
             self._announcer.turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
         self._hold(caller, row, opened, listener)
@@ -266,10 +279,6 @@ class Streams:
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
         return stream
-
-    async def _whynot_open(self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId) -> AppError:
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return not_open(await get_turn(caller, tx, conversation_id, turn_id))
 
     async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> OpenedTurn:
         turn_id = TurnId(row.id)
@@ -337,7 +346,7 @@ class Streams:
             turn_id,
             epoch,
             done="turn_committed",
-            run=lambda held: self._ender.commit(caller, held, holder=self._holder, ending=ending),
+            run=lambda opened, held: self._ender.commit(opened, held, holder=self._holder, ending=ending),
         )
 
     async def abort(
@@ -356,7 +365,7 @@ class Streams:
             turn_id,
             epoch,
             done="turn_aborted",
-            run=lambda held: self._ender.abort(caller, held, holder=self._holder, reason=aborting.reason),
+            run=lambda opened, held: self._ender.abort(opened, held, holder=self._holder, reason=aborting.reason),
         )
 
     async def _end(
@@ -367,20 +376,21 @@ class Streams:
         epoch: int | None,
         *,
         done: str,
-        run: Callable[[Held], Awaitable[TurnRow]],
+        run: Callable[[Caller, Held], Awaitable[TurnRow]],
     ) -> Turn:
+        actor = bound_actor(caller)
+        caller = caller.require_conversation(Scope.WRITE, conversation_id)
+
+        async def end(held: Held) -> TurnRow:
+            return await self._end_here(held, lambda: run(caller, held))
+
         try:
-            held = await self._hold_here(caller, conversation_id, turn_id, epoch)
-            async with held.ending:
-                if held.flush is not None:
-                    await held.flush
-                try:
-                    row = await run(held)
-                except Conflict as error:
-                    if error.code in _OVER:
-                        self._flusher.drop(held, error)
+            try:
+                row = await end(await self._hold_here(caller, conversation_id, turn_id, epoch, actor))
+            except Conflict as error:
+                if error.code != "stream_fenced":
                     raise
-                self._flusher.drop(held, None)
+                row = await end(await self._take_over(caller, conversation_id, turn_id, epoch, actor))
         except Conflict as error:
             if error.code != done:
                 raise
@@ -389,14 +399,37 @@ class Streams:
                 row = await get_turn(caller, tx, conversation_id, turn_id)
         return turn_view(row)
 
+    async def _end_here(self, held: Held, run: Callable[[], Awaitable[TurnRow]]) -> TurnRow:
+        async with held.ending:
+            if held.flush is not None:
+                await held.flush
+            try:
+                row = await run()
+            except Conflict as error:
+                if error.code in _OVER:
+                    self._flusher.drop(held, error)
+                raise
+            self._flusher.drop(held, None)
+        return row
+
     async def _hold_here(
-        self, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        epoch: int | None,
+        actor: str | None,
     ) -> Held:
         held = self._held.get(turn_id)
-        if held is None or held.conversation_id != conversation_id or held.tenant_id != caller.tenant_id:
-            return await self._take_over(caller, conversation_id, turn_id, epoch)
-        _require_writer(caller, key_id=held.key_id, current=held.epoch, epoch=epoch)
-        return held
+        if (
+            held is not None
+            and (held.tenant_id, held.conversation_id) == (caller.tenant_id, conversation_id)
+            and (held.key_id == caller.key_id if epoch is None else held.epoch == epoch)
+        ):
+            require_actor(actor, held.actor)
+            return held
+        # what is remembered here may be over: the rows say who writes
+        return await self._take_over(caller, conversation_id, turn_id, epoch, actor)
 
     async def abort_expired(self) -> int:
         """Give up the open turns, of every tenant, whose writers were not heard of for a lease; says how many."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from uuid import UUID
 
-from app.conversations.store import TurnRow
+from app.conversations.store import TurnRow, TurnRows, turn_rows, within
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -101,7 +101,8 @@ async def list_versions(
     beyond: tuple[int, int] | None,
     actors: Sequence[str] | None,
     limit: int,
-) -> list[TurnRow]:
+    most_bytes: int,
+) -> TurnRows:
     """All committed turns, superseded ones too, by position and then seq; `beyond` is the (position, seq) of a cursor.
 
     Live and superseded turns are two ordered reads merged, so that neither is ever sorted as a whole.
@@ -119,40 +120,75 @@ async def list_versions(
     if actors is not None:
         args.append(actors)
         conditions.append(f"t.actor = any(${len(args)}::text[])")
-    args.append(limit)
-    order = f"order by t.position {direction}, t.seq {direction} limit ${len(args)}"
+    args.extend((limit, most_bytes))
+    order = f"t.position {direction}, t.seq {direction}"
+    ordered = f"order by {order} limit ${len(args) - 1}"
     sides = " union all ".join(
-        f"(select {_COLUMNS} from turns t where {' and '.join(conditions)} and {some} {order})"  # noqa: S608
+        f"(select {_COLUMNS} from turns t where {' and '.join(conditions)} and {some} {ordered})"  # noqa: S608
         for some in (_LIVE, _SUPERSEDED)
     )
-    rows = await tx.fetch(f"select {_COLUMNS} from ({sides}) t {order}", *args)  # noqa: S608
-    return [TurnRow(*row.values()) for row in rows]
+    turns = f"select {_COLUMNS} from ({sides}) t {ordered}"  # noqa: S608
+    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+
+
+async def list_neighbours(
+    tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], *, reach: int, most_bytes: int
+) -> TurnRows:
+    """The `reach` live turns before and after each of these (conversation, position); positions may have gaps."""
+    sides = " union all ".join(
+        f"""(
+            select {_COLUMNS} from turns t
+            where t.tenant_id = $1 and t.conversation_id = p.conversation_id and {_LIVE} and t.erased_at is null
+              and t.position {beyond} p.position
+            order by t.position {direction} limit $4
+        )"""  # noqa: S608
+        for beyond, direction in (("<", "desc"), (">", "asc"))
+    )
+    turns = f"""
+        select distinct on (t.conversation_id, t.position) {_COLUMNS}
+        from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position) cross join lateral ({sides}) t
+        order by t.conversation_id, t.position
+        """  # noqa: S608
+    sql = within(turns, order="t.conversation_id, t.position", most_bytes="$5")
+    conversations, positions = [place[0] for place in places], [place[1] for place in places]
+    return turn_rows(await tx.fetch(sql, tenant_id, conversations, positions, reach, most_bytes))
+
+
+async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, most_bytes: int) -> TurnRows:
+    """Turns by id in the order of the ids."""
+    turns = f"""
+        select {_COLUMNS}, w.place from unnest($2::uuid[]) with ordinality w (id, place)
+        join turns t on t.tenant_id = $1 and t.id = w.id
+        """  # noqa: S608
+    return turn_rows(await tx.fetch(within(turns, order="t.place", most_bytes="$3"), tenant_id, turn_ids, most_bytes))
 
 
 async def walk(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: int, through: int, limit: int
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    after: int,
+    through: int,
+    limit: int,
+    most_bytes: int,
 ) -> list[TurnRow]:
-    """Turns in the order of their seq, `after` exclusive and `through` inclusive."""
-    rows = await tx.fetch(
-        f"""
+    """Turns in the order of their seq, `after` exclusive and `through` inclusive; go on until there are none."""
+    turns = f"""
         select {_COLUMNS} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 and t.seq <= $4
         order by t.seq limit $5
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        after,
-        through,
-        limit,
-    )
-    return [TurnRow(*row.values()) for row in rows]
+        """  # noqa: S608
+    sql = within(turns, order="t.seq", most_bytes="$6")
+    rows = await tx.fetch(sql, tenant_id, conversation_id, after, through, limit, most_bytes)
+    return turn_rows(rows).rows
 
 
 async def find_by_seq(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
 ) -> TurnRow | None:
     """The turn of this seq."""
-    rows = await walk(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1)
+    rows = await walk(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, most_bytes=1)
     return rows[0] if rows else None
 
 
@@ -218,9 +254,14 @@ async def hold_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
 
 
 async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
-    """Note that turns have their vectors."""
+    """Note that turns have the vectors they waited for; those that waited for none are left as they are."""
     await tx.execute(
-        "update turns set index_state = 'indexed' where tenant_id = $1 and id = any($2::uuid[])", tenant_id, turn_ids
+        """
+        update turns set index_state = 'indexed'
+        where tenant_id = $1 and id = any($2::uuid[]) and index_state = 'pending'
+        """,
+        tenant_id,
+        turn_ids,
     )
 
 

@@ -24,6 +24,7 @@ from app.core.times import format_time
 from app.tenancy.schemas import Caller
 
 _BATCH = 500
+_BATCH_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,13 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
     while walk.broken is None and walk.seq < head.last_seq:
         async with database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await turn_store.walk(
-                tx, caller.tenant_id, conversation_id, after=walk.seq, through=head.last_seq, limit=_BATCH
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                after=walk.seq,
+                through=head.last_seq,
+                limit=_BATCH,
+                most_bytes=_BATCH_BYTES,
             )
             # asked after the turns: they go with their conversation, never before it
             if await store.find_conversation(tx, caller.tenant_id, conversation_id) is None:
@@ -95,7 +102,7 @@ def _follow(walk: _Walk, rows: Sequence[TurnRow], last_seq: int) -> _Walk:
         if chain != row.chain_hash:
             return _broken(walk, "chain_hash", seq, row)
         walk = _Walk(seq, chain, walk.content + (not is_erased), walk.erased + is_erased)
-    if len(rows) < _BATCH and walk.seq < last_seq:
+    if not rows and walk.seq < last_seq:
         return _broken(walk, "missing", walk.seq + 1)
     return walk
 

@@ -10,12 +10,14 @@ from app.conversations.schemas import (
     Compaction,
     Conversation,
     Facts,
+    Participant,
     ParticipantOut,
     Retention,
     Turn,
 )
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.ids import format_id
+from app.core.paging import Key
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role, ToolCall, ToolResult
 
 Value = TypeVar("Value")
@@ -129,3 +131,19 @@ def _tool_call(call: JsonObject) -> ToolCall:
         name=str(body.get("name")),
         arguments=arguments if isinstance(arguments, dict) else str(arguments),
     )
+
+
+def participants_column(given: Sequence[Participant]) -> list[JsonObject]:
+    """Participants as they are stored, each actor once."""
+    by_actor = {item.actor: item.model_dump() for item in given}
+    return list(by_actor.values())
+
+
+def activity_key(row: ConversationRow) -> Key:
+    """Where a conversation stands in lists by latest activity."""
+    return [row.active_at.isoformat(), str(row.id)]
+
+
+def position_key(row: TurnRow) -> Key:
+    """Where a turn stands in a history."""
+    return [row.position or 0, row.seq or 0]

@@ -68,7 +68,7 @@ class Unauthenticated(AppError):
 
 
 class Forbidden(AppError):
-    """A good key without the scope that this needs."""
+    """A good key without the scope that this needs, or a token that is not for it."""
 
     kind = "forbidden"
 

@@ -120,9 +120,18 @@ class JobQueue:
         )
         tx.after_commit.append(self.enqueued.set)
 
-    async def ensure_periodic(self, kinds: Sequence[str]) -> None:
-        """See to it that one job of each kind is there, and due, for the installation."""
+    async def ensure_periodic(self, kinds: Sequence[str], *, at_once: Sequence[str] = ()) -> None:
+        """See to it that one job of each kind is there for the installation. `at_once`: if it waits, it is due now."""
         async with self._ops.across_tenants() as tx:
+            await tx.execute(
+                """
+                update jobs set run_at = now()
+                where tenant_id = $1 and kind = any($2::text[]) and state = 'queued' and locked_by is null
+                  and run_at > now()
+                """,
+                INSTALLATION,
+                list(at_once),
+            )
             await tx.execute(
                 """
                 insert into jobs (tenant_id, id, kind, dedupe_key, max_attempts)
@@ -186,15 +195,19 @@ class JobQueue:
             else:
                 await self._put_back(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
 
-    async def fail(self, worker: UUID, job: Job, *, code: str, at_most_s: float | None = None) -> bool:
+    async def fail(
+        self, worker: UUID, job: Job, *, code: str, at_most_s: float | None = None, not_before_s: float = 0.0
+    ) -> bool:
         """A job failed: tried again later, or parked when that was its last attempt (says whether it was).
 
-        A periodic one gives `at_most_s`, waits no longer than that, and is never parked.
+        A periodic one gives `at_most_s`, waits no longer than that, and is never parked. `not_before_s` is what the one
+        who refused has asked for: it is waited for, whatever the other bounds are.
         """
         delay_s = self._options.retry_base_s * 2.0 ** min(job.attempts - 1, 32)
         delay_s = min(delay_s, self._options.retry_max_s, at_most_s or self._options.retry_max_s)
         # jitter, so that what failed together does not come back together
-        delay_s *= random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
+        spread = random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
+        delay_s = max(delay_s * spread, not_before_s + min(delay_s, 1.0) * (spread - 0.5))
         async with self._ops.across_tenants() as tx:
             if at_most_s is None and job.attempts >= job.max_attempts:
                 await tx.execute(
@@ -211,7 +224,8 @@ class JobQueue:
             if await self._has_twin(tx, job):
                 await self._delete(tx, worker, job)
             else:
-                attempts = 0 if at_most_s is not None else job.attempts
+                # far from the last one, whose worker's death would park a periodic job
+                attempts = job.attempts if at_most_s is None else min(job.attempts, job.max_attempts // 2)
                 await self._put_back(tx, worker, job, attempts=attempts, delay_s=delay_s, error=code)
         return False
 
@@ -260,6 +274,59 @@ class JobQueue:
         await tx.execute(
             "delete from jobs where tenant_id = $1 and id = $2 and locked_by = $3", job.tenant_id, job.id, worker
         )
+
+    async def revive(self, kinds: Sequence[str], *, codes: Sequence[str], limit: int) -> int:
+        """Make up to `limit` jobs due that were parked for one of these errors; says how many."""
+        async with self._ops.across_tenants() as tx:
+            return await tx.execute(
+                """
+                update jobs j set state = 'queued', attempts = 0, run_at = now()
+                from (
+                    select p.tenant_id, p.id from jobs p
+                    where p.state = 'parked' and p.kind = any($1::text[]) and p.last_error = any($2::text[])
+                      and not exists (
+                          select from jobs other where other.tenant_id = p.tenant_id and other.kind = p.kind
+                              and other.dedupe_key = p.dedupe_key and other.id <> p.id and other.locked_by is null
+                              and (other.state = 'queued' or (other.state = 'parked' and other.id < p.id))
+                      )
+                    order by p.id limit $3 for update skip locked
+                ) parked where j.tenant_id = parked.tenant_id and j.id = parked.id
+                """,
+                list(kinds),
+                list(codes),
+                limit,
+            )
+
+    async def any_parked(self, kinds: Sequence[str], *, codes: Sequence[str]) -> bool:
+        """Whether a job of these kinds was parked for one of these errors."""
+        async with self._ops.across_tenants() as tx:
+            row = await tx.fetchrow(
+                """
+                select tenant_id, id from jobs
+                where state = 'parked' and kind = any($1::text[]) and last_error = any($2::text[]) limit 1
+                """,
+                list(kinds),
+                list(codes),
+            )
+        return row is not None
+
+    async def sweep_unclaimed(self, prefix: str, *, but: Sequence[str], older_than_s: float, limit: int) -> int:
+        """Forget jobs whose kind begins with `prefix` and that no worker has wanted for so long; says how many."""
+        async with self._ops.across_tenants() as tx:
+            return await tx.execute(
+                """
+                delete from jobs j using (
+                    select tenant_id, id from jobs
+                    where starts_with(kind, $1) and kind <> all($2::text[]) and state <> 'cancelled'
+                      and locked_by is null and run_at < now() - make_interval(secs => $3)
+                    limit $4
+                ) old where j.tenant_id = old.tenant_id and j.id = old.id
+                """,
+                prefix,
+                list(but),
+                older_than_s,
+                limit,
+            )
 
     async def counts(self) -> dict[str, int]:
         """How many jobs there are: waiting, running, parked, cancelled."""

@@ -62,10 +62,10 @@ class Cursors:
 
 
 def make_page(
-    rows: Sequence[Item], *, limit: int, cursors: Cursors, scope: str, key: Callable[[Item], Key]
+    rows: Sequence[Item], *, limit: int, cursors: Cursors, scope: str, key: Callable[[Item], Key], cut: bool = False
 ) -> Page[Item]:
-    """A page out of up to limit + 1 rows; the last one only says that there is more."""
+    """A page out of up to limit + 1 rows; the last one only says that there is more, as `cut` does of fewer."""
     data = list(rows[:limit])
-    more = len(rows) > limit
+    more = cut or len(rows) > limit
     cursor = cursors.write(scope, key(data[-1])) if more and data else None
     return Page[Item](object="list", data=data, has_more=more, next_cursor=cursor)

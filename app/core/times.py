@@ -7,8 +7,10 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, WithJsonSchema
 
 _DATE_AND_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
-_EARLIEST = datetime.min.replace(tzinfo=UTC)
-_LATEST = datetime.max.replace(tzinfo=UTC)
+# the driver takes the very first and the very last moment for the infinities, which are no times when they come back
+_EARLIEST = datetime.min.replace(microsecond=1000, tzinfo=UTC)
+_LATEST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+_END = datetime.max.replace(tzinfo=UTC)
 
 
 def truncate_ms(value: datetime) -> datetime:
@@ -32,9 +34,9 @@ def _only_text(value: object) -> object:
 
 def _in_utc(value: datetime) -> datetime:
     # an offset may carry the first and the last day beyond what a datetime holds
-    if not _EARLIEST <= value <= _LATEST:
-        raise ValueError("a time lies between the years 1 and 9999 in UTC")
-    return value.astimezone(UTC)
+    if not _EARLIEST <= value <= _END:
+        raise ValueError("a time lies between the years 1 and 9999 in UTC, and the first moment of all is none")
+    return min(value, _LATEST).astimezone(UTC)
 
 
 TimeIn: TypeAlias = Annotated[

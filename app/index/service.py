@@ -2,7 +2,7 @@
 
 `prepare` analyses and embeds outside any transaction; `write` stores what it made inside the owner's. A failing
 embedder never fails the owner: the entry is found by words at once, is marked as waiting for its vectors, and a job
-enqueued in the same transaction makes them (`embed_late`, `write_late`). Another resolves relative dates.
+enqueued in the same transaction makes them (`late`). Another resolves relative dates.
 """
 
 import asyncio
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
-from app.core.errors import AppError, Unavailable
+from app.core.errors import AppError
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.index import store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
+from app.index.late import LateVectors
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -35,7 +36,7 @@ from app.index.wide import Holding, Space
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
 
-__all__ = ["IndexOptions", "Query", "SearchIndex", "Space", "TierOptions", "Tiers", "ensure_space"]
+__all__ = ["IndexOptions", "LateVectors", "Query", "SearchIndex", "Space", "TierOptions", "Tiers", "ensure_space"]
 
 # analysing less than this takes under a millisecond or so: not worth a thread
 _INLINE_CHARACTERS = 4_000
@@ -66,7 +67,17 @@ class Query:
 class SearchIndex:
     """Writes and searches index entries in one embedding space."""
 
-    def __init__(self, embedder: Embedder | None, *, tiers: Tiers, jobs: JobQueue, options: IndexOptions) -> None:
+    def __init__(
+        self,
+        embedder: Embedder | None,
+        *,
+        tiers: Tiers,
+        late: LateVectors,
+        jobs: JobQueue,
+        options: IndexOptions,
+    ) -> None:
+        self.late = late
+        """What makes vectors after the append, in the space that is searched."""
         self._embedder = embedder
         self._jobs = jobs
         self._tiers = tiers
@@ -150,26 +161,6 @@ class SearchIndex:
             ]
             await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
-    async def embed_late(self, texts: Sequence[str]) -> list[Sequence[FloatVector]]:
-        """The vectors of each text that waited for them, in order. Raises as the embedder does."""
-        if self._embedder is None:
-            raise Unavailable("embedder_unavailable", "There is no embedder in this process.")
-        embedder = self._embedder
-        pieces = await asyncio.to_thread(lambda: [self._split(text) for text in texts])
-        wanted = [piece for some in pieces for piece in some]
-        vectors: list[FloatVector] = []
-        for start in range(0, len(wanted), embedder.max_batch):
-            vectors.extend(await embedder.embed(wanted[start : start + embedder.max_batch], purpose="document"))
-        own = iter(vectors)
-        return [[next(own) for _ in some] for some in pieces]
-
-    async def write_late(
-        self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]]
-    ) -> None:
-        """Store vectors by entry, whose sources the caller has locked and found unchanged."""
-        await store.insert_vectors(tx, caller.tenant_id, self._space_id, vectors)
-        await store.settle_vectors(tx, caller.tenant_id, list(vectors))
-
     async def resolve_dates(self, documents: Mapping[UUID, Document]) -> list[DatedEntry]:
         """What relative dates in documents mean, by entry; only those that have any."""
         return await asyncio.to_thread(_dated, documents)
@@ -228,7 +219,10 @@ class SearchIndex:
         return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
     async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
-        """Analyse `text` and embed `bare_text` (the same without names); outside any transaction."""
+        """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.
+
+        Without words to go by a failing embedder leaves nothing to search with: then it raises as the embedder does.
+        """
         # the work grows with the entries in scope times the words asked for
         lexemes = Analyser().query(text)[: self._options.max_query_lexemes] if by_words else []
         if not by_vector:
@@ -238,6 +232,8 @@ class SearchIndex:
         try:
             vectors = await self._embedder.embed([bare_text], purpose="query")
         except AppError as error:
+            if not by_words:
+                raise
             return Query(None, lexemes, error.code)
         return Query(vectors[0], lexemes, None)
 

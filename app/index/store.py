@@ -87,15 +87,6 @@ async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
     )
 
 
-async def settle_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
-    """Note that entries wait for no vectors any more."""
-    await tx.execute(
-        "update index_entries set vectors_due = false where tenant_id = $1 and entry_id = any($2::uuid[])",
-        tenant_id,
-        list(entry_ids),
-    )
-
-
 async def copy_entries(
     tx: Transaction,
     tenant_id: TenantId,

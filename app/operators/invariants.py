@@ -33,11 +33,13 @@ class _Place:
 
 
 class ConversationCheck:
-    """Checks one conversation: `feed` its turns, then `end`. `embeds`: whether an embedder is configured."""
+    """Checks one conversation: `feed` its turns, then `end`.
 
-    def __init__(self, head: HeadRow, *, embeds: bool) -> None:
+    A turn without vectors in the present space is no fault: a job makes them, and the checks of the place count them.
+    """
+
+    def __init__(self, head: HeadRow) -> None:
         self._head = head
-        self._embeds = embeds
         self._chain: bytes | None = head.chain_start or GENESIS
         self._seq = 0
         self._rev = 0
@@ -82,8 +84,8 @@ class ConversationCheck:
             yield self._fault(
                 "index_state_differs", f"index_state is {turn.index_state}, the entry says otherwise", turn.id
             )
-        if self._embeds and turn.index_state == "indexed" and not turn.vectors:
-            yield self._fault("vectors_missing", "the turn counts as indexed and has no vector", turn.id)
+        if turn.vectors_torn:
+            yield self._fault("vectors_torn", "in some space the turn has the vectors of some pieces only", turn.id)
 
     def _remains(self, turn: CheckedTurn) -> Iterator[Fault]:
         said = (turn.content, turn.tool_calls, turn.tool_call_id, turn.tool_results, turn.usage, turn.metadata)

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.schema import EXTENSIONS
 from app.operators.schemas import Check, Level
-from app.operators.store import ServerFacts
+from app.operators.store import ServerFacts, VectorFacts
 from app.settings import Settings
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
@@ -135,6 +135,28 @@ def check_schema(current: str | None, known: Sequence[str], head: str) -> Check:
         mend = "A newer release has migrated this database: run that release, or a newer one."
         return Check("schema", Level.FAIL, f"{current}, which this release does not know", mend)
     return Check("schema", Level.FAIL, f"{current}, and this release needs {head}", "Run `turnkeep migrate`.")
+
+
+def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
+    """Whether everything can be found by meaning; what cannot yet is found by words."""
+    if not facts.waiting:
+        return _ok("vectors", f"all {facts.entries} entries have theirs")
+    found = (
+        f"{facts.waiting} of {facts.entries} entries have none of the present embedder; jobs: {facts.queued} waiting,"
+        f" {facts.parked} parked, {facts.cancelled} cancelled"
+    )
+    if facts.errors:
+        found += f"; last errors: {', '.join(facts.errors)}"
+    mend = (
+        "They are found by words. Workers make them: `turnkeep serve` or `turnkeep worker` looks at its start"
+        f" and every {settings.backfill_interval_s:g} s (TURNKEEP_BACKFILL_INTERVAL_S). Run one, and ask again."
+    )
+    if facts.parked or facts.cancelled:
+        mend += (
+            " Jobs parked because the embedder was away are tried again when it answers; cancelled ones, and those"
+            " parked for an error of another kind, with POST /v1/admin/jobs/{id}/retry."
+        )
+    return Check("vectors", Level.WARN, found, mend)
 
 
 def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[Check]:

@@ -42,7 +42,10 @@ class TenantStats(BaseModel):
 
 
 class Stats(BaseModel):
-    """How much there is. `vectors_pending` are entries still without vectors; `bytes` is the sum over `tables`.
+    """How much there is. `bytes` is the sum over `tables`.
+
+    `vectors_pending` are entries that have no vector in the embedding space searched now: they are found by words, and
+    jobs of the kinds `index.vectors` and `index.backfill_…` make theirs.
 
     `projects` are those with most turns, of a tenant only; `tenants` likewise, of the installation only.
     """

@@ -17,10 +17,12 @@ from app.core.ids import TenantId
 from app.core.servers import Login, Server
 from app.operators import store
 from app.operators.invariants import ConversationCheck
-from app.operators.judgements import ROLES, check_schema, check_server, check_settings
+from app.operators.judgements import ROLES, check_schema, check_server, check_settings, check_vectors
 from app.operators.machine import check_cpu, check_data_directory, check_model, check_port
 from app.operators.schemas import Check, Fault, Level, Stats, TableSize
 from app.operators.store import ServerFacts
+from app.providers.local import SPACE
+from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
@@ -42,21 +44,22 @@ class _Listing(Protocol):
 class Statistics:
     """Figures, of a tenant or of the installation."""
 
-    def __init__(self, database: Database, *, ops: Database) -> None:
+    def __init__(self, database: Database, *, ops: Database, space_id: int) -> None:
         self._database = database
         self._ops = ops
+        self._space_id = space_id
 
     async def stats(self, caller: Caller, *, of: Literal["tenant", "installation"], top: int) -> Stats:
         """How much there is, with the `top` largest projects or tenants. The installation is the operator's."""
         caller.require(Scope.OPERATOR if of == "installation" else Scope.ADMIN)
         if of == "installation":
             async with self._ops.snapshot() as tx:
-                counts = await store.count_installation(tx)
+                counts = await store.count_installation(tx, self._space_id)
                 sizes = await store.table_sizes(tx)
                 tenants = await store.top_tenants(tx, top)
             return _stats(of, counts, sizes).model_copy(update={"tenants": tenants})
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            counts = await store.count_tenant(tx, caller.tenant_id)
+            counts = await store.count_tenant(tx, caller.tenant_id, self._space_id)
             sizes = await store.table_sizes(tx)
             projects = await store.top_projects(tx, caller.tenant_id, top)
         shares = [_share(size, counts) for size in sizes]
@@ -121,7 +124,11 @@ async def _examine_database(settings: Settings) -> list[Check]:
             return checks
         facts.append(found)
     checks += check_server(facts[0], facts[1], settings, now=datetime.now(UTC))
-    return [*checks, await _examine_schema(server)]
+    of_schema = await _examine_schema(server)
+    checks.append(of_schema)
+    if settings.embedder != "none" and of_schema.level is Level.OK:
+        checks.append(await _examine_vectors(server, settings))
+    return checks
 
 
 async def _facts(server: Server, login: Login, use: str) -> tuple[ServerFacts | None, Check | None]:
@@ -153,6 +160,23 @@ async def _examine_schema(server: Server) -> Check:
     return check_schema(current, schema.known_revisions(), schema.head_revision())
 
 
+async def _examine_vectors(server: Server, settings: Settings) -> Check:
+    local = settings.embedder == "local"
+    model = settings.embeddings_model
+    dimensions = settings.embeddings_dimensions or KNOWN_DIMENSIONS.get(model)
+    try:
+        async with server.opened(server.ops, name=_POOL) as ops, ops.snapshot() as tx:
+            facts = await store.vector_facts(
+                tx,
+                provider=SPACE.provider if local else PROVIDER,
+                model=SPACE.model if local else model,
+                dimensions=SPACE.dimensions if local else dimensions,
+            )
+    except AppError as error:
+        return Check("vectors", Level.WARN, "cannot be counted", error.detail)
+    return check_vectors(facts, settings)
+
+
 # the data
 
 
@@ -175,7 +199,7 @@ async def check_installation(
         faults: list[Fault] = []
         done = 0
         for tenant in tenants if tenant_id is None else [tenant_id]:
-            check = DataCheck(ops, tenant, embeds=settings.embedder != "none")
+            check = DataCheck(ops, tenant)
             async for found in check.conversations(limit=limit):
                 done += 1
                 progress(done, total)
@@ -189,10 +213,9 @@ async def check_installation(
 class DataCheck:
     """Checks the data of one tenant, with a pool of the ops role."""
 
-    def __init__(self, ops: Database, tenant_id: TenantId, *, embeds: bool) -> None:
+    def __init__(self, ops: Database, tenant_id: TenantId) -> None:
         self._ops = ops
         self._tenant_id = tenant_id
-        self._embeds = embeds
 
     async def conversations(self, *, limit: int | None) -> AsyncIterator[list[Fault]]:
         """The faults of one conversation after the other, those made last first."""
@@ -214,7 +237,7 @@ class DataCheck:
             head = await store.find_head(tx, self._tenant_id, conversation_id)
             if head is None:  # deleted meanwhile
                 return []
-            check = ConversationCheck(head, embeds=self._embeds)
+            check = ConversationCheck(head)
             faults: list[Fault] = []
             after = 0
             while True:
@@ -231,6 +254,7 @@ class DataCheck:
         """Entries, vectors and remembered requests whose owner is gone."""
         return [*await self._orphans(store.list_entry_owners, "entry_orphan", "an index entry of no turn"),
                 *await self._orphans(store.list_vector_owners, "vector_orphan", "a vector of no entry"),
+                *await self._orphans(store.list_open_turns, "stream_torn", "an open turn without writer or text"),
                 *await self._repeats()]  # fmt: skip
 
     async def _orphans(self, listing: _Listing, code: str, detail: str) -> list[Fault]:

@@ -24,37 +24,47 @@ def _counts(row: asyncpg.Record | None) -> dict[str, int]:
     return {} if row is None else {name: int(row[name]) for name in row.keys()}  # noqa: SIM118 - a record gives values
 
 
-async def count_tenant(tx: Transaction, tenant_id: TenantId) -> dict[str, int]:
+def _waits(space_id: int) -> str:
+    """The condition for an index entry `e` that has no vector in a space; without a space, that one is due."""
+    if space_id == 0:
+        return "e.live and e.vectors_due"
+    return f"""e.live and not exists (
+        select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = {space_id}
+    )"""
+
+
+async def count_tenant(tx: Transaction, tenant_id: TenantId, space_id: int) -> dict[str, int]:
     """What one tenant has; heads know the turns, so that the largest table is not read."""
     row = await tx.fetchrow(
-        """
+        f"""
         select h.conversations, h.live_turns, h.all_turns, h.tokens, e.entries, e.pending, v.vectors
         from (
             select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as live_turns,
                    coalesce(sum(last_seq), 0)::bigint as all_turns, coalesce(sum(token_count), 0)::bigint as tokens
             from conversation_heads where tenant_id = $1
         ) h, (
-            select count(*) as entries, count(*) filter (where vectors_due and live) as pending
-            from index_entries where tenant_id = $1
+            select count(*) as entries, count(*) filter (where {_waits(space_id)}) as pending
+            from index_entries e where e.tenant_id = $1
         ) e, (select count(*) as vectors from vectors where tenant_id = $1) v
-        """,
+        """,  # noqa: S608
         tenant_id,
     )
     return _counts(row)
 
 
-async def count_installation(tx: Transaction) -> dict[str, int]:
+async def count_installation(tx: Transaction, space_id: int) -> dict[str, int]:
     """What all tenants have (ops role)."""
     row = await tx.fetchrow(
-        """
+        f"""
         select h.conversations, h.live_turns, h.tokens, e.entries, e.pending, v.vectors
         from (
             select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as live_turns,
                    coalesce(sum(token_count), 0)::bigint as tokens
             from conversation_heads
-        ) h, (select count(*) as entries, count(*) filter (where vectors_due and live) as pending from index_entries) e,
-        (select count(*) as vectors from vectors) v
-        """
+        ) h, (
+            select count(*) as entries, count(*) filter (where {_waits(space_id)}) as pending from index_entries e
+        ) e, (select count(*) as vectors from vectors) v
+        """  # noqa: S608
     )
     return _counts(row)
 
@@ -185,6 +195,54 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class VectorFacts:
+    """How many live entries there are, how many have no vector in a space, and the jobs that make vectors, by state.
+
+    `errors` are the codes that any of them failed with last, and those that look for what lacks vectors.
+    """
+
+    entries: int
+    waiting: int
+    queued: int
+    parked: int
+    cancelled: int
+    errors: Sequence[str]
+
+
+async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions: int | None) -> VectorFacts:
+    """What there is in a space; of several dimensions that made last, where none are given (ops role)."""
+    space = await tx.fetchrow(
+        """
+        select id from embedding_spaces where provider = $1 and model = $2 and ($3::integer is null or dimensions = $3)
+        order by id desc limit 1
+        """,
+        provider,
+        model,
+        dimensions,
+    )
+    waits = "e.live" if space is None else _waits(space["id"])
+    row = await tx.fetchrow(
+        f"""
+        select e.entries, e.waiting, j.queued, j.parked, j.cancelled, j.errors
+        from (
+            select count(*) filter (where e.live) as entries, count(*) filter (where {waits}) as waiting
+            from index_entries e
+        ) e, (
+            select count(*) filter (where makes and state = 'queued') as queued,
+                   count(*) filter (where makes and state = 'parked') as parked,
+                   count(*) filter (where makes and state = 'cancelled') as cancelled,
+                   coalesce(array_agg(distinct last_error) filter (where last_error is not null), '{{}}') as errors
+            from (
+                select state, last_error, not starts_with(kind, 'index.backfill_plan_') as makes
+                from jobs where kind = 'index.vectors' or starts_with(kind, 'index.backfill_')
+            ) of_vectors
+        ) j
+        """  # noqa: S608
+    )
+    return VectorFacts(0, 0, 0, 0, 0, ()) if row is None else VectorFacts(*row.values())
+
+
 # the data (ops role)
 
 
@@ -243,6 +301,7 @@ class CheckedTurn:
     entry_position: int | None
     copies_equal: bool
     vectors: int
+    vectors_torn: bool
 
 
 async def count_conversations(tx: Transaction, tenant_id: TenantId | None) -> int:
@@ -304,7 +363,11 @@ _CHECKED_TURNS = """
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
                and e.occurred_at = t.occurred_at
                and e.metadata = coalesce(t.metadata::jsonb, '{}') as copies_equal,
-           (select count(*) from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id)::integer as vectors
+           (select count(*) from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id)::integer as vectors,
+           exists (
+               select from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id
+               group by v.space_id having count(*) <> max(v.part) + 1
+           ) as vectors_torn
     from turns t
     join conversations c on c.tenant_id = t.tenant_id and c.id = t.conversation_id
     left join index_entries e on e.tenant_id = t.tenant_id and e.entry_id = t.id
@@ -376,6 +439,35 @@ async def list_vector_owners(
         limit,
     )
     return [(row["entry_id"], row["owned"]) for row in rows]
+
+
+async def list_open_turns(
+    tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
+) -> list[tuple[UUID, bool]]:
+    """Turns that are being written, and whether each has one writer and text without holes; streams of none besides."""
+    rows = await tx.fetch(
+        """
+        select o.id, exists (
+            select from turns t join turn_streams s on s.tenant_id = t.tenant_id and s.turn_id = t.id
+            where t.tenant_id = $1 and t.id = o.id and t.status = 'pending' and s.conversation_id = t.conversation_id
+        ) and not exists (
+            select from turn_chunks c where c.tenant_id = $1 and c.turn_id = o.id
+            group by c.part
+            having min(c.start) <> 0 or sum(c.length) <> max(c.start + c.length)
+                or bool_or(c.length <> char_length(c.text))
+        ) as sound
+        from (
+            select t.id from turns t where t.tenant_id = $1 and t.status = 'pending'
+            union select s.turn_id from turn_streams s where s.tenant_id = $1
+            union select c.turn_id from turn_chunks c where c.tenant_id = $1
+        ) o
+        where $2::uuid is null or o.id > $2 order by o.id limit $3
+        """,
+        tenant_id,
+        after,
+        limit,
+    )
+    return [(row["id"], row["sound"]) for row in rows]
 
 
 async def list_repeats(tx: Transaction, tenant_id: TenantId, *, after: str, limit: int) -> list[tuple[str, int, int]]:

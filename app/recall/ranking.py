@@ -27,6 +27,8 @@ SESSION_BEST = 3
 NEIGHBOUR_SHARE = 0.3
 ANSWER_SHARE = 0.5
 
+# the first word of a name is looked for in so many; there may be thousands of names
+_FIRST_CHARACTERS = 64
 _ROLE_NAMES = frozenset(role.value for role in Role)
 _FIRST_PERSON = frozenset({"i", "im", "ive", "id", "ill", "me", "my", "mine", "myself"})
 _SECOND_PERSON = frozenset({"you", "your"})
@@ -60,7 +62,7 @@ class Ranked:
 def names_of(participant: Participant) -> set[str]:
     """The single words that mean this participant in a query: the first word of each of its names."""
     spellings = [participant.actor, participant.name, *participant.aliases]
-    first = {parts[0] for spelling in spellings if spelling and (parts := words(spelling))}
+    first = {parts[0] for spelling in spellings if spelling and (parts := words(spelling[:_FIRST_CHARACTERS]))}
     return {name for name in first if len(name) > 1 and name not in _ROLE_NAMES}
 
 

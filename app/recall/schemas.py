@@ -87,7 +87,9 @@ class HitDate(BaseModel):
 class Hit(BaseModel):
     """One recalled thing. Of `turn` and its siblings to come, the one named by `kind` is set.
 
-    `dates` are there as soon as the job that resolves them has run, a moment after the append.
+    Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
+    `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
+    after the append.
     """
 
     kind: EntryKind

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from app.conversations.schemas import Participant, Turn, turn_text
+from app.conversations.schemas import Hydrated, Participant, Turn, turn_text
 from app.conversations.service import Conversations
 from app.core.db import Database, Transaction
 from app.core.errors import FieldError, Invalid, NotFound
@@ -28,6 +28,8 @@ from app.tenancy.schemas import Scope as KeyScope
 
 # names are looked for among the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
+_NAMED_PEOPLE = 1000
+_TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
 
 
@@ -104,14 +106,14 @@ class Recaller:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._rank(caller, tx, asked, scope, query, people)
             ranked = ranking.ranked[: request.k]
-            turns = await self._hydrate(caller, tx, ranked)
-            around = await self._neighbours(caller, tx, turns, request.neighbours)
-        hits = [_hit(item, turns, around, request, ranking.found.lexemes) for item in ranked]
+            hydrated = await self._hydrate(caller, tx, ranked)
+            around, cut = await self._neighbours(caller, tx, hydrated, request.neighbours)
+        hits = [_hit(item, hydrated, around, request, ranking.found.lexemes) for item in ranked]
         return RecallResult(
             object="list",
             data=[hit for hit in hits if hit is not None],
             space=self._index.space,
-            degraded=list(ranking.degraded),
+            degraded=[*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out or cut else [])],
         )
 
     async def recall_turns(
@@ -138,13 +140,14 @@ class Recaller:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
             fresh = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
-            found = {key: turn for key, (_, turn) in (await self._hydrate(caller, tx, fresh)).items()} | loaded
+            hydrated = await self._hydrate(caller, tx, fresh)
+            found = {key: turn for key, (_, turn) in hydrated.turns.items()} | loaded
         recalled = [
             RecalledTurn(found[item.candidate.entry_id], item.score)
             for item in ranking.ranked
             if item.candidate.entry_id in found
         ]
-        return recalled, list(ranking.degraded)
+        return recalled, [*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out else [])]
 
     async def _people(self, caller: Caller, scope: Scope) -> list[Participant]:
         people = await self._conversations.participants(
@@ -153,6 +156,7 @@ class Recaller:
             project=scope.project,
             owner=scope.owner,
             limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
+            most_people=_NAMED_PEOPLE,
         )
         if scope.conversation_ids is not None and set(scope.conversation_ids) - set(people):
             raise NotFound("not_found", "There is no such conversation.")
@@ -188,22 +192,24 @@ class Recaller:
             degraded.append("vectors_pending")
         return _Ranking(ranked, found, degraded)
 
-    async def _hydrate(
-        self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]
-    ) -> dict[UUID, tuple[Turn, CanonicalTurn]]:
+    async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> Hydrated:
         wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.TURN]
-        return await self._conversations.hydrate(caller, tx, turn_ids=wanted) if wanted else {}
+        if not wanted:
+            return Hydrated({}, frozenset())
+        return await self._conversations.hydrate(caller, tx, turn_ids=wanted)
 
     async def _neighbours(
-        self, caller: Caller, tx: Transaction, turns: dict[UUID, tuple[Turn, CanonicalTurn]], reach: int
-    ) -> dict[str, list[Turn]]:
-        """The turns around hits, by conversation, in the order of their position."""
-        places = [(parse_id(turn.conversation_id), turn.position or 0) for turn, _ in turns.values()]
+        self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
+    ) -> tuple[dict[str, list[Turn]], bool]:
+        """The turns around hits, by conversation, in the order of their position; whether some are left out."""
+        places = [(parse_id(turn.conversation_id), turn.position or 0) for turn, _ in hydrated.turns.values()]
         around: defaultdict[str, list[Turn]] = defaultdict(list)
-        if reach and places:
-            for turn in await self._conversations.neighbours(caller, tx, places=places, reach=reach):
-                around[turn.conversation_id].append(turn)
-        return around
+        if not reach or not places:
+            return around, False
+        turns, cut = await self._conversations.neighbours(caller, tx, places=places, reach=reach)
+        for turn in turns:
+            around[turn.conversation_id].append(turn)
+        return around, cut
 
 
 def _scope(
@@ -226,17 +232,18 @@ def _scope(
 
 def _hit(
     item: Ranked,
-    turns: dict[UUID, tuple[Turn, CanonicalTurn]],
+    hydrated: Hydrated,
     around: dict[str, list[Turn]],
     request: ConversationRecall,
     lexemes: Sequence[str],
 ) -> Hit | None:
     candidate = item.candidate
-    if candidate.entry_id not in turns:
+    shown = hydrated.turns.get(candidate.entry_id)
+    if shown is None and candidate.entry_id not in hydrated.left_out:
         return None
-    turn = turns[candidate.entry_id][0]
+    turn = None if shown is None else shown[0]
     neighbours: list[Turn] | None = None
-    if request.neighbours:
+    if request.neighbours and turn is not None:
         others, place = around.get(turn.conversation_id, []), turn.position or 0
         before = [other for other in others if (other.position or 0) < place]
         after = [other for other in others if (other.position or 0) > place]
@@ -244,10 +251,10 @@ def _hit(
     return Hit(
         kind=candidate.kind,
         id=format_id(candidate.entry_id),
-        conversation_id=turn.conversation_id,
+        conversation_id=None if candidate.conversation_id is None else format_id(candidate.conversation_id),
         score=round(item.score, 6),
-        text=turn_text(turn),
-        dates=[] if candidate.dates is None else _DATES.validate_json(candidate.dates),
+        text="" if turn is None else turn_text(turn),
+        dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
         neighbours=neighbours,
         explain=_explain(item, lexemes) if request.explain else None,

@@ -15,7 +15,17 @@ from app.conversations.schemas import (
 )
 from app.core.paging import Page
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, Cursor, Order, QueryText, Reader, Repeat, Services, Writer
+from app.routers.deps import (
+    ConversationPath,
+    ConversationReader,
+    Cursor,
+    Order,
+    QueryText,
+    Reader,
+    Repeat,
+    Services,
+    Writer,
+)
 from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=StrictJsonRoute)
@@ -64,7 +74,9 @@ async def search_conversations(body: ConversationSearch, caller: Reader, service
 
 
 @router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))
-async def get_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Conversation:
+async def get_conversation(
+    conversation_id: ConversationPath, caller: ConversationReader, services: Services
+) -> Conversation:
     """Read one conversation with its counters."""
     return await services.conversations.get(caller, conversation_id)
 

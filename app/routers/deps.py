@@ -12,8 +12,11 @@ from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
 from app.tenancy.schemas import Caller, Repeatable, Scope
 
-_bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer tk_…`.")
-_header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key in a header of its own.")
+_bearer = HTTPBearer(
+    auto_error=False,
+    description="An API key, or a conversation token where it is allowed: `Authorization: Bearer tk_…` or `tkc_…`.",
+)
+_header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same in a header of its own.")
 
 
 def get_container(request: Request) -> Container:
@@ -30,9 +33,9 @@ async def get_caller(
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     key: Annotated[str | None, Depends(_header)],
 ) -> Caller:
-    """The caller that the key stands for."""
+    """The caller that the key or token stands for. Whatever takes it asks it for what it needs, by `require…`."""
     caller = await services.tenancy.authenticate(bearer.credentials if bearer is not None else key)
-    request.state.tenant_id = format_id(caller.tenant_id)
+    request.state.tenant_id = format_id(caller.key_tenant_id)
     request.state.key_id = format_id(caller.key_id)
     return caller
 
@@ -46,7 +49,7 @@ async def get_token(
 
 
 async def require_caller(request: Request) -> None:
-    """Refuse a request without a good key before anything of its body is read."""
+    """Refuse a request without a good key or token before anything of its body is read."""
     await get_caller(request, get_container(request), await _bearer(request), await _header(request))
 
 
@@ -94,6 +97,29 @@ def _conversation_id(
     return ConversationId(conversation_id)
 
 
+ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id)]
+
+
+async def get_conversation_reader(
+    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
+) -> Caller:
+    """A caller that may read this conversation: by its key, or by a token for it."""
+    caller.require_conversation(Scope.READ, conversation_id)
+    return caller
+
+
+async def get_conversation_writer(
+    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
+) -> Caller:
+    """A caller that may append to this conversation: by its key, or by a token for it."""
+    caller.require_conversation(Scope.WRITE, conversation_id)
+    return caller
+
+
+ConversationReader: TypeAlias = Annotated[Caller, Depends(get_conversation_reader)]
+ConversationWriter: TypeAlias = Annotated[Caller, Depends(get_conversation_writer)]
+
+
 def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or a UUID.")]) -> TurnId:
     return TurnId(turn_id)
 
@@ -108,7 +134,6 @@ def _tenant_id(tenant_id: Annotated[IdIn, Path(description="The tenant's id: a U
 
 KeyPath: TypeAlias = Annotated[KeyId, Depends(_key_id)]
 TenantPath: TypeAlias = Annotated[TenantId, Depends(_tenant_id)]
-ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id)]
 TurnPath: TypeAlias = Annotated[TurnId, Depends(_turn_id)]
 
 

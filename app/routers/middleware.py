@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
@@ -33,6 +34,12 @@ _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELET
 _CLIENT_WENT_AWAY: Final = 499
 _PRIVATE_PATHS: Final = ("/v1", "/openai/v1")
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_CORS_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_CORS_REQUEST_HEADERS: Final = (
+    "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", REQUEST_ID_HEADER,
+)  # fmt: skip
+_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "Idempotent-Replayed", "Retry-After")
+_CORS_MAX_AGE_S: Final = 600
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0
 
@@ -65,6 +72,17 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     """Put all layers around `app`, the request id outermost. Call it after any other `add_middleware`."""
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_request_bytes)
     app.add_middleware(UnexpectedErrorMiddleware)
+    if settings.cors_origins is not None:
+        # outside of all that answers, so that pages can read refusals and failures too; before any key is asked for,
+        # since a preflight has none. Keys and tokens come in headers, never in cookies: no credentials in CORS's sense
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=_CORS_METHODS,
+            allow_headers=_CORS_REQUEST_HEADERS,
+            expose_headers=_CORS_ANSWER_HEADERS,
+            max_age=_CORS_MAX_AGE_S,
+        )
     app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
     app.add_middleware(RequestIdMiddleware)
 

@@ -24,11 +24,29 @@ async def get_health() -> Health:
     return Health(status="ok")
 
 
+@router.head("/healthz", response_class=Response)
+async def head_health() -> Response:
+    """Whether the process answers: as GET, without a body."""
+    return _headers_of(Health(status="ok"))
+
+
 @router.get("/readyz", responses=problem_responses(503))
 async def get_readiness(services: Services) -> Health:
     """Whether requests can be served: the database answers and the model is loaded."""
     await services.require_ready()
     return Health(status="ok")
+
+
+@router.head("/readyz", response_class=Response, responses=problem_responses(503))
+async def head_readiness(services: Services) -> Response:
+    """Whether requests can be served: as GET, without a body."""
+    await services.require_ready()
+    return _headers_of(Health(status="ok"))
+
+
+def _headers_of(health: Health) -> Response:
+    # the server leaves the body away, and tells the length that GET would have
+    return Response(health.model_dump_json(), media_type="application/json")
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, OpenedTurn, Opening, Resuming
 from app.conversations.schemas import Turn
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, Repeat, Services, TurnPath, Writer
+from app.routers.deps import ConversationPath, ConversationWriter, Repeat, Services, TurnPath
 from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["streaming"], route_class=StrictJsonRoute)
@@ -27,7 +27,7 @@ Epoch = Annotated[
 async def open_turn(
     conversation_id: ConversationPath,
     body: Opening,
-    caller: Writer,
+    caller: ConversationWriter,
     services: Services,
     repeat: Repeat,
     response: Response,
@@ -47,7 +47,7 @@ async def append_chunk(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
     body: Chunk,
-    caller: Writer,
+    caller: ConversationWriter,
     services: Services,
     epoch: Epoch = None,
 ) -> ChunkResult:
@@ -66,7 +66,7 @@ async def commit_turn(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
     body: Ending,
-    caller: Writer,
+    caller: ConversationWriter,
     services: Services,
     epoch: Epoch = None,
 ) -> Turn:
@@ -81,7 +81,7 @@ async def abort_turn(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
     body: Aborting,
-    caller: Writer,
+    caller: ConversationWriter,
     services: Services,
     epoch: Epoch = None,
 ) -> Turn:
@@ -93,7 +93,7 @@ async def abort_turn(
 
 @router.post("/{turn_id}/resume", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
 async def resume_turn(
-    conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: Writer, services: Services
+    conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: ConversationWriter, services: Services
 ) -> OpenedTurn:
     """Go on with an open turn as the same writer, from `durable_offset`; whoever wrote it before is fenced off."""
     return await services.conversations.streams.resume(caller, conversation_id, turn_id=turn_id, resuming=body)

@@ -10,11 +10,12 @@ from app.core.paging import Page
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import (
     ConversationPath,
+    ConversationReader,
+    ConversationWriter,
     Cursor,
     NamedTurns,
     Order,
     QueryText,
-    Reader,
     Repeat,
     Services,
     TurnPath,
@@ -44,7 +45,7 @@ class Shown:
 async def append_turns(
     conversation_id: ConversationPath,
     body: Append,
-    caller: Writer,
+    caller: ConversationWriter,
     services: Services,
     repeat: Repeat,
     response: Response,
@@ -62,7 +63,7 @@ async def append_turns(
 @router.get("", responses=problem_responses(401, 403, 404, 422, 503))
 async def list_turns(
     conversation_id: ConversationPath,
-    caller: Reader,
+    caller: ConversationReader,
     services: Services,
     shown: Annotated[Shown, Depends()],
     after: Annotated[Position, Query(description="Only turns after this position.")] = None,
@@ -95,7 +96,9 @@ async def erase_turns(
 
 
 @router.get("/{turn_id}", responses=problem_responses(401, 403, 404, 422, 503))
-async def get_turn(conversation_id: ConversationPath, turn_id: TurnPath, caller: Reader, services: Services) -> Turn:
+async def get_turn(
+    conversation_id: ConversationPath, turn_id: TurnPath, caller: ConversationReader, services: Services
+) -> Turn:
     """Read one turn."""
     return await services.conversations.turn(caller, conversation_id, turn_id=turn_id)
 

@@ -1,8 +1,9 @@
 """Keys and tenants, as callers administer them over the API.
 
-What always holds: nobody gives, renews or takes away more scopes than it has itself; the text of a key is in one
-answer and nowhere else, so a repeated request is refused instead of replayed; and a tenant keeps a key that
-administers it, unless the caller insists. Everything here is by the ops role, and names the caller's tenant.
+What always holds: nobody gives, renews or takes away more scopes than it has itself; a key that was revoked, wherever,
+changes no key any more; the text of a key is in one answer and nowhere else, so a repeated request is refused
+instead of replayed; and a tenant keeps a key that administers it, unless the caller insists. Everything here is by the
+ops role, and names the caller's tenant.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Literal
 from uuid import UUID
 
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict, FieldError, Invalid, NotFound
+from app.core.errors import Conflict, FieldError, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
 from app.core.paging import Cursors, Page, make_page
 from app.core.paging import Key as SortKey
@@ -70,6 +71,7 @@ class Administration:
                 fields=[FieldError("/expires_at", "lies in the past")],
             )
         async with self._ops.across_tenants() as tx:
+            await _require_valid(caller, tx)
             await self._refuse_repeat(caller, tx, repeat)
             made = await self._add_key(tx, generate_key(caller.tenant_id), body)
             await self._remember(caller, tx, repeat, _CREATED, made.id)
@@ -80,6 +82,7 @@ class Administration:
         caller.require(Scope.ADMIN)
         text = KeyText(caller.tenant_id, key_id, generate_key().secret)
         async with self._ops.across_tenants() as tx:
+            await _require_valid(caller, tx)
             await self._refuse_repeat(caller, tx, repeat)
             key = await self._own_key(caller, tx, key_id)
             if key.state != "valid":
@@ -95,6 +98,7 @@ class Administration:
         """Revoke a key for good: at once here, within `key_cache_s` on every other replica."""
         caller.require(Scope.ADMIN)
         async with self._ops.across_tenants() as tx:
+            await _require_valid(caller, tx)
             key = await self._own_key(caller, tx, key_id)
             last = key.state == "valid" and Scope.ADMIN in key.scopes
             if last and not force and not await store.has_other_admin_key(tx, caller.tenant_id, key_id):
@@ -145,6 +149,7 @@ class Administration:
         caller.require(Scope.OPERATOR)
         text = generate_key()
         async with self._ops.across_tenants() as tx:
+            await _require_valid(caller, tx)
             await self._refuse_repeat(caller, tx, repeat)
             await store.add_tenant(tx, text.tenant_id, body.name)
             key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(_FIRST_SCOPES)))
@@ -196,6 +201,14 @@ async def _tenant(tx: Transaction, tenant_id: TenantId) -> Tenant:
     if tenant is None:
         raise NotFound("not_found", "There is no such tenant.")
     return tenant
+
+
+async def _require_valid(caller: Caller, tx: Transaction) -> None:
+    """Whoever changes keys is looked up anew: a replica trusts a key for a moment after it was revoked elsewhere."""
+    key = await store.lock_key(tx, caller.tenant_id, caller.key_id)
+    if key is None or key.state != "valid":
+        code = "key_expired" if key is not None and key.state == "expired" else "key_revoked"
+        raise Unauthenticated(code, "This API key does not hold any more.")
 
 
 def _require_within(caller: Caller, scopes: Sequence[Scope]) -> None:

@@ -1,17 +1,20 @@
 """Who is asking."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
 
-from app.core.errors import Forbidden
-from app.core.ids import KeyId, TenantId
+from app.core.db import Transaction
+from app.core.errors import Forbidden, NotFound
+from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
+from app.formats.schemas import Role
 
 
 class Scope(StrEnum):
@@ -23,31 +26,106 @@ class Scope(StrEnum):
     OPERATOR = "operator"
 
 
+class Access(StrEnum):
+    """What a conversation token opens: reading, or reading and appending."""
+
+    READ = "read"
+    APPEND = "append"
+
+
+_SCOPES_OF_ACCESS: Final[Mapping[Access, frozenset[Scope]]] = {
+    Access.READ: frozenset({Scope.READ}),
+    Access.APPEND: frozenset({Scope.READ, Scope.WRITE}),
+}
+
+
+def scopes_of(access: Access) -> frozenset[Scope]:
+    """The scopes that a token hands on, inside its conversation; the key that makes it has them."""
+    return _SCOPES_OF_ACCESS[access]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a conversation token binds its holder to. With `append` there is an actor, and `roles` are what it plays."""
+
+    conversation_id: ConversationId
+    access: Access
+    actor: str | None
+    roles: frozenset[Role]
+    expires_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A checked key: everything a service may know of who asks. `tenant_id` bounds all it can reach."""
+    """A checked key or conversation token: everything a service may know of who asks.
 
-    tenant_id: TenantId
+    A caller with a token is `bound`, and reaches nothing by itself: it has no scope, and `tenant_id`, without which
+    there is no statement, raises. A service method that is meant for tokens opens it by `require_conversation`; so one
+    that was never thought of for them refuses, whatever it forgets. `key_tenant_id` is for logs and the like.
+    """
+
+    key_tenant_id: TenantId
     key_id: KeyId
     scopes: frozenset[Scope]
     agent_id: str | None
     long_term_enabled: bool
+    bound: Binding | None = None
+
+    @property
+    def tenant_id(self) -> TenantId:
+        """The tenant, which bounds all that the caller can reach. Raises Forbidden for a bound caller."""
+        self._refuse_bound()
+        return self.key_tenant_id
 
     def require(self, scope: Scope) -> None:
-        """Raise Forbidden unless the key has `scope`."""
+        """Raise Forbidden unless the key has `scope`; always, for a bound caller."""
+        self._refuse_bound()
         if scope not in self.scopes:
             raise Forbidden("forbidden", f"This key does not have the scope {scope.value}.")
+
+    def require_conversation(self, scope: Scope, conversation_id: ConversationId) -> "Caller":
+        """The caller to go on with in one conversation, which a conversation token may open.
+
+        Gives a caller that is no longer bound: use it for nothing but this conversation, and only in a service method
+        that holders of tokens are meant to reach. What they may write is for `require_may_write` of conversations.
+        Raises Forbidden, and NotFound for any other conversation than the token's.
+        """
+        if self.bound is None:
+            self.require(scope)
+            return self
+        if conversation_id != self.bound.conversation_id:
+            raise NotFound("not_found", "There is no such conversation.")
+        scopes = scopes_of(self.bound.access)
+        if scope not in scopes:
+            raise Forbidden("token_not_allowed", "This conversation token is for reading.")
+        return replace(self, scopes=scopes, bound=None)
+
+    def _refuse_bound(self) -> None:
+        if self.bound is not None:
+            raise Forbidden("token_not_allowed", "A conversation token does not open this; use an API key.")
 
 
 def job_caller(tenant_id: TenantId) -> Caller:
     """Who a job of a tenant runs as: it reads and writes there, and stands for no key."""
     return Caller(
-        tenant_id=tenant_id,
+        key_tenant_id=tenant_id,
         key_id=KeyId(UUID(int=0)),
         scopes=frozenset({Scope.READ, Scope.WRITE}),
         agent_id=None,
         long_term_enabled=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEpochs:
+    """How the owner of conversations tells which tokens hold; inside the transaction given, in its tenant.
+
+    `current` gives what a token of the conversation must say, None where there is none. `move` makes that another
+    text, so that no token made before holds; false where there is no such conversation.
+    """
+
+    current: Callable[[Transaction, TenantId, ConversationId], Awaitable[str | None]]
+    move: Callable[[Transaction, TenantId, ConversationId], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +148,14 @@ class Repeatable:
 
     key: str
     request_hmac: bytes
+
+    def of(self, caller: Caller) -> "Repeatable":
+        """The request as this caller's: who holds a token neither meets nor takes the keys of anybody else."""
+        bound = caller.bound
+        if bound is None:
+            return self
+        name = f"{format_id(bound.conversation_id)}:{bound.actor}:{self.key}"
+        return replace(self, key=f"token:{hashlib.sha256(name.encode()).hexdigest()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +235,27 @@ class TenantMade(Tenant):
     """A tenant with its first key (read, write, admin), whose text is given this once and kept nowhere."""
 
     first_key: KeyMade
+
+
+class TokenCreate(_Sent):
+    """A short-lived token for one conversation: to read it, or to read it and append to it.
+
+    To append takes an `actor`: turns are written as that one alone, in one of `roles`. A token that only reads has no
+    use for roles. `ttl_s` is the setting's where it is left out (15 minutes), and an hour at most.
+    """
+
+    access: Access
+    actor: _Name | None = None
+    roles: list[Literal[Role.USER, Role.ASSISTANT, Role.TOOL]] = Field(default=[Role.USER], min_length=1, max_length=3)
+    ttl_s: Annotated[StrictInt, Field(ge=1, le=3600)] | None = None
+
+
+class TokenMade(BaseModel):
+    """A conversation token, whose text is given this once and kept nowhere."""
+
+    token: str
+    expires_at: TimeOut
+    conversation_id: str
+    access: Access
+    actor: str | None
+    roles: list[Role]

@@ -1,7 +1,8 @@
-"""Tenants, keys, and requests that may be repeated safely.
+"""Tenants, keys, conversation tokens, and requests that may be repeated safely.
 
 A key is checked against an HMAC in constant time, trusted for half a second after that (setting), and its last use
-is written once a minute. Nothing here ever stores or logs a secret.
+is written once a minute. A token is checked by its signature, then against its key and its conversation's epoch, and
+trusted as long, never beyond its end. Nothing here ever stores or logs a secret.
 """
 
 import asyncio
@@ -9,17 +10,30 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
 from app.core.db import Database, Transaction
-from app.core.errors import AppError, Busy, Conflict, NotFound, Unauthenticated
-from app.core.ids import KeyId, TenantId
+from app.core.errors import AppError, Busy, Conflict, FieldError, Invalid, NotFound, Unauthenticated
+from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.tenancy import store
 from app.tenancy.keys import KeyText, generate_key, key_hmac, parse_key
-from app.tenancy.schemas import ApiKey, Caller, Repeatable, Replay, Scope
+from app.tenancy.schemas import (
+    Access,
+    ApiKey,
+    Binding,
+    Caller,
+    Repeatable,
+    Replay,
+    Scope,
+    TokenCreate,
+    TokenEpochs,
+    TokenMade,
+    scopes_of,
+)
+from app.tenancy.tokens import PREFIX, TokenClaims, read_token, sign_token, token_hmac
 
 ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
 _TEND_S = 60.0
@@ -27,6 +41,7 @@ _SWEEP_LIMIT = 10_000
 _LIST_LIMIT = 1000
 _NO_KEY = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
 _BAD_KEY = "This API key does not hold."
+_DOES_NOT_HOLD = "This conversation token does not hold."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +51,24 @@ class TenancyOptions:
     key_cache_s: float
     key_cache_entries: int
     idempotency_ttl_h: int
+    token_ttl_s: int
+    token_max_ttl_s: int
 
 
 class Tenancy:
-    """Checks keys, and remembers requests for their repetition."""
+    """Checks keys and tokens, and remembers requests for their repetition."""
 
-    def __init__(self, database: Database, ops: Database, *, secret: bytes, options: TenancyOptions) -> None:
+    def __init__(
+        self, database: Database, ops: Database, *, secret: bytes, options: TenancyOptions, epochs: TokenEpochs
+    ) -> None:
         self._database = database
         self._ops = ops
         self._secret = secret
         self._options = options
+        self._epochs = epochs
+        self._token_secret = self.secret_for("conversation-tokens")
         self._checked: dict[bytes, tuple[float, Caller]] = {}
+        self._forgotten = 0
         self._log = get_logger()
         self._used: dict[tuple[TenantId, KeyId], datetime] = {}
 
@@ -55,22 +77,34 @@ class Tenancy:
         return hmac.digest(self._secret, b"purpose:" + purpose.encode(), hashlib.sha256)
 
     async def authenticate(self, token: str | None) -> Caller:
-        """The caller a key stands for; Unauthenticated when there is no key or it does not hold."""
+        """The caller that a key, or a conversation token, stands for; Unauthenticated when it does not hold."""
         if not token:
             raise Unauthenticated("unauthenticated", _NO_KEY)
+        if token.startswith(PREFIX):
+            digest = token_hmac(self._token_secret, token)
+            return self._cached(digest) or await self._check_token(token, digest)
         key = parse_key(token)
         if key is None:
             raise Unauthenticated("unauthenticated", _BAD_KEY)
         digest = key_hmac(self._secret, key)
-        cached = self._checked.get(digest)
-        if cached is not None and cached[0] > monotonic():
-            caller = cached[1]
-        else:
-            caller = await self._check(key, digest)
+        caller = self._cached(digest) or await self._check(key, digest)
         self._used[(caller.tenant_id, caller.key_id)] = datetime.now(UTC)
         return caller
 
+    def _cached(self, digest: bytes) -> Caller | None:
+        cached = self._checked.get(digest)
+        return cached[1] if cached is not None and cached[0] > monotonic() else None
+
+    def _trust(self, digest: bytes, caller: Caller, *, for_s: float, asked_at: int) -> None:
+        if asked_at != self._forgotten:
+            return  # what was looked up may be older than what has been revoked since
+        while len(self._checked) >= self._options.key_cache_entries:
+            del self._checked[next(iter(self._checked))]
+        self._checked.pop(digest, None)
+        self._checked[digest] = (monotonic() + for_s, caller)
+
     async def _check(self, key: KeyText, digest: bytes) -> Caller:
+        asked_at = self._forgotten
         async with self._database.transaction(key.tenant_id, read_only=True) as tx:
             row = await store.find_key(tx, key.tenant_id, key.key_id)
         # compared even when there is no such key, so that time tells nothing
@@ -83,16 +117,95 @@ class Tenancy:
         if row.expired:
             raise Unauthenticated("key_expired", "This API key has expired.")
         caller = Caller(
-            tenant_id=key.tenant_id,
+            key_tenant_id=key.tenant_id,
             key_id=key.key_id,
             scopes=frozenset(Scope(scope) for scope in row.scopes),
             agent_id=row.agent_id,
             long_term_enabled=row.long_term_enabled,
         )
-        while len(self._checked) >= self._options.key_cache_entries:
-            del self._checked[next(iter(self._checked))]
-        self._checked.pop(digest, None)
-        self._checked[digest] = (monotonic() + self._options.key_cache_s, caller)
+        self._trust(digest, caller, for_s=self._options.key_cache_s, asked_at=asked_at)
+        return caller
+
+    # conversation tokens
+
+    async def create_token(self, caller: Caller, conversation_id: ConversationId, *, body: TokenCreate) -> TokenMade:
+        """A token for one conversation. Raises NotFound, Invalid; Forbidden where it would do more than the key."""
+        for scope in sorted({Scope.WRITE, *scopes_of(body.access)}):
+            caller.require(scope)
+        ttl_s, most_s = body.ttl_s or self._options.token_ttl_s, self._options.token_max_ttl_s
+        wrong: list[FieldError] = []
+        if body.access is Access.APPEND and body.actor is None:
+            wrong.append(FieldError("/actor", "who appends is named: turns are written as this actor alone"))
+        if ttl_s > most_s:
+            wrong.append(FieldError("/ttl_s", f"at most {most_s} seconds here"))
+        if wrong:
+            raise Invalid("invalid_request", "The request breaks a rule; no token was made.", fields=wrong)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            epoch = await self._epochs.current(tx, caller.tenant_id, conversation_id)
+        if epoch is None:
+            raise NotFound("not_found", "There is no such conversation.")
+        issued_at = datetime.now(UTC).replace(microsecond=0)
+        claims = TokenClaims(
+            tenant_id=caller.tenant_id,
+            conversation_id=conversation_id,
+            key_id=caller.key_id,
+            access=body.access,
+            actor=body.actor,
+            roles=tuple(dict.fromkeys(body.roles)) if body.access is Access.APPEND else (),
+            epoch=epoch,
+            issued_at=issued_at,
+            expires_at=issued_at + timedelta(seconds=ttl_s),
+        )
+        return TokenMade(
+            token=sign_token(self._token_secret, claims),
+            expires_at=claims.expires_at,
+            conversation_id=format_id(conversation_id),
+            access=claims.access,
+            actor=claims.actor,
+            roles=list(claims.roles),
+        )
+
+    async def void_tokens(self, caller: Caller, conversation_id: ConversationId) -> None:
+        """Void all tokens of a conversation: at once here, within `key_cache_s` on every other replica."""
+        caller.require(Scope.WRITE)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if not await self._epochs.move(tx, caller.tenant_id, conversation_id):
+                raise NotFound("not_found", "There is no such conversation.")
+        self._forgotten += 1
+        for digest, (_, known) in list(self._checked.items()):
+            if known.bound is not None and known.bound.conversation_id == conversation_id:
+                del self._checked[digest]
+
+    async def _check_token(self, token: str, digest: bytes) -> Caller:
+        asked_at = self._forgotten
+        claims = read_token(self._token_secret, token)
+        if claims is None:
+            raise Unauthenticated("unauthenticated", _DOES_NOT_HOLD)
+        left_s = (claims.expires_at - datetime.now(UTC)).total_seconds()
+        if left_s <= 0:
+            raise Unauthenticated("token_expired", "This conversation token has expired; ask for another.")
+        async with self._database.transaction(claims.tenant_id, read_only=True) as tx:
+            key = await store.find_key(tx, claims.tenant_id, claims.key_id)
+            epoch = await self._epochs.current(tx, claims.tenant_id, claims.conversation_id)
+        if key is None or key.revoked or key.expired or epoch != claims.epoch:
+            raise Unauthenticated("unauthenticated", _DOES_NOT_HOLD)
+        if not scopes_of(claims.access) <= {Scope(scope) for scope in key.scopes}:
+            raise Unauthenticated("unauthenticated", _DOES_NOT_HOLD)
+        caller = Caller(
+            key_tenant_id=claims.tenant_id,
+            key_id=claims.key_id,
+            scopes=frozenset(),
+            agent_id=key.agent_id,
+            long_term_enabled=False,  # memories are no part of a conversation
+            bound=Binding(
+                conversation_id=claims.conversation_id,
+                access=claims.access,
+                actor=claims.actor,
+                roles=frozenset(claims.roles),
+                expires_at=claims.expires_at,
+            ),
+        )
+        self._trust(digest, caller, for_s=min(self._options.key_cache_s, left_s), asked_at=asked_at)
         return caller
 
     # administration, by the ops role
@@ -154,7 +267,8 @@ class Tenancy:
         return key_hmac(self._secret, key)
 
     def forget_checked(self) -> None:
-        """Look every key up again: one was revoked or has another secret."""
+        """Look every key up again, and what stands on one: one was revoked or has another secret."""
+        self._forgotten += 1
         self._checked.clear()
 
     async def revoke_key(self, tenant_id: TenantId, *, key_id: KeyId) -> None:

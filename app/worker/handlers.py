@@ -16,10 +16,17 @@ _SWEEP_LIMIT = 10_000
 
 def handlings(container: Container) -> Mapping[str, Handling]:
     """The table of all kinds that this process can do; a kind that is not here is left to another worker."""
-    conversations = container.conversations
+    conversations, late = container.conversations, container.index.late
 
     async def make_vectors(job: Job) -> None:
         await conversations.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+
+    async def fill_vectors(job: Job) -> None:
+        after = job.subject_ids[0] if job.subject_ids else None
+        await conversations.fill_vectors(job_caller(job.tenant_id), after=after)
+
+    async def plan_vectors(_job: Job) -> None:
+        await late.plan()
 
     async def resolve_dates(job: Job) -> None:
         await conversations.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
@@ -38,6 +45,8 @@ def handlings(container: Container) -> Mapping[str, Handling]:
     }
     if container.embedder is not None:
         table[VECTORS_JOB] = Handling(make_vectors)
+        table[late.fill_kind] = Handling(fill_vectors)
+        table[late.plan_kind] = Handling(plan_vectors, every_s=container.settings.backfill_interval_s, at_start=True)
     return table
 
 

@@ -23,10 +23,14 @@ _RENEWALS_PER_LEASE = 3
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How jobs of one kind are done. A periodic kind is due again `every_s` after it was done."""
+    """How jobs of one kind are done. A periodic kind is due again `every_s` after it was done.
+
+    `at_start`: it is due besides whenever a worker starts.
+    """
 
     run: Callable[[Job], Awaitable[None]]
     every_s: float | None = None
+    at_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,10 @@ class Worker:
             return 0
         try:
             if not self._periodic_ensured:
-                await self._queue.ensure_periodic([kind for kind, how in self._handlings.items() if how.every_s])
+                await self._queue.ensure_periodic(
+                    [kind for kind, how in self._handlings.items() if how.every_s],
+                    at_once=[kind for kind, how in self._handlings.items() if how.at_start],
+                )
                 self._periodic_ensured = True
             jobs = await self._queue.claim(self._id, kinds=list(self._handlings), limit=free)
         except AppError as error:
@@ -119,7 +126,7 @@ class Worker:
             async with asyncio.timeout(self._options.timeout_s):
                 await how.run(job)
         except AppError as error:
-            await self._settle(job, how, error.code)
+            await self._settle(job, how, error.code, not_before_s=error.retry_after_s or 0.0)
         except TimeoutError:
             await self._settle(job, how, "job_timeout")
         except asyncio.CancelledError:
@@ -133,14 +140,14 @@ class Worker:
         else:
             await self._settle(job, how, None)
 
-    async def _settle(self, job: Job, how: Handling, code: str | None) -> None:
+    async def _settle(self, job: Job, how: Handling, code: str | None, *, not_before_s: float = 0.0) -> None:
         """Write how a job ended. If that fails the lease runs out, and the job is run again."""
         fields = {"job_id": format_id(job.id), "kind": job.kind, "attempt": job.attempts}
         try:
             if code is None:
                 await self._queue.finish(self._id, job, again_in_s=how.every_s)
                 self._log.debug("job.finished", **fields)
-            elif await self._queue.fail(self._id, job, code=code, at_most_s=how.every_s):
+            elif await self._queue.fail(self._id, job, code=code, at_most_s=how.every_s, not_before_s=not_before_s):
                 self._log.error("job.parked", code=code, **fields)
             else:
                 self._log.warning("job.failed", code=code, **fields)

@@ -1,12 +1,14 @@
 """Administration: keys of one's own tenant, tenants by operators, figures."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
-from app.core.ids import format_id
+from app.core.ids import format_id, parse_id
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 
@@ -43,6 +45,13 @@ async def test_a_key_is_made_works_and_is_listed_without_its_secret(service: Ser
     listed = await client.get("/v1/admin/keys")
     assert made["key"].split("_", 3)[3] not in listed.text
     assert listed.json()["data"][0] == {name: value for name, value in made.items() if name != "key"}
+
+
+async def test_a_key_may_expire_at_the_end_of_all_times(client: Client) -> None:
+    made = await make(client, expires_at="9999-12-31T23:59:59.999999Z")
+    assert made["expires_at"] == "9999-12-31T23:59:59.999Z"
+    listed = (await client.get("/v1/admin/keys")).json()["data"]
+    assert listed[0]["expires_at"] == made["expires_at"]
 
 
 async def test_keys_are_paged(client: Client) -> None:
@@ -127,6 +136,25 @@ async def test_a_revoked_key_is_refused_at_once_and_stays_listed(service: Servic
     problem(await client.post(f"{path}/rotate", json={}), 409, "key_not_valid")
     listed = (await client.get("/v1/admin/keys")).json()["data"]
     assert [key["state"] for key in listed if key["id"] == made["id"]] == ["revoked"]
+
+
+async def test_a_key_that_another_replica_revoked_changes_no_key_in_the_moment_it_is_still_trusted(
+    service: Service, client: Client
+) -> None:
+    victim = await make(client)
+    made = await make(client, scopes=["read", "write", "admin"])
+    assert await status_of(service, made["key"]) == 200
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute("update api_keys set revoked_at = now() where id = $1", parse_id(made["id"]))
+    await connection.close()
+    async with service.client(made["key"]) as holder:
+        for answer in await asyncio.gather(
+            holder.post("/v1/admin/keys", json={"name": "spare", "scopes": ["admin"]}),
+            holder.post(f"/v1/admin/keys/{victim['id']}/rotate", json={}),
+            holder.delete(f"/v1/admin/keys/{victim['id']}"),
+        ):
+            problem(answer, 401, "key_revoked")
+    assert await status_of(service, victim["key"]) == 200
 
 
 async def test_the_last_admin_key_is_not_revoked_by_mistake(service: Service, client: Client) -> None:

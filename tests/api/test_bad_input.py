@@ -40,6 +40,7 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "revise": ("POST", "/v1/conversations/{c}/turns/{t}/revisions", {"content": "fine"}),
     "recall": ("POST", "/v1/recall", {"query": "fine"}),
     "recall_in": ("POST", "/v1/conversations/{c}/recall", {"query": "fine"}),
+    "token": ("POST", "/v1/conversations/{c}/tokens", {"access": "append", "actor": "fine"}),
 }
 SCHEMAS = {
     "create": "ConversationCreate",
@@ -51,6 +52,7 @@ SCHEMAS = {
     "revise": "Revision",
     "recall": "Recall",
     "recall_in": "ConversationRecall",
+    "token": "TokenCreate",
 }
 
 
@@ -161,6 +163,8 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
     name = operation_id.split("_", maxsplit=1)[0]
     if operation_id == "recall_in_conversation":
         name = "recall_in"
+    if operation_id == "create_conversation_token":
+        name = "token"
     if operation_id == "rotate_key":
         return {}
     name = {"build": "context"}.get(name, name)
@@ -260,7 +264,7 @@ async def test_every_operation_needs_its_scope(
     victim: Victim, service: Service, method: str, path: str, operation: dict[str, Any]
 ) -> None:
     name = operation["operationId"]
-    writes = name.startswith(("create", "update", "delete", "append", "fork", "revise", "erase"))
+    writes = name.startswith(("create", "update", "delete", "append", "fork", "revise", "erase", "void"))
     text = await key_of(service, victim.client, Scope.READ if writes else Scope.WRITE)
     async with service.client(text) as limited:
         query = good_query(name)
@@ -728,6 +732,8 @@ async def test_a_wrong_type_is_refused_and_named(victim: Victim, operation: str,
         ("append", "/turns/0/occurred_at", "2126-01-01T00:00:00Z"),
         ("append", "/turns/0/occurred_at", "9999-12-31T23:59:59-10:00"),
         ("append", "/turns/0/occurred_at", "0001-01-01T00:00:00+10:00"),
+        ("append", "/turns/0/occurred_at", "0001-01-01T00:00:00Z"),
+        ("append", "/turns/0/occurred_at", "0001-01-01T00:00:00.000999Z"),
         ("append", "/turns/0/occurred_at", "0000-01-01T00:00:00Z"),
         ("recall", "/query", ""),
         ("recall", "/query", " \t\n\u00a0\u3000"),

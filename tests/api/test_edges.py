@@ -9,6 +9,13 @@ from tests.support.api import Client, Service
 async def test_health_readiness_and_metrics_need_no_key(service: Service) -> None:
     async with service.client(None) as anybody:
         assert (await anybody.get("/healthz")).json() == {"status": "ok"}
+        for path in ("/healthz", "/readyz"):
+            got, headed = await anybody.get(path), await anybody.head(path)
+            assert (headed.status_code, headed.content) == (200, b"")
+            for name in ("content-type", "content-length"):
+                assert headed.headers[name] == got.headers[name]
+            refused = await anybody.post(path)
+            assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
         assert (await anybody.get("/readyz")).json() == {"status": "ok"}
         metrics = (await anybody.get("/metrics")).text
     assert 'turnkeep_http_requests_total{method="GET",route="/readyz",status="200"}' in metrics

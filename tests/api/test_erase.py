@@ -215,17 +215,28 @@ async def count(connection: "asyncpg.Connection[asyncpg.Record]", table: str, wh
     return await connection.fetchval(f"select count(*) from {table} where tenant_id = $1 and {where}", *args)  # noqa: S608
 
 
+async def open_turn(client: Client, conversation: str, text: str) -> str:
+    """A turn that is being written, with some text."""
+    path = f"/v1/conversations/{conversation}/turns"
+    opened = (await client.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
+    assert (await client.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": text})).status_code == 200
+    return opened
+
+
 async def test_deleting_and_erasing_do_what_the_registry_says(client: Client, service: Service) -> None:
     conversation, ids = await started(client, "one", "two")
+    opened = await open_turn(client, conversation, "half of a sen")
     connection = await asyncpg.connect(service.database.superuser)
-    tenant, own, turn = client.tenant_id, parse_id(conversation), parse_id(ids[0])
+    tenant, own = client.tenant_id, parse_id(conversation)
     for table, belongs in REGISTRY.items():
         assert await count(connection, table, belongs.of_conversation, tenant, own), f"{table}: fill it above"
-    await client.delete(f"/v1/conversations/{conversation}/turns/{ids[0]}")
-    for table, belongs in REGISTRY.items():
-        if belongs.of_turn is not None:
-            left = await count(connection, table, belongs.of_turn, tenant, turn)
-            assert left == (0 if belongs.on_erase == "delete" else 1), table
+    for turn in (ids[0], opened):
+        await client.delete(f"/v1/conversations/{conversation}/turns/{turn}")
+        for table, belongs in REGISTRY.items():
+            if belongs.of_turn is not None:
+                left = await count(connection, table, belongs.of_turn, tenant, parse_id(turn))
+                assert left == (0 if belongs.on_erase == "delete" else 1), table
+    await open_turn(client, conversation, "another half")
     # what entries held is gone with them, so vectors are counted by the tenant
     await client.delete(f"/v1/conversations/{conversation}")
     for table in REGISTRY:
@@ -236,6 +247,10 @@ async def test_deleting_and_erasing_do_what_the_registry_says(client: Client, se
 async def test_a_deletion_counts_every_table_of_the_registry(client: Client, service: Service) -> None:
     conversation, _ = await started(client, "one", "two")
     caller = await service.container.tenancy.authenticate(client.key)
+    await open_turn(client, conversation, "half of a sen")
     counts = await service.container.governance.delete_conversation(caller, parse_id(conversation))  # type: ignore[arg-type]
-    assert counts == {"vectors": 2, "index_entries": 2, "turns": 2, "conversation_heads": 1, "conversations": 1}
+    assert counts == {
+        "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "conversation_heads": 1,
+        "conversations": 1,
+    }  # fmt: skip
     assert set(counts) == set(REGISTRY)

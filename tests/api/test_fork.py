@@ -194,6 +194,12 @@ async def test_a_fork_that_breaks_a_rule_is_refused(client: Client, body: dict[s
     problem(await fork(client, conversation, **body), 422, "invalid_request")
 
 
+async def test_metadata_of_a_fork_has_the_limit_of_any_other(client: Client) -> None:
+    conversation, _ = await started(client, "one")
+    problem(await fork(client, conversation, metadata={"x": "y" * 17_000}), 422, "invalid_request", "/metadata")
+    assert (await fork(client, conversation, metadata={"x": "y" * 15_000})).status_code == 201
+
+
 async def test_forks_racing_appends_and_revisions_are_whole(client: Client) -> None:
     conversation, turns = await started(client, "one", "two")
     path = f"/v1/conversations/{conversation}/turns"

@@ -65,6 +65,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "recall_in_conversation": {"query": SECRET},
     "fork_conversation": {"title": "copied"},
     "revise_turn": {"content": "written by another"},
+    "open_turn": {"turn": {"role": "assistant"}},
+    "append_chunk": {"offset": 0, "delta": "written by another"},
+    "commit_turn": {},
+    "abort_turn": {},
+    "resume_turn": {},
+    "create_conversation_token": {"access": "append", "actor": "ann"},
 }
 
 
@@ -268,7 +274,14 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "revise_turn": refuses_foreign_ids,
     "erase_turn": refuses_foreign_ids,
     "erase_turns": erases_only_its_own,
+    "open_turn": refuses_foreign_ids,
+    "append_chunk": refuses_foreign_ids,
+    "commit_turn": refuses_foreign_ids,
+    "abort_turn": refuses_foreign_ids,
+    "resume_turn": refuses_foreign_ids,
     "build_context": refuses_foreign_ids,
+    "create_conversation_token": refuses_foreign_ids,
+    "void_conversation_tokens": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,
     "list_keys": knows_only_its_own_keys,
@@ -285,6 +298,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "cancel_job": reaches_only_its_own_jobs,
     "get_health": says_nothing_of_any_tenant,
     "get_readiness": says_nothing_of_any_tenant,
+    "head_health": says_nothing_of_any_tenant,
+    "head_readiness": says_nothing_of_any_tenant,
     "get_metrics": says_nothing_of_any_tenant,
 }
 
@@ -407,6 +422,9 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
             json={"turns": [{"role": "user", "content": "again, as yesterday"}]},
             headers={"Idempotency-Key": "k"},
         )
+        path = f"/v1/conversations/{conversation}/turns"
+        opened = (await one.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
+        await one.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": "half"})
     async with connected(service.database.superuser) as connection:
         for table in tables:
             for one in (two.owner, two.intruder):

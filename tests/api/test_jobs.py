@@ -285,6 +285,30 @@ async def test_a_periodic_job_is_one_row_for_all_workers_and_comes_again(
     assert (row["tenant_id"], row["state"]) == (INSTALLATION, "queued")
 
 
+async def test_a_failing_periodic_job_waits_longer_each_time_and_is_due_again_at_a_start(
+    service: Service, queue: JobQueue, kind: str
+) -> None:
+    patient = JobQueue(queue._ops, options=JobOptions(60, max_attempts=20, retry_base_s=2, retry_max_s=900))  # noqa: SLF001
+    connection = await asyncpg.connect(service.database.superuser)
+    waits_s = "select extract(epoch from run_at - now())::float8 from jobs where kind = $1"
+    await patient.ensure_periodic([kind])
+    for asked, longest in ((0.0, 2), (0.0, 4), (0.0, 8), (0.0, 10), (0.0, 10), (50.0, 51)):
+        await patient.ensure_periodic([kind], at_once=[kind])
+        me = new_uuid()
+        (job,) = await patient.claim(me, kinds=[kind], limit=1)
+        await patient.fail(me, job, code="embedder_unavailable", at_most_s=10, not_before_s=asked)
+        waits = await connection.fetchval(waits_s, kind)
+        assert max(asked, longest / 2) - 0.5 < waits <= longest
+    await patient.ensure_periodic([kind])
+    assert await connection.fetchval(waits_s, kind) > 40
+    await patient.ensure_periodic([kind], at_once=[kind])
+    assert await connection.fetchval(waits_s, kind) <= 0
+    (job,) = await patient.claim(me, kinds=[kind], limit=1)
+    await patient.finish(me, job, again_in_s=5)
+    assert [(row["attempts"], row["last_error"]) for row in await rows(service, kind)] == [(0, None)]
+    await connection.close()
+
+
 async def _has(condition: Callable[[], bool]) -> bool:
     return condition()
 
@@ -396,8 +420,8 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
     conversation = await client.conversation()
     turns = [f"the wombat came {when}" for when in ("yesterday", "last week")] + ["filler"] * 128
     await client.append(conversation, *reversed(turns))
-    index = service.container.conversations._indexing._index  # noqa: SLF001
-    embed, resolve = index.embed_late, index.resolve_dates
+    index = service.container.index
+    embed, resolve = index.late.embed, index.resolve_dates
 
     async def changing(original: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
         made = await original(given)
@@ -406,7 +430,7 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
         await connection.close()
         return made
 
-    monkeypatch.setattr(index, "embed_late", lambda texts: changing(embed, texts))
+    monkeypatch.setattr(index.late, "embed", lambda texts: changing(embed, texts))
     monkeypatch.setattr(index, "resolve_dates", lambda documents: changing(resolve, documents))
     before = await vectors_of(service, client)
     await service.run_jobs()

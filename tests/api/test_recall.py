@@ -339,3 +339,25 @@ async def test_aliases_are_taken_out_of_the_text_that_is_embedded(
     await client.recall(None, "Caro's dog")
     await client.recall(conversation, "Caro")
     assert asked == [*["Which dog does have?"] * 3, "dog", "Caro"]
+
+
+async def test_so_many_names_are_looked_for_and_no_more(client: Client) -> None:
+    """Those of the conversations that were active last; names are cut before their first word is looked for."""
+    people = [{"actor": f"a{n}", "name": f"Parrot{n} {'x ' * 100}"} for n in range(200)]
+    for number in range(6):
+        mine = [one | {"actor": f"c{number}-{one['actor']}", "name": f"c{number}{one['name']}"} for one in people]
+        conversation = await client.conversation(participants=mine)
+        await client.append(conversation, {"role": "user", "actor": f"c{number}-a7", "content": "so be it"})
+    newest, oldest = [
+        await client.recall(None, f"what did c{number}parrot7 say", k=6, explain=True) for number in (5, 0)
+    ]
+    assert any(hit["explain"]["actor_bonus"] for hit in newest)
+    assert not any(hit["explain"]["actor_bonus"] for hit in oldest)
+
+
+async def test_the_names_of_participants_are_bounded_together(client: Client) -> None:
+    people = [{"actor": f"{n}{'x' * 250}", "aliases": ["y" * 200]} for n in range(200)]
+    problem(await client.post("/v1/conversations", json={"participants": people}), 422, "invalid_request")
+    conversation = await client.conversation(participants=[one["actor"] for one in people])
+    path = f"/v1/conversations/{conversation}"
+    problem(await client.patch(path, json={"participants": people}), 422, "invalid_request", "/participants")

@@ -206,7 +206,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
     service: Service, crowd: dict[str, Any], name: str, index: list[str]
 ) -> None:
     tenant, conversation = crowd["tenant"], crowd["conversation"]
-    page = {"newest_first": True, "after": None, "actors": None, "limit": 51}
+    page = {"newest_first": True, "after": None, "actors": None, "limit": 51, "most_bytes": 2**20}
     listing = {"newest_first": True, "after": None, "limit": 21}
     calls = {
         "lock_conversation": lambda tx: conversations_store.lock_conversation(tx, tenant, conversation),
@@ -214,14 +214,16 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "find_turns": lambda tx: conversations_store.find_turns(tx, tenant, [crowd["turn"]]),
         "list_turns": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=None, **page),
         "list_turns_page": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=45, **page),
-        "list_neighbours": lambda tx: conversations_store.list_neighbours(tx, tenant, [(conversation, 5)], 1),
+        "list_neighbours": lambda tx: turn_store.list_neighbours(
+            tx, tenant, [(conversation, 5)], reach=1, most_bytes=2**20
+        ),
         "list_versions": lambda tx: turn_store.list_versions(
             tx, tenant, conversation, before=None, beyond=(5, 5), **page
         ),
         "supersede": lambda tx: turn_store.supersede(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
         ),
-        "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500),
+        "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500, most_bytes=2**20),
         "open_call_ids": lambda tx: turn_store.open_call_ids(tx, tenant, conversation, ["c1"]),
         "list_conversations": lambda tx: conversations_store.list_conversations(
             tx, tenant, where=ConversationFilter(), **listing

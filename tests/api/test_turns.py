@@ -240,3 +240,11 @@ async def test_the_chain_can_be_walked_by_anybody(client: Client, service: Servi
         chain = hashlib.sha256(chain + "\n".join(lines).encode()).digest()
         assert (turn["content_hash"], turn["chain_hash"]) == (content, chain.hex())
     assert (await client.get(f"/v1/conversations/{conversation}")).json()["head_hash"] == chain.hex()
+
+
+async def test_the_first_time_there_is_comes_back_as_it_was_sent(client: Client) -> None:
+    conversation = await client.conversation()
+    earliest = "0001-01-01T00:00:00.001Z"
+    await client.append(conversation, {"role": "user", "content": "parrot", "occurred_at": earliest})
+    assert [turn["occurred_at"] for turn in await client.history(conversation)] == [earliest]
+    assert [hit["turn"]["occurred_at"] for hit in await client.recall(None, "parrot")] == [earliest]

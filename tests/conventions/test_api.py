@@ -16,7 +16,7 @@ OPERATIONS = [
     for path, operations in DOCUMENT["paths"].items()  # type: ignore[attr-defined]
     for method, operation in operations.items()
 ]
-PUBLIC = {"get_health", "get_readiness", "get_metrics"}
+PUBLIC = {"get_health", "head_health", "get_readiness", "head_readiness", "get_metrics"}
 
 
 def test_the_committed_openapi_document_is_current() -> None:
@@ -62,7 +62,8 @@ def test_every_list_has_paging() -> None:
 def test_every_route_declares_a_typed_return_model() -> None:
     for context in iter_route_contexts(create_app(Settings()).routes):
         if getattr(context, "include_in_schema", False) and getattr(context, "status_code", None) != 204:
-            assert context.response_field is not None or context.name == "get_metrics", context.path
+            bare = {"get_metrics", "head_health", "head_readiness"}
+            assert context.response_field is not None or context.name in bare, context.path
 
 
 def test_every_list_like_input_is_bounded() -> None:
@@ -80,3 +81,12 @@ def test_every_list_like_input_is_bounded() -> None:
                     assert "maxItems" in option, f"{name}.{member}"
                 if option.get("type") == "string" and "format" not in option and "enum" not in option:
                     assert "maxLength" in option or "const" in option, f"{name}.{member}"
+
+
+def test_the_tenant_of_a_caller_is_taken_from_the_guarded_property() -> None:
+    """`key_tenant_id` tells the tenant of a token's holder too, whom it would let in: it is for logs."""
+    allowed = {"app/tenancy/schemas.py", "app/tenancy/service.py", "app/routers/deps.py"}
+    using = {
+        str(path.relative_to(ROOT)) for path in (ROOT / "app").rglob("*.py") if "key_tenant_id" in path.read_text()
+    }
+    assert using == allowed

@@ -166,3 +166,36 @@ def test_only_services_and_schemas_are_imported_across_capabilities() -> None:
                 if parts[1] in capabilities and parts[1] != own:
                     assert not private & set(parts[2:]), f"{path} imports {node.module}"
                     assert not private & {alias.name for alias in node.names}, f"{path} imports {node.module}"
+
+
+# names, closed sets, codes, HMACs and hashes that stay after an erasure
+SAMPLED = {
+    "api_keys.name", "api_keys.agent_id", "api_keys.scopes", "api_keys.secret_hmac", "api_keys.previous_hmac",
+    "conversation_heads.chain_hash", "conversations.chain_start", "conversations.compaction",
+    "conversations.external_id", "conversations.facts", "conversations.owner", "conversations.project",
+    "conversations.retention",
+    "idempotency_records.key", "idempotency_records.request_hmac", "index_entries.actor", "index_entries.agent_id",
+    "index_entries.kind", "index_entries.owner", "index_entries.project", "index_entries.role", "jobs.dedupe_key",
+    "jobs.kind", "jobs.last_error", "jobs.state", "tenants.name", "turns.actor", "turns.chain_hash",
+    "turn_chunks.part", "turn_streams.writer", "turns.content_hash", "turns.index_state", "turns.kind", "turns.role",
+    "turns.status",
+}  # fmt: skip
+
+
+async def test_the_planner_has_no_statistics_of_what_was_said(service: Service) -> None:
+    """What it samples of a column would be there after the erasure of its rows."""
+    found = await rows(
+        service,
+        """
+        select c.relname || '.' || a.attname as name, coalesce(a.attstattarget, -1) = 0 as unsampled
+        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace
+          and exists (select from pg_attribute t where t.attrelid = c.oid and t.attname = 'tenant_id')
+          and a.atttypid::regtype::text in
+              ('text', 'text[]', 'character varying', 'json', 'jsonb', 'tsvector', 'vector', 'halfvec', 'bytea')
+        """,
+    )
+    sampled = {row["name"] for row in found if not row["unsampled"]}
+    assert sampled == SAMPLED, (
+        "in its migration: alter column … set statistics 0; or list it, if it is a name or a code"
+    )

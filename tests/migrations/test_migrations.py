@@ -155,3 +155,32 @@ def test_replicas_older_than_the_oldest_passable_are_told_from_newer_ones() -> N
     assert schema.outdated(known, oldest=None) == set()
     assert schema.outdated([*known, "9999"], oldest=known[-1]) == set(known[:-1])
     assert schema.outdated(known, oldest=known[0]) == set()
+
+
+async def test_statistics_of_what_was_said_are_cleared_and_gathered_no_more(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner, target="0005")
+    connection = await asyncpg.connect(empty.superuser)
+    try:
+        if await connection.fetchval("select current_setting('server_version_num')::integer") < 180_000:
+            pytest.skip("before Postgres 18 an owner cannot clear them")
+        await connection.execute("insert into tenants (tenant_id, name) select gen_random_uuid(), 'x'")
+        await connection.execute(
+            """
+            insert into conversations (tenant_id, id, project, title, compaction, facts, created_at, updated_at,
+                                       active_at)
+            select tenant_id, gen_random_uuid(), 'p', 'title ' || n % 2, '{}', '{}', now(), now(), now()
+            from tenants, generate_series(1, 20) n
+            """
+        )
+        sampled = (
+            "select array_agg(attname::text order by attname) from pg_stats"
+            " where tablename = 'conversations' and attname in ('title', 'project')"
+        )
+        await connection.execute("analyze conversations")
+        assert await connection.fetchval(sampled) == ["project", "title"]
+        await schema.migrate(empty.owner)
+        assert await connection.fetchval(sampled) == ["project"]
+        await connection.execute("analyze conversations")
+        assert await connection.fetchval(sampled) == ["project"]
+    finally:
+        await connection.close()

@@ -70,7 +70,7 @@ class Connection:
 async def _read_answer(reader: asyncio.StreamReader) -> Answer:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
-    content = await reader.readexactly(int(headers["content-length"]))
+    content = await reader.readexactly(int(headers.get("content-length", "0")))  # a 204 has none
     return Answer(int(head[0].split()[1]), headers, json.loads(content) if content else {})
 
 

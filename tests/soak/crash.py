@@ -27,7 +27,6 @@ from tests.soak.installation import Installation
 
 _RECOVERY_S = 90.0
 _SETTLE_S = 130.0
-_SUCCESSES_BETWEEN = 20  # so that a slow machine has something to lose too
 _CYCLE = ("server", "postgres", "both", "server", "postgres", "both", "backend")
 
 
@@ -41,6 +40,7 @@ class Options:
     servers: int = 1
     think_s: float = 0.2
     longest_pause_s: float = 2.5
+    successes_between: int = 20  # requests from one kill to the next, so that a slow machine has something to lose too
     cycle: Sequence[str] = _CYCLE
 
 
@@ -163,11 +163,13 @@ class Killer:
 
     async def _recovered(self) -> None:
         """Wait until an append has succeeded after every kill, and then some more."""
-        give_up = time.monotonic() + _RECOVERY_S
-        enough = self._successes + _SUCCESSES_BETWEEN
+        between = self._options.successes_between
+        seen, give_up, enough = self._successes, time.monotonic() + _RECOVERY_S, self._successes + between
         while self._waiting() or self._successes < enough:
             if self._waiting():
-                enough = self._successes + _SUCCESSES_BETWEEN
+                enough = self._successes + between
+            elif self._successes > seen:
+                seen, give_up = self._successes, time.monotonic() + _RECOVERY_S
             if time.monotonic() > give_up:
                 raise TimeoutError(f"too few appends succeeded within {_RECOVERY_S:.0f} s of {self.kills[-3:]}")
             await asyncio.sleep(0.02)
@@ -185,7 +187,7 @@ async def run_round(options: Options) -> Report:
         )
         await _storm(world, killer, options, installation)
         checked = await check(world, installation.superuser_url)
-        report = _report(world, killer, installation)
+        report = make_report(world.counts, world.violations, killer, installation)
         report.counts.update(checked)
     finally:
         report.violations += await installation.stop()
@@ -225,8 +227,9 @@ async def _storm(world: World, killer: Killer, options: Options, installation: I
             world.wrong(f"a client ended with {problem!r}")
 
 
-def _report(world: World, killer: Killer, installation: Installation) -> Report:
-    report = Report(counts=+world.counts, violations=world.violations, errors_logged=installation.errors_logged())
+def make_report(counts: Counter[str], violations: list[str], killer: Killer, installation: Installation) -> Report:
+    """What a round came to."""
+    report = Report(counts=+counts, violations=violations, errors_logged=installation.errors_logged())
     for kill in killer.kills:
         report.kills[kill.kind] += 1
         if kill.overtaken:
@@ -240,7 +243,7 @@ def _report(world: World, killer: Killer, installation: Installation) -> Report:
 
 async def run_all(seed: int, *, kills: int, per_round: int, clients: int, state: Path | None) -> Report:
     """Run rounds until `kills` are done; goes on from the state file."""
-    total, done = _resume(seed, state)
+    total, done = resume(seed, state)
     while total.kills.total() < kills:
         wanted = min(per_round, kills - total.kills.total())
         options = Options(seed=seed * 1000 + done, kills=wanted, clients=clients, servers=1 + done % 2)
@@ -249,14 +252,15 @@ async def run_all(seed: int, *, kills: int, per_round: int, clients: int, state:
         total.add(report)
         done += 1
         took_s = time.monotonic() - started
-        _say(f"round {done} ({options.servers} server(s), seed {options.seed}, {took_s:.0f} s)\n{report}")
-        _save(seed, state, total, done)
+        say(f"round {done} ({options.servers} server(s), seed {options.seed}, {took_s:.0f} s)\n{report}")
+        save(seed, state, total, done)
         if report.violations:
             break
     return total
 
 
-def _resume(seed: int, state: Path | None) -> tuple[Report, int]:
+def resume(seed: int, state: Path | None) -> tuple[Report, int]:
+    """What the rounds of a state file came to, and how many they were."""
     if state is None or not state.exists():
         return Report(), 0
     saved = json.loads(state.read_text())
@@ -264,14 +268,16 @@ def _resume(seed: int, state: Path | None) -> tuple[Report, int]:
     return Report.of(saved["report"]), int(saved["rounds"])
 
 
-def _save(seed: int, state: Path | None, total: Report, done: int) -> None:
+def save(seed: int, state: Path | None, total: Report, done: int) -> None:
+    """Write the state file, whole or not at all."""
     if state is not None:
         draft = state.with_name(f"{state.name}.new")
         draft.write_text(json.dumps({"seed": seed, "rounds": done, "report": vars(total)}))
         draft.replace(state)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print at once."""
     sys.stdout.write(text + "\n\n")
     sys.stdout.flush()
 
@@ -288,7 +294,7 @@ def main() -> None:
     total = asyncio.run(
         run_all(given.seed, kills=given.kills, per_round=given.per_round, clients=given.clients, state=given.state)
     )
-    _say(f"IN ALL\n{total}")
+    say(f"IN ALL\n{total}")
     raise SystemExit(1 if total.violations else 0)
 
 

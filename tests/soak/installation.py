@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _environment(data_dir: Path, port: int, key: str) -> dict[str, str]:
+def _environment(data_dir: Path, port: int, key: str, more: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -58,20 +59,25 @@ def _environment(data_dir: Path, port: int, key: str) -> dict[str, str]:
         "TURNKEEP_LOG_LEVEL": "warning",
         "TURNKEEP_EMBEDDED_SHARED_BUFFERS_MB": "64",
         "PYTHONUNBUFFERED": "1",
+        **more,
     }
 
 
 class Installation:
-    """Servers that share one data directory in a folder of their own."""
+    """Servers that share one data directory in a folder of their own; `settings` are environment variables."""
 
-    def __init__(self, servers: int) -> None:
+    def __init__(self, servers: int, settings: Mapping[str, str] | None = None) -> None:
         # not pytest's own folder: that one is closed to the account that root lends Postgres
         self.folder = Path(tempfile.mkdtemp(prefix="tk-soak-"))
         self.folder.chmod(0o711)
         self.data_dir = self.folder / "data"
         self.key = str(generate_key())
         self.servers = [
-            ServerProcess(port, self.folder / f"server-{index}.log", _environment(self.data_dir, port, self.key))
+            ServerProcess(
+                port,
+                self.folder / f"server-{index}.log",
+                _environment(self.data_dir, port, self.key, settings or {}),
+            )
             for index, port in enumerate(_free_port() for _ in range(servers))
         ]
         self._supervisors: list[asyncio.Task[None]] = []
@@ -91,8 +97,21 @@ class Installation:
         for server in self.servers:
             await self._launch(server)
             self._supervisors.append(asyncio.create_task(self._supervise(server)))
+        await self.ready()
+
+    async def ready(self) -> None:
+        """Wait until all servers are ready."""
         for server in self.servers:
             await self._await_ready(server)
+
+    async def command(self, *arguments: str) -> tuple[int, str, str]:
+        """Run a `turnkeep` command beside the servers; gives its exit code and what it wrote to both outputs."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "app.cli", *arguments, cwd=_REPOSITORY, env=self.servers[0].environment,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        written, complained = await process.communicate()
+        return await process.wait(), written.decode(), complained.decode()
 
     async def stop(self) -> list[str]:
         """Stop everything as an operator would; says what did not stop well."""

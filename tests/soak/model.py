@@ -3,15 +3,19 @@
 The model knows the contract and nothing of the code: turns with a position and a successor, a counter of changes, a
 hash chain. After each sequence everything that the API tells of a conversation must be what the model says. Operations
 sent at the same moment are put in order by the `rev` that each answer carries. A sequence follows from seed and number.
+
+An operation that had to be sent again (a kill, a hang-up) took effect wholly or not at all, at a moment that its answer
+does not tell. Then the model reads what stands and must find an order of the operations that gives exactly that.
 """
 
 import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 import httpx
@@ -19,6 +23,8 @@ import httpx
 from tests.support.api import Client
 
 SHARED_WORD = "quokka"
+UNANSWERED = "unanswered"
+"""Extension of a response: how often its request had been sent before without a clear answer."""
 MOST_OPERATIONS = 18
 
 
@@ -137,23 +143,41 @@ class Done:
     may_fail: Callable[[ModelConversation, httpx.Response], bool]
     through: str | None = None
 
+    def __str__(self) -> str:
+        unsure = " at last" if self.unsure else ""
+        return f"{self.name} answered{unsure} {self.answer.status_code} {self.answer.text[:600]}"
+
+    @property
+    def took_effect(self) -> bool:
+        return self.answer.status_code in {200, 201, 204}
+
+    @property
+    def unsure(self) -> bool:
+        """Whether it may have been done by an attempt before the one that was answered."""
+        return self.answer.extensions.get(UNANSWERED, 0) > 0
+
 
 Operation = Callable[[], Awaitable[Done]]
 
 
 class Walk:
-    """One sequence."""
+    """One sequence. `modes` are those of recall in which everything must be found."""
 
-    def __init__(self, client: Client, seed: int, number: int) -> None:
+    def __init__(self, client: Client, seed: int, number: int, *, modes: Sequence[str] = ("text",)) -> None:
         self.client = client
-        self.chance = random.Random(f"{seed}:{number}")  # noqa: S311 - repeatable on purpose
+        self.name = f"{seed}:{number}"
+        self.modes = modes
+        self.chance = random.Random(self.name)  # noqa: S311 - repeatable on purpose
         self.model: dict[str, ModelConversation] = {}
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.counts: Counter[str] = Counter()
         self.words = 0
+        self.keys = 0
 
     async def run(self) -> None:
-        first = await self.client.conversation()
+        made = await self.client.post("/v1/conversations", json={}, headers=self.key())
+        assert made.status_code == 201, made.text
+        first = made.json()["id"]
         self.model[first] = ModelConversation(first)
         await self.step([self.append(first)])
         for _ in range(self.chance.randint(4, MOST_OPERATIONS)):
@@ -166,7 +190,9 @@ class Walk:
             else:
                 await self.step([self.pick(conversation)])
         for conversation in sorted(self.model):
-            await check(self.client, self.model[conversation])
+            await check(self.client, self.model[conversation], self.modes)
+        listed = (await self.client.get("/v1/conversations", params={"limit": 200})).json()["data"]
+        assert {one["id"] for one in listed} == set(self.model), "there are conversations that nobody made"
 
     def pick(self, conversation: str) -> Operation:
         if not self.model[conversation].turns:  # a fork of tombstones alone
@@ -176,36 +202,76 @@ class Walk:
         )[0]
         return getattr(self, name)(conversation)
 
+    def key(self) -> dict[str, str]:
+        """What makes the next request one that may be sent again."""
+        self.keys += 1
+        return {"Idempotency-Key": f"{self.name}:{self.keys}"}
+
     async def step(self, operations: list[Operation]) -> None:
-        """Send operations at the same moment, and let the model follow in the order of their rev."""
+        """Send operations at the same moment, and let the model follow in the order in which they took effect."""
         done = await asyncio.gather(*(operation() for operation in operations))
-        deleted = [one for one in done if one.name == "delete"]
-        ordered = sorted(
-            (one for one in done if one.answer.status_code in {200, 201} and one.name != "fork"),
-            # what found everything erased already comes after whoever erased it
-            key=lambda one: (one.answer.json()["rev"], one.answer.json().get("erased") == []),
-        )
+        try:
+            await self.follow_all(done)
+        except AssertionError as error:
+            error.add_note("sent together: " + "\n".join(map(str, done)))
+            raise
+
+    async def follow_all(self, done: list[Done]) -> None:
         conversation = self.model[done[0].conversation]
-        moments = [deepcopy(conversation)]
-        for one in ordered:
-            self.counts[one.name] += 1
-            one.apply(conversation)
-            moments.append(deepcopy(conversation))
-        for one in done:
-            if one.answer.status_code in {200, 201, 204}:
-                continue
-            self.counts[f"{one.name} refused"] += 1
-            excused = bool(deleted) and one.answer.status_code == 404
-            assert excused or any(one.may_fail(moment, one.answer) for moment in moments), (one.name, one.answer.text)
+        deletions = [one for one in done if one.name == "delete"]
+        # a deletion whose first answer was lost finds nothing any more when it is sent again
+        deleted = any(one.took_effect or (one.unsure and one.answer.status_code == 404) for one in deletions)
+        # what was done, not answered and then deleted with all else is told of by nobody, except a fork made in between
+        unseen = deleted and any(one.unsure and one.answer.status_code == 404 for one in done if one.name != "delete")
+        ordered = [one for one in done if one.took_effect and one.name in {"append", "revise", "erase"}]
+        histories = [] if unseen else await self.histories(conversation, ordered, deleted=deleted)
+        moments = [moment for history in histories for moment in history]
+        self.judge(done, moments, deleted=deleted, unseen=unseen)
         for one in done:
             if one.name == "fork" and one.answer.status_code == 201:
-                self.counts["fork"] += 1
-                await self.follow_fork(one, moments)
+                await self.follow_fork(one, moments, unseen=unseen)
         if deleted:
-            self.counts["delete"] += 1
             del self.model[conversation.id]
             answer = await self.client.get(f"/v1/conversations/{conversation.id}")
             assert answer.status_code == 404
+        else:
+            self.model[conversation.id] = histories[0][-1]
+
+    def judge(self, done: list[Done], moments: list[ModelConversation], *, deleted: bool, unseen: bool) -> None:
+        """Count what took effect, and fail if anything was refused that could not be at any of these moments."""
+        for one in done:
+            lost = one.name == "delete" and one.unsure
+            if one.took_effect or (lost and one.answer.status_code == 404):
+                self.counts[one.name] += 1
+                continue
+            self.counts[f"{one.name} refused"] += 1
+            excused = unseen or (deleted and one.answer.status_code == 404)
+            assert excused or any(one.may_fail(moment, one.answer) for moment in moments), (one.name, one.answer.text)
+
+    async def histories(
+        self, conversation: ModelConversation, ordered: list[Done], *, deleted: bool
+    ) -> list[list[ModelConversation]]:
+        """The moments from before these operations until after them, by every order that explains what is there."""
+        if not any(one.unsure for one in ordered):
+            # what found everything erased already comes after whoever erased it
+            ordered.sort(key=lambda one: (one.answer.json()["rev"], one.answer.json().get("erased") == []))
+            return [follow(conversation, ordered)]
+        self.counts["resolved by reading"] += 1
+        fitting: list[list[ModelConversation]] = []
+        told = [] if deleted else await self.read(conversation.id)
+        for order in permutations(ordered):
+            try:
+                history = follow(conversation, order)
+            except AssertionError:
+                continue  # an answer says that it was not in this order
+            if deleted or told == [history[-1].rev, *map(_modelled, history[-1].versions())]:
+                fitting.append(history)
+        assert fitting, f"no order of {[one.name for one in ordered]} gives what is there: {told}"
+        return fitting
+
+    async def read(self, conversation: str) -> list[object]:
+        head = (await self.client.get(f"/v1/conversations/{conversation}")).json()
+        return [head["rev"], *map(_told, await self.client.history(conversation, include_superseded=True))]
 
     # operations
 
@@ -228,9 +294,10 @@ class Walk:
         if self.chance.random() < 0.3:
             turns[0]["id"] = f"01ARZ3NDEK{self.chance.getrandbits(64):016X}"
             self.sent.append((conversation, deepcopy(turns[0])))
+        path, key = f"/v1/conversations/{conversation}/turns", self.key()
 
         async def send() -> Done:
-            answer = await self.client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns})
+            answer = await self.client.post(path, json={"turns": turns}, headers=key)
             return Done("append", conversation, answer, lambda c: c.append(turns, answer.json()), _never)
 
         return send
@@ -249,9 +316,10 @@ class Walk:
                 return answer.json()["superseded_by"] == now.superseded_by
             return answer.json()["code"] == "tool_call_unknown" and not moment.has_call(answers, now.position)
 
+        path, key = f"/v1/conversations/{conversation}/turns/{old.id}/revisions", self.key()
+
         async def send() -> Done:
-            path = f"/v1/conversations/{conversation}/turns/{old.id}/revisions"
-            answer = await self.client.post(path, json=body)
+            answer = await self.client.post(path, json=body, headers=key)
             return Done("revise", conversation, answer, lambda c: c.revise(old.id, body, answer.json()), may_fail)
 
         return send
@@ -296,37 +364,33 @@ class Walk:
         if self.chance.random() < 0.6:
             through = self.chance.choice(self.model[conversation].turns).id
         body = {} if through is None else {"through": through}
+        path, key = f"/v1/conversations/{conversation}/fork", self.key()
 
         def may_fail(moment: ModelConversation, answer: httpx.Response) -> bool:
             return answer.json()["code"] == "already_superseded" and not moment.turn(through or "").live
 
         async def send() -> Done:
-            answer = await self.client.post(f"/v1/conversations/{conversation}/fork", json=body)
+            answer = await self.client.post(path, json=body, headers=key)
             return Done("fork", conversation, answer, lambda _: None, may_fail, through)
 
         return send
 
-    async def follow_fork(self, one: Done, moments: list[ModelConversation]) -> None:
-        """A fork is its parent at one of these moments."""
+    async def follow_fork(self, one: Done, moments: list[ModelConversation], *, unseen: bool) -> None:
+        """A fork is its parent at one of these moments, or at one that was never told of."""
         through, made = one.through, one.answer.json()
         copies = await self.client.history(made["id"], include_superseded=True)
         fork = ModelConversation(made["id"], rev=int(bool(copies)), parent=one.conversation)
         for seq, copy in enumerate(copies, start=1):
-            tokens = copy["content_tokens"]
-            fork.turns.append(
-                ModelTurn(copy["id"], seq, seq, 1, copy["role"], copy["content"], tokens, origin=copy["origin_turn_id"])
-            )
-        for moment in moments:
-            if through is not None and not moment.turn(through).live:
-                continue
-            originals = moment.fork(through)
-            told = [(turn.id, turn.text, turn.role) for turn in originals]
-            if told == [(turn.origin, turn.text, turn.role) for turn in fork.turns]:
-                for turn, original in zip(fork.turns, originals, strict=True):
-                    turn.call, turn.answers = original.call, original.answers
-                break
-        else:
-            raise AssertionError("a fork is its parent at no moment")
+            turn = _turn(copy, copy, seq=seq, position=seq, rev=1)
+            turn.origin = copy["origin_turn_id"]
+            fork.turns.append(turn)
+        forked = [
+            [(turn.id, turn.text, turn.role, turn.call, turn.answers) for turn in moment.fork(through)]
+            for moment in moments
+            if through is None or moment.turn(through).live
+        ]
+        told = [(turn.origin, turn.text, turn.role, turn.call, turn.answers) for turn in fork.turns]
+        assert unseen or told in forked, "a fork is its parent at no moment"
         parent = await self.client.get(f"/v1/conversations/{one.conversation}/turns/{through}") if through else None
         if parent is not None and parent.status_code == 200:
             fork.start = parent.json()["chain_hash"]
@@ -335,11 +399,24 @@ class Walk:
         self.model[fork.id] = fork
 
 
+def follow(conversation: ModelConversation, order: Sequence[Done]) -> list[ModelConversation]:
+    """What a conversation becomes, operation by operation; fails where an answer contradicts this order."""
+    moments = [conversation]
+    for one in order:
+        moment = deepcopy(moments[-1])
+        one.apply(moment)
+        rev = one.answer.json()["rev"]
+        # an answer that is rendered again says what its turns were changed by since
+        assert rev == moment.rev or (one.unsure and rev > moment.rev), (one.name, rev, moment.rev)
+        moments.append(moment)
+    return moments
+
+
 def _never(_moment: ModelConversation, _answer: httpx.Response) -> bool:
     return False
 
 
-async def check(client: Client, model: ModelConversation) -> None:
+async def check(client: Client, model: ModelConversation, modes: Sequence[str]) -> None:
     """Fail unless everything that the API tells of a conversation is what the model says."""
     head = (await client.get(f"/v1/conversations/{model.id}")).json()
     live = model.history()
@@ -353,8 +430,9 @@ async def check(client: Client, model: ModelConversation) -> None:
         assert [_told(turn) for turn in told] == [_modelled(turn) for turn in expected]
     await _check_chain(client, model, head["head_hash"])
     # no more than there are: what is dead must not take the place of what lives
-    hits = await client.recall(model.id, SHARED_WORD, mode="text", k=max(1, len(model.recalled())))
-    assert {hit["id"] for hit in hits} == model.recalled()
+    for mode in modes:
+        hits = await client.recall(model.id, SHARED_WORD, mode=mode, k=max(1, len(model.recalled())))
+        assert {hit["id"] for hit in hits} == model.recalled(), mode
     if model.shown():
         context = await client.context(model.id, 100_000, recent_turns=200)
         assert set(context["included"]["turn_ids"]) == model.shown()
@@ -391,9 +469,9 @@ def _modelled(turn: ModelTurn) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-async def run_sequence(client: Client, seed: int, number: int) -> Counter[str]:
+async def run_sequence(client: Client, seed: int, number: int, *, modes: Sequence[str] = ("text",)) -> Counter[str]:
     """One sequence of a seed; says how many of each operation took effect or were refused."""
-    walk = Walk(client, seed, number)
+    walk = Walk(client, seed, number, modes=modes)
     try:
         await walk.run()
     except AssertionError as error:

@@ -1,4 +1,9 @@
-"""The long form of random operations against the model: 5 000 sequences, goes on where it was stopped."""
+"""The long form of random operations against the model: 5 000 sequences, goes on where it was stopped.
+
+Settings of a run, by environment: TURNKEEP_SOAK_SEED; TURNKEEP_SOAK_SEQUENCES, how many (5 000);
+TURNKEEP_SOAK_MODEL_STATE, the file that lets it go on; TURNKEEP_SOAK_MODEL_KILL_EVERY, after about how many sequences
+something is killed (25), and 0 for a run without kills on the app in this process.
+"""
 
 import json
 import os
@@ -9,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.model import run_sequence
+from tests.soak.walks import run_walks
 from tests.support.api import open_service
 from tests.support.postgres import TestDatabase
 
@@ -16,11 +22,28 @@ from tests.support.postgres import TestDatabase
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 SEQUENCES = int(os.environ.get("TURNKEEP_SOAK_SEQUENCES", "5000"))
 STATE = os.environ.get("TURNKEEP_SOAK_MODEL_STATE")
+KILL_EVERY = int(os.environ.get("TURNKEEP_SOAK_MODEL_KILL_EVERY", "25"))
 REPORT_EVERY = 100
+PER_ROUND = 250
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(14_000)
+@pytest.mark.skipif(KILL_EVERY == 0, reason="TURNKEEP_SOAK_MODEL_KILL_EVERY asks for no kills")
+async def test_five_thousand_random_sequences_agree_with_the_rules_through_kills(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = Path(STATE) if STATE else None
+    with capsys.disabled():  # each round says what it came to
+        report = await run_walks(SEED, sequences=SEQUENCES, kill_every=KILL_EVERY, per_round=PER_ROUND, state=state)
+    assert report.violations == [], report
+    assert report.counts["sequences"] >= SEQUENCES
+    assert report.kills.total() >= SEQUENCES // KILL_EVERY // 2
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7000)
+@pytest.mark.skipif(KILL_EVERY > 0, reason="TURNKEEP_SOAK_MODEL_KILL_EVERY asks for kills")
 async def test_five_thousand_random_sequences_agree_with_the_rules(
     database: TestDatabase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 Mode = Literal[
     "ok", "rate_limited", "no_quota", "error", "overloaded", "unauthorized", "timeout", "slow", "garbage", "html",
-    "wrong_json", "wrong_dimensions", "too_few", "nan", "zero", "reset", "cut",
+    "wrong_json", "wrong_dimensions", "too_few", "nan", "zero", "reset", "cut", "refused", "echo",
 ]  # fmt: skip
 
 MODEL = "fake-embedding"
@@ -22,6 +22,7 @@ REFUSALS: dict[str, tuple[int, dict[str, str]]] = {
     "no_quota": (429, {"message": "pay", "code": "insufficient_quota"}),
     "error": (500, {"message": "secret of the upstream"}),
     "overloaded": (503, {"message": "busy"}),
+    "refused": (400, {"message": "not this text"}),
     "unauthorized": (401, {"message": "Incorrect API key provided: sk-x"}),
 }
 WRONG_BODIES: dict[str, object] = {
@@ -32,11 +33,15 @@ WRONG_BODIES: dict[str, object] = {
 
 
 class FakeOpenAI:
-    """Serves `POST /v1/embeddings`. `modes` are used up one a request, then `mode` holds."""
+    """Serves `POST /v1/embeddings`. `modes` are used up one a request, then `mode` holds.
+
+    A request with `refused_word` in one of its texts is refused, whatever the mode.
+    """
 
     def __init__(self) -> None:
         self.mode: Mode = "ok"
         self.modes: list[Mode] = []
+        self.refused_word: str | None = None
         self.retry_after: str | None = None
         self.dimensions = 48
         self.requests: list[dict[str, Any]] = []
@@ -80,11 +85,13 @@ class FakeOpenAI:
     async def _answer(self, line: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         self.requests.append(request)
         mode = self.modes.pop(0) if self.modes else self.mode
+        if self.refused_word is not None and self.refused_word in str(request["input"]):
+            mode = "refused"
         if not line.startswith("POST /v1/embeddings "):
             return await self._send(writer, 404, {"error": {"message": "no such path"}})
         await asyncio.sleep(self.delay_s)
-        if mode in REFUSALS:
-            status, error = REFUSALS[mode]
+        if mode in REFUSALS or mode == "echo":  # which repeats in its complaint what it was asked
+            status, error = REFUSALS.get(mode, (400, {"message": str(request["input"])}))
             return await self._send(writer, status, {"error": error})
         if mode in WRONG_BODIES:
             kind = "text/html" if mode == "html" else "application/json"

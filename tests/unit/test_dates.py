@@ -1,7 +1,9 @@
 """Relative dates: which phrases are one, and which days they mean."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
+import dateparser
 import pytest
 
 from app.index.dates import date_words, may_have_dates, resolve_dates
@@ -65,6 +67,20 @@ def test_the_ends_of_the_calendar_are_no_error() -> None:
 def test_much_text_and_many_dates_are_bounded() -> None:
     assert len(resolve_dates("yesterday " * 10_000, occurred_at=WEDNESDAY)) == 32
     assert not may_have_dates("x" * 70_000 + " yesterday")
+
+
+def test_phrases_that_mean_no_day_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    parse = dateparser.parse
+
+    def counting(phrase: str, **options: Any) -> datetime | None:
+        read.append(phrase)
+        return parse(phrase, **options)
+
+    monkeypatch.setattr(dateparser, "parse", counting)
+    # no day lies before the first
+    assert resolve_dates("yesterday " * 6_000, occurred_at=datetime.min.replace(tzinfo=UTC)) == []
+    assert len(read) <= 128
 
 
 def test_the_words_are_those_that_the_turns_own_date_lacks() -> None:

@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry, generate_latest
+from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
@@ -77,6 +78,7 @@ def build_app(registry: CollectorRegistry, settings: Settings) -> FastAPI:
     outer = APIRouter(prefix="/v1")
     outer.include_router(inner, prefix="/deep")
     app.include_router(outer)
+    app.add_api_route("/broken", lambda: 1 // 0, methods=["GET"], response_model=int)
     app.add_api_route("/healthz", lambda: True, methods=["GET"], response_model=bool)
     app.router.routes.append(Mount("/files", app=PlainTextResponse("file")))
     install_middleware(app, settings, registry)
@@ -170,6 +172,74 @@ async def test_each_request_is_logged_and_counted_by_its_route(
     assert registry.get_sample_value("turnkeep_http_requests_total", {**labels, "status": str(status)}) == 1
     assert registry.get_sample_value("turnkeep_http_request_duration_seconds_count", labels) == 1
     assert MARKER not in log.getvalue() + generate_latest(registry).decode()
+
+
+PAGE = "https://chat.example.com"
+
+
+def browser(registry: CollectorRegistry, cors_origins: str | None) -> httpx.AsyncClient:
+    app = build_app(registry, Settings(max_request_bytes=1000, cors_origins=cors_origins))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", headers={"Origin": PAGE})
+
+
+def preflight(method: str, headers: str = "authorization,content-type,idempotency-key") -> dict[str, str]:
+    return {"Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
+
+
+async def test_a_preflight_needs_no_key_and_is_logged(log: io.StringIO, registry: CollectorRegistry) -> None:
+    async with browser(registry, f"https://other.example.com, {PAGE}") as page:
+        for method in ("GET", "POST", "PATCH", "DELETE"):
+            answer = await page.options("/v1/deep/things", headers=preflight(method))
+            assert answer.status_code == 200
+            assert answer.headers["access-control-allow-origin"] == PAGE
+            assert method in answer.headers["access-control-allow-methods"]
+            assert "Authorization" in answer.headers["access-control-allow-headers"]
+            assert "access-control-allow-credentials" not in answer.headers
+            assert answer.headers["x-request-id"]
+    assert {(line["method"], line["status"]) for line in events(log)} == {("OPTIONS", 200)}
+
+
+async def test_answers_of_every_kind_are_for_the_named_pages(log: io.StringIO, registry: CollectorRegistry) -> None:
+    async with browser(registry, PAGE) as page:
+        answers = [
+            await page.get("/v1/deep/things/x"),
+            await page.get("/v1/nothing"),
+            await page.post("/v1/deep/things", content=b"x" * 2000),
+            await page.post("/v1/deep/things", json={}),
+            await page.get("/broken"),
+        ]
+        assert [answer.status_code for answer in answers] == [200, 404, 413, 422, 500]
+        for answer in answers:
+            assert answer.headers["access-control-allow-origin"] == PAGE
+            assert "Origin" in answer.headers["vary"]
+            assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
+        for elsewhere in ("https://evil.example.com", f"{PAGE}.evil.com", "http://chat.example.com", "null"):
+            headers = {"Origin": elsewhere}
+            assert "access-control-allow-origin" not in (await page.get("/healthz", headers=headers)).headers
+            refused = await page.options("/v1/deep/things", headers=preflight("POST") | headers)
+            assert (refused.status_code, "access-control-allow-origin" in refused.headers) == (400, False)
+    assert log.getvalue()
+
+
+async def test_a_star_is_every_page_and_nothing_is_none(registry: CollectorRegistry) -> None:
+    async with browser(registry, "*") as page:
+        assert (await page.get("/healthz")).headers["access-control-allow-origin"] == "*"
+        answer = await page.options("/v1/deep/things", headers=preflight("POST"))
+        assert answer.headers["access-control-allow-origin"] == "*"
+    for nothing in (None, "", " , "):
+        async with browser(CollectorRegistry(), nothing) as page:
+            assert "access-control-allow-origin" not in (await page.get("/healthz")).headers
+            assert (await page.options("/v1/deep/things", headers=preflight("POST"))).status_code == 405
+
+
+def test_origins_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEP_CORS_ORIGINS", f" {PAGE.upper()},http://localhost:5173 ,{PAGE}")
+    assert Settings().cors_origins == (PAGE, "http://localhost:5173")
+    for wrong in ("chat.example.com", f"{PAGE}/", f"{PAGE}/chat", "https://", f"{PAGE}?x", "null"):
+        monkeypatch.setenv("TURNKEEP_CORS_ORIGINS", wrong)
+        with pytest.raises(ValidationError):
+            Settings()
 
 
 async def test_tenant_and_key_are_logged_when_they_are_known(client: httpx.AsyncClient, log: io.StringIO) -> None:

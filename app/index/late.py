@@ -1,0 +1,139 @@
+"""Vectors made after the append, in one embedding space: who lacks them, how they are made, how they are written.
+
+An entry lacks vectors because its embedder failed, because there were too many at once, or because it was stored under
+another embedder, or under none. The first two have a job of their own, enqueued with them. The others are looked for:
+`plan` walks over the entries of all tenants, and enqueues one job for each tenant that lacks something; that job makes
+some hundred and enqueues the next from there, so that no tenant holds a worker for long. `plan` also queues again what
+was parked because the embedder was away.
+
+Nothing here knows that its space is the one searched: the vectors of another space are made by another of these. The
+kinds of its jobs are named after the space, so that a worker with another embedder leaves them alone.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from app.core.db import Database, FloatVector, Transaction
+from app.core.errors import Unavailable
+from app.core.jobs import JobQueue, NewJob
+from app.core.telemetry import get_logger
+from app.index import late_store, store
+from app.index.late_store import Step
+from app.index.schemas import VECTORS_JOB
+from app.index.wide import Space
+from app.providers.schemas import Embedder
+from app.tenancy.schemas import Caller
+
+_KINDS: Final = "index.backfill_"
+_PASSING: Final = (
+    "embedder_closed", "embedder_failed", "embedder_invalid", "embedder_overloaded", "embedder_rate_limited",
+    "embedder_unavailable", "database_unavailable", "resource_busy", "job_timeout",
+)  # fmt: skip
+"""Errors that end by themselves or by somebody's hand. What kills its worker or is our fault stays parked."""
+_EXAMINE = 5_000
+_AT_ONCE = 200
+_REVIVE = 10_000
+_UNCLAIMED_S = 86_400.0
+_FIRST = (UUID(int=0), UUID(int=0))
+# whoever waits for an answer, and whatever is due for its own sake, goes first
+_PRIORITY = -1
+
+
+class LateVectors:
+    """Makes vectors in one space, apart from the append."""
+
+    def __init__(
+        self, ops: Database, embedder: Embedder | None, *, space: Space, jobs: JobQueue, max_vectors_per_entry: int
+    ) -> None:
+        self._ops = ops
+        self._embedder = embedder
+        self._space = space
+        self._jobs = jobs
+        self._max_vectors_per_entry = max_vectors_per_entry
+        self._log = get_logger()
+
+    @property
+    def plan_kind(self) -> str:
+        """The kind of the periodic job that runs `plan`."""
+        return f"{_KINDS}plan_{self._space.id}"
+
+    @property
+    def fill_kind(self) -> str:
+        """The kind of the jobs that make what a tenant lacks; their subject is the entry to go on after, if any."""
+        return f"{_KINDS}{self._space.id}"
+
+    async def plan(self) -> int:
+        """Enqueue a job for every tenant that lacks vectors; says for how many.
+
+        Raises as the embedder does, and enqueues nothing then: jobs that must fail would only wear out their attempts.
+        """
+        asked = False
+        tenants = 0
+        after: tuple[UUID, UUID] | None = _FIRST
+        while after is not None:
+            async with self._ops.across_tenants() as tx:
+                tour = await late_store.find_lacking_tenants(
+                    tx, self._space.id, after=after, examine=_EXAMINE, job_kind=self.fill_kind
+                )
+            if tour.tenants and not asked:
+                asked = await self._ask()
+            async with self._ops.across_tenants() as tx:
+                for tenant_id in tour.tenants:
+                    await self._jobs.enqueue(tx, tenant_id, [self._fill_job(None)])
+            tenants += len(tour.tenants)
+            after = tour.after
+        await self._revive(asked=asked)
+        await self._jobs.sweep_unclaimed(
+            _KINDS, but=[self.plan_kind, self.fill_kind], older_than_s=_UNCLAIMED_S, limit=_REVIVE
+        )
+        return tenants
+
+    async def _revive(self, *, asked: bool) -> None:
+        kinds = [VECTORS_JOB, self.fill_kind]
+        if await self._jobs.any_parked(kinds, codes=_PASSING):
+            if not asked:
+                await self._ask()
+            count = await self._jobs.revive(kinds, codes=_PASSING, limit=_REVIVE)
+            self._log.info("vectors.revived", count=count)
+
+    async def _ask(self) -> bool:
+        """Raise unless the embedder works."""
+        if self._embedder is not None:
+            await self._embedder.embed(["anybody there?"], purpose="document")
+        return True
+
+    def _fill_job(self, after: UUID | None) -> NewJob:
+        subjects = () if after is None else (after,)
+        return NewJob(self.fill_kind, subject_ids=subjects, dedupe_key="fill", priority=_PRIORITY)
+
+    async def find_lacking(self, caller: Caller, tx: Transaction, *, after: UUID | None) -> Step:
+        """The next entries of a tenant that lack vectors, and where to go on."""
+        return await late_store.find_lacking(
+            tx, caller.tenant_id, self._space.id, after=after, examine=_EXAMINE, limit=_AT_ONCE
+        )
+
+    async def go_on(self, caller: Caller, tx: Transaction, *, after: UUID) -> None:
+        """Enqueue the job that goes on after an entry."""
+        await self._jobs.enqueue(tx, caller.tenant_id, [self._fill_job(after)])
+
+    async def embed(self, texts: Sequence[str]) -> list[Sequence[FloatVector]]:
+        """The vectors of each text, in order. Raises as the embedder does."""
+        if self._embedder is None:
+            raise Unavailable("embedder_unavailable", "There is no embedder in this process.")
+        embedder, most = self._embedder, self._max_vectors_per_entry
+        pieces = await asyncio.to_thread(
+            lambda: [embedder.split(text, most=most) if text.strip() else [] for text in texts]
+        )
+        wanted = [piece for some in pieces for piece in some]
+        vectors: list[FloatVector] = []
+        for start in range(0, len(wanted), embedder.max_batch):
+            vectors.extend(await embedder.embed(wanted[start : start + embedder.max_batch], purpose="document"))
+        own = iter(vectors)
+        return [[next(own) for _ in some] for some in pieces]
+
+    async def write(self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]]) -> None:
+        """Store vectors by entry, whose sources the caller has locked and found unchanged."""
+        await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
+        await late_store.settle_vectors(tx, caller.tenant_id, list(vectors))

@@ -1,0 +1,423 @@
+"""Turns that are written while they stream, over plain HTTP, at one process and at several."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from app.core.ids import parse_id
+from app.tenancy.schemas import Scope
+from app.worker.handlers import LEASES_JOB
+from tests.support.api import Client, Service, open_service, problem
+
+ANSWER = "Grüße, 世界! The quokka 🦘 is a small marsupial; it lives on an island and smiles. " * 3
+
+
+class Writing:
+    """One open turn and the calls on it."""
+
+    def __init__(self, client: Client, conversation: str, opened: dict[str, Any]) -> None:
+        self.client = client
+        self.id: str = opened["turn"]["id"]
+        self.epoch: int = opened["epoch"]
+        self.path = f"/v1/conversations/{conversation}/turns/{self.id}"
+
+    async def chunk(self, offset: int, delta: str, *, client: Client | None = None, **more: Any) -> httpx.Response:
+        params = {"epoch": more.pop("epoch")} if "epoch" in more else {}
+        body = {"offset": offset, "delta": delta} | more
+        return await (client or self.client).post(f"{self.path}/chunks", json=body, params=params)
+
+    async def commit(self, *, client: Client | None = None, **body: Any) -> httpx.Response:
+        return await (client or self.client).post(f"{self.path}/commit", json=body)
+
+    async def abort(self, **body: Any) -> httpx.Response:
+        return await self.client.post(f"{self.path}/abort", json=body)
+
+    async def resume(self, *, client: Client | None = None, **body: Any) -> httpx.Response:
+        return await (client or self.client).post(f"{self.path}/resume", json=body)
+
+    async def read(self) -> dict[str, Any]:
+        return (await self.client.get(self.path)).json()
+
+
+async def opened(client: Client, conversation: str, writer: str = "writer", **turn: Any) -> Writing:
+    body = {"turn": {"role": "assistant"} | turn, "writer": writer}
+    answer = await client.post(f"/v1/conversations/{conversation}/turns/open", json=body)
+    assert answer.status_code == 201, answer.text
+    return Writing(client, conversation, answer.json())
+
+
+@pytest.fixture
+async def conversation(client: Client) -> str:
+    made = await client.conversation()
+    await client.append(made, "What is a quokka?")
+    return made
+
+
+@pytest.fixture
+async def replica(service: Service, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    async with open_service(service.database, tmp_path_factory.mktemp("replica")) as another:
+        yield another
+
+
+async def age(service: Service, turn: str, seconds: float) -> None:
+    """Let a turn's writer have been silent for so long."""
+    connection = await asyncpg.connect(service.database.superuser)
+    for table, column in (("turn_streams", "renewed_at"), ("turn_chunks", "created_at")):
+        await connection.execute(
+            f"update {table} set {column} = {column} - make_interval(secs => $2) where turn_id = $1",  # noqa: S608
+            parse_id(turn),
+            seconds,
+        )
+    await connection.close()
+
+
+async def test_a_streamed_turn_is_the_text_that_was_sent(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation, actor="bot", model="m-1", metadata={"a": 1})
+    offset = 0
+    for start in range(0, len(ANSWER), 50):
+        answer = await writing.chunk(offset, ANSWER[start : start + 50])
+        assert answer.status_code == 200, answer.text
+        offset += len(ANSWER[start : start + 50])
+        assert (answer.json()["offset"], answer.json()["durable_offset"]) == (offset, offset)
+    so_far = await writing.read()
+    assert (so_far["status"], so_far["content"], so_far["seq"]) == ("pending", ANSWER, None)
+    done = await writing.commit(length=len(ANSWER), usage={"completion_tokens": 9}, metadata={"b": 2})
+    assert done.status_code == 200, done.text
+    turn = done.json()
+    assert (turn["status"], turn["content"], turn["seq"], turn["position"]) == ("committed", ANSWER, 2, 2)
+    assert (turn["actor"], turn["model"], turn["metadata"]) == ("bot", "m-1", {"a": 1, "b": 2})
+    assert (turn["created_at"], turn["id"]) == (so_far["created_at"], writing.id)
+    assert turn["committed_at"] > turn["created_at"]
+    assert turn["content_tokens"] > 0
+    assert [one["content"] for one in await client.history(conversation)] == ["What is a quokka?", ANSWER]
+    assert writing.id in [hit["id"] for hit in await client.recall(conversation, "smiling marsupial")]
+    verified = (await client.get(f"/v1/conversations/{conversation}/verify")).json()
+    assert (verified["valid"], verified["turns"]) == (True, 2)
+    again = await writing.commit()
+    assert again.json() == turn | {"index_state": again.json()["index_state"]}
+
+
+async def test_an_open_turn_is_in_no_history_no_context_and_no_count(client: Client, conversation: str) -> None:
+    before = (await client.get(f"/v1/conversations/{conversation}")).json()
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "not said yet, quokka")
+    assert len(await client.history(conversation)) == 1
+    assert len(await client.history(conversation, include_superseded=True)) == 1
+    context = await client.context(conversation, 1000, semantic_recall={"k": 5})
+    assert "not said yet" not in str(context)
+    assert [hit["id"] for hit in await client.recall(conversation, "quokka")] != [writing.id]
+    after = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert after == before
+
+
+async def test_repeats_change_nothing_and_gaps_say_what_is_expected(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "Hello ")
+    assert (await writing.chunk(0, "Hello ")).json()["offset"] == 6
+    assert (await writing.chunk(3, "lo there")).json()["offset"] == 11
+    body = problem(await writing.chunk(12, "!"), 409, "stream_gap")
+    assert body["expected_offset"] == 11
+    body = problem(await writing.commit(length=12), 409, "length_mismatch")
+    assert body["expected_offset"] == 11
+    assert (await writing.chunk(11, "")).json()["durable_offset"] == 11
+    assert (await writing.commit(length=11)).json()["content"] == "Hello there"
+
+
+async def test_a_streamed_tool_call_is_put_together_from_its_parts(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "Let me look. ")
+    await writing.chunk(0, '{"q": ', part="tool_calls/0/arguments")
+    await writing.chunk(6, '"quokka"}', part="tool_calls/0/arguments")
+    for member, text in (("id", "call_2"), ("name", "fetch"), ("arguments", "{}")):
+        await writing.chunk(0, text, part=f"tool_calls/1/{member}")
+    problem(await writing.commit(), 422, "invalid_request", "/tool_calls/0")
+    turn = (await writing.commit(tool_calls=[{"id": "call_1", "name": "search"}])).json()
+    assert turn["tool_calls"] == [
+        {"id": "call_1", "name": "search", "arguments": '{"q": "quokka"}'},
+        {"arguments": "{}", "id": "call_2", "name": "fetch"},
+    ]
+    assert (turn["kind"], turn["content"]) == ("tool_call_request", "Let me look. ")
+    result = await opened(client, conversation, role="tool", tool_call_id="call_1")
+    await result.chunk(0, "found")
+    assert (await result.commit()).json()["tool_call_id"] == "call_1"
+    orphan = await opened(client, conversation, role="tool", tool_call_id="call_9")
+    problem(await orphan.commit(), 422, "tool_call_unknown", "/tool_call_id")
+
+
+async def test_an_aborted_turn_keeps_what_it_had_and_is_in_no_history(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "I was about to")
+    turn = (await writing.abort(reason="stopped by the user")).json()
+    assert (turn["status"], turn["content"], turn["superseded_by"]) == ("aborted", "I was about to", writing.id)
+    assert turn["metadata"] == {"abort_reason": "stopped by the user"}
+    assert (await writing.abort()).json() == turn
+    problem(await writing.commit(), 409, "turn_aborted")
+    problem(await writing.chunk(14, " say"), 409, "turn_aborted")
+    problem(await writing.resume(), 409, "turn_aborted")
+    assert len(await client.history(conversation, include_superseded=True)) == 1
+
+
+async def test_a_regeneration_stands_where_the_aborted_turn_would_have_stood(client: Client, conversation: str) -> None:
+    old = (await client.append(conversation, {"role": "assistant", "content": "a cat"}, "really?"))["turns"][0]["id"]
+    aborted = await opened(client, conversation, supersedes=old)
+    await aborted.chunk(0, "a do")
+    await aborted.abort()
+    writing = await opened(client, conversation, supersedes=aborted.id)
+    await writing.chunk(0, "a marsupial")
+    turn = (await writing.commit()).json()
+    assert (turn["position"], turn["seq"], turn["supersedes"]) == (2, 4, aborted.id)
+    told = [one["content"] for one in await client.history(conversation)]
+    assert told == ["What is a quokka?", "a marsupial", "really?"]
+    assert (await aborted.read())["superseded_by"] == writing.id
+    path = f"/v1/conversations/{conversation}/turns/{aborted.id}/revisions"
+    body = problem(await client.post(path, json={"content": "late"}), 409, "already_superseded")
+    assert body["superseded_by"] == writing.id
+    lone = await opened(client, conversation)
+    await lone.abort()
+    path = f"/v1/conversations/{conversation}/turns/{lone.id}/revisions"
+    revised = (await client.post(path, json={"content": "said whole"})).json()["turn"]
+    assert (revised["position"], revised["seq"], revised["supersedes"]) == (5, 5, lone.id)
+    assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
+
+
+async def test_of_two_answers_to_one_turn_the_second_to_commit_is_refused(client: Client, conversation: str) -> None:
+    old = (await client.append(conversation, {"role": "assistant", "content": "a cat"}))["turns"][0]["id"]
+    first, second = [await opened(client, conversation, supersedes=old) for _ in range(2)]
+    await first.chunk(0, "one")
+    await second.chunk(0, "two")
+    answers = await asyncio.gather(first.commit(), second.commit())
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    lost = first if answers[0].status_code == 409 else second
+    body = problem(await lost.commit(), 409, "already_superseded")
+    assert body["superseded_by"] == (second if lost is first else first).id
+    assert (await lost.abort()).json()["status"] == "aborted"
+
+
+async def test_a_turn_that_is_being_written_is_not_revised_but_erased(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "something private")
+    problem(await client.post(f"{writing.path}/revisions", json={"content": "x"}), 409, "turn_pending")
+    assert (await client.delete(writing.path)).status_code == 204
+    turn = await writing.read()
+    assert (turn["status"], turn["content"], turn["erased_at"] is None) == ("aborted", None, False)
+    problem(await writing.chunk(17, "!"), 409, "turn_aborted")
+    problem(await writing.commit(), 409, "turn_aborted")
+    forked = (await client.post(f"/v1/conversations/{conversation}/fork", json={})).json()
+    assert forked["turn_count"] == 1
+
+
+async def test_a_conversation_is_deleted_with_its_open_turns(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "half")
+    assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+    problem(await writing.chunk(4, " more"), 404, "not_found")
+    problem(await writing.commit(), 404, "not_found")
+
+
+async def test_opening_again_with_the_same_id_or_key_opens_once(client: Client, conversation: str) -> None:
+    path = f"/v1/conversations/{conversation}/turns/open"
+    body = {"turn": {"role": "assistant", "id": "01BX5ZZKBKACTAV9WEVGEMMVRZ"}, "writer": "w"}
+    first = await client.post(path, json=body)
+    again = await client.post(path, json=body)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["turn"] == first.json()["turn"]
+    problem(await client.post(path, json=body | {"writer": "other"}), 409, "turn_id_conflict", "/turn/id")
+    keyed = {"Idempotency-Key": "open-1"}
+    first = await client.post(path, json={"turn": {"role": "assistant"}}, headers=keyed)
+    again = await client.post(path, json={"turn": {"role": "assistant"}}, headers=keyed)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.json()["turn"]["id"] == first.json()["turn"]["id"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "pointer"),
+    [
+        ({"role": "assistant", "tool_call_id": "c"}, "/turn/role"),
+        ({"role": "tool"}, "/turn/tool_call_id"),
+        ({"role": "assistant", "supersedes": "01BX5ZZKBKACTAV9WEVGEMMVRZ"}, "/turn/supersedes"),
+        ({"role": "assistant", "metadata": {"a": "x" * 20_000}}, "/turn/metadata"),
+        ({"role": "assistant", "occurred_at": "2999-01-01T00:00:00Z"}, "/turn/occurred_at"),
+        ({"role": "nobody"}, "/turn/role"),
+    ],
+)
+async def test_what_cannot_be_opened_is_named(
+    client: Client, conversation: str, turn: dict[str, Any], pointer: str
+) -> None:
+    answer = await client.post(f"/v1/conversations/{conversation}/turns/open", json={"turn": turn})
+    problem(answer, 422, "invalid_request", pointer)
+
+
+async def test_bad_chunks_are_refused_and_nothing_is_lost(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "good")
+    problem(await writing.chunk(4, "x" * 70_000), 413, "chunk_too_large", "/delta")
+    problem(await writing.chunk(-1, "x"), 422, "invalid_request", "/offset")
+    problem(await writing.chunk(0, "x", part="tool_calls/500/arguments"), 422, "invalid_request", "/part")
+    problem(await writing.chunk(0, "x", part="metadata"), 422, "invalid_request", "/part")
+    nul = await client.post(f"{writing.path}/chunks", content=b'{"offset": 4, "delta": "a\\u0000"}',
+                            headers={"Content-Type": "application/json"})  # fmt: skip
+    problem(nul, 422, "text_not_storable", "/delta")
+    unknown = writing.path.replace(writing.id, "01BX5ZZKBKACTAV9WEVGEMMVRZ")
+    problem(await client.post(f"{unknown}/chunks", json={"offset": 0, "delta": "x"}), 404, "not_found")
+    assert (await writing.commit(length=4)).json()["content"] == "good"
+
+
+async def test_a_text_that_grows_too_long_is_refused_at_the_chunk(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with open_service(service.database, tmp_path_factory.mktemp("small"), max_text_bytes=100) as small:
+        client = await small.new_tenant()
+        writing = await opened(client, await client.conversation())
+        await writing.chunk(0, "ü" * 49)
+        problem(await writing.chunk(49, "üü"), 413, "text_too_large", "/delta")
+        await writing.chunk(49, "ü")
+        assert (await writing.commit(length=50)).json()["content"] == "ü" * 50
+
+
+async def test_open_turns_are_limited_by_conversation_and_by_tenant(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    limits = {"max_open_turns_per_conversation": 2, "max_open_turns": 3}
+    async with open_service(service.database, tmp_path_factory.mktemp("few"), **limits) as few:
+        client = await few.new_tenant()
+        first, second = await client.conversation(), await client.conversation()
+        one = await opened(client, first)
+        await opened(client, first)
+        body = {"turn": {"role": "assistant"}}
+        problem(await client.post(f"/v1/conversations/{first}/turns/open", json=body), 429, "too_many_open_turns")
+        await opened(client, second)
+        problem(await client.post(f"/v1/conversations/{second}/turns/open", json=body), 429, "too_many_open_turns")
+        await one.abort()
+        await opened(client, second)
+
+
+async def test_several_turns_are_written_at_once(client: Client, conversation: str) -> None:
+    writings = [await opened(client, conversation, actor=f"agent {n}") for n in range(5)]
+    for piece in range(4):
+        await asyncio.gather(*(one.chunk(piece * 2, f"{number}{piece}") for number, one in enumerate(writings)))
+    done = await asyncio.gather(*(one.commit() for one in writings))
+    assert [one.json()["content"] for one in done] == [f"{n}0{n}1{n}2{n}3" for n in range(5)]
+    assert sorted(one.json()["seq"] for one in done) == [2, 3, 4, 5, 6]
+    assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
+
+
+async def test_any_replica_takes_the_next_call(client: Client, conversation: str, replica: Service) -> None:
+    there = replica.client(client.key)
+    writing = await opened(client, conversation)
+    for offset in range(0, 12, 2):
+        answer = await writing.chunk(offset, "ab", client=client if offset % 4 else there)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["durable_offset"] == offset + 2
+    done = await writing.commit(length=12)
+    assert done.json()["content"] == "ab" * 6
+    assert (await writing.commit(client=there, length=12)).json() == done.json()
+
+
+async def test_who_resumes_fences_off_who_wrote_before(client: Client, conversation: str, replica: Service) -> None:
+    there = replica.client(client.key)
+    writing = await opened(client, conversation, writer="mine")
+    await writing.chunk(0, "durable ")
+    problem(await writing.resume(client=there, writer="somebody else"), 409, "writer_mismatch")
+    resumed = (await writing.resume(client=there, writer="mine")).json()
+    assert (resumed["epoch"], resumed["durable_offset"]) == (2, 8)
+    problem(await writing.chunk(8, "old", epoch=1), 409, "stream_fenced")
+    assert (await writing.chunk(8, "new", client=there, epoch=2)).json()["durable_offset"] == 11
+    problem(await writing.chunk(8, "old", epoch=1), 409, "stream_fenced")
+    assert (await writing.commit(client=there)).json()["content"] == "durable new"
+
+
+async def test_another_key_writes_only_with_the_epoch_or_as_the_writer(
+    client: Client, conversation: str, service: Service
+) -> None:
+    caller = await service.container.tenancy.authenticate(client.key)
+    key = await service.container.tenancy.create_key(caller.tenant_id, name="second", scopes=list(caller.scopes))
+    second = service.client(str(key))
+    writing = await opened(client, conversation, writer="mine")
+    await writing.chunk(0, "a")
+    problem(await writing.chunk(1, "b", client=second), 409, "writer_mismatch")
+    problem(await writing.commit(client=second), 409, "writer_mismatch")
+    assert (await writing.chunk(1, "b", client=second, epoch=1)).status_code == 200
+    assert (await writing.resume(client=second, writer="mine")).json()["epoch"] == 2
+    problem(await writing.chunk(2, "c"), 409, "writer_mismatch")
+    assert (await writing.commit(client=second)).json()["content"] == "ab"
+
+
+async def test_a_silent_writers_turn_is_aborted_with_what_it_had(
+    client: Client, conversation: str, service: Service, replica: Service
+) -> None:
+    silent, alive = await opened(client, conversation), await opened(client, conversation)
+    await silent.chunk(0, "so far")
+    await alive.chunk(0, "still ")
+    await age(service, silent.id, 61)
+    ended = await asyncio.gather(
+        *(one.container.conversations.streams.abort_expired() for one in (service, replica) for _ in range(2))
+    )
+    assert sum(ended) == 1
+    turn = await silent.read()
+    assert (turn["status"], turn["content"]) == ("aborted", "so far")
+    assert turn["metadata"] == {"abort_reason": "lease_expired"}
+    problem(await silent.chunk(6, "!"), 409, "turn_aborted")
+    problem(await silent.resume(), 409, "turn_aborted")
+    assert (await alive.commit()).json()["content"] == "still "
+
+
+async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
+    client: Client, conversation: str, service: Service, replica: Service
+) -> None:
+    writing = await opened(client, conversation)
+    await age(service, writing.id, 61)
+    problem(await writing.resume(client=replica.client(client.key)), 409, "turn_aborted")
+
+
+async def test_the_sweep_is_a_periodic_job(service: Service) -> None:
+    await service.run_jobs()
+    connection = await asyncpg.connect(service.database.superuser)
+    assert await connection.fetchval("select count(*) from jobs where kind = $1 and state = 'queued'", LEASES_JOB) == 1
+    await connection.close()
+
+
+async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_together(
+    client: Client, conversation: str, service: Service
+) -> None:
+    writings = [await opened(client, conversation) for _ in range(3)]
+    for one in writings:
+        await asyncio.gather(*(one.chunk(0, "x" * length) for length in range(1, 21)))
+    connection = await asyncpg.connect(service.database.superuser)
+    rows = await connection.fetch(
+        "select turn_id, count(*) as rows, sum(length) as length from turn_chunks where turn_id = any($1::uuid[])"
+        " group by turn_id",
+        [parse_id(one.id) for one in writings],
+    )
+    await connection.close()
+    assert [(row["rows"], row["length"]) for row in rows] == [(1, 20)] * 3
+
+
+async def test_a_write_whose_end_was_not_heard_of_is_not_written_twice(
+    client: Client, conversation: str, service: Service
+) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "first ")
+    connection = await asyncpg.connect(service.database.superuser)
+    # what a flush wrote before its connection broke: more than this process knows to be durable
+    await connection.execute(
+        "insert into turn_chunks (tenant_id, turn_id, part, start, length, text)"
+        " values ($1, $2, 'content', 6, 3, 'sec')",
+        client.tenant_id,
+        parse_id(writing.id),
+    )
+    await connection.close()
+    answer = await writing.chunk(6, "second")
+    assert answer.json()["durable_offset"] == 12
+    assert (await writing.commit(length=12)).json()["content"] == "first second"
+
+
+async def test_a_key_without_write_opens_nothing(client: Client, conversation: str, service: Service) -> None:
+    caller = await service.container.tenancy.authenticate(client.key)
+    key = await service.container.tenancy.create_key(caller.tenant_id, name="reader", scopes=[Scope.READ])
+    reader = service.client(str(key))
+    answer = await reader.post(f"/v1/conversations/{conversation}/turns/open", json={"turn": {"role": "user"}})
+    problem(answer, 403, "forbidden")

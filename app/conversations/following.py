@@ -31,6 +31,7 @@ End: TypeAlias = Literal["reread", "deleted", "closing"]
 
 _PAGE: Final = 200
 _PAGE_BYTES: Final = 2**20
+_SNAPSHOT_BYTES: Final = 8 * 2**20
 _MOST_OPEN: Final = 1000
 _CHECK_BATCH: Final = 500
 _LONGEST_HOLE_S: Final = 2.0
@@ -188,11 +189,11 @@ class Subscription:
             if more := len(rows) == _PAGE:
                 self._since = Since(position=(rows[-1].rev, rows[-1].seq or 0))
         else:
-            rows = await store.list_turns(
+            newest = await store.list_turns(
                 tx, tenant_id, conversation_id, newest_first=True, after=None, before=None, actors=None,
-                limit=self._follower.options.snapshot_turns,
+                limit=self._follower.options.snapshot_turns, most_bytes=_SNAPSHOT_BYTES,
             )  # fmt: skip
-            rows.reverse()
+            rows = list(reversed(newest.rows))
         by_rev = since.after_seq is None and (since.after_rev is not None or since.position is not None)
         positions = [(row.rev, row.seq or 0) if by_rev else None for row in rows]
         parts = _parts([turn_view(row) for row in rows])

@@ -74,7 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, most=settings.live_max_connections)
-    for module in (docs, conversations, streams, turns, live, events, tokens, context, recall, admin, jobs, ops):
+    for module in (docs, conversations, streams, turns, tokens, live, events, context, recall, admin, jobs, ops):
         app.include_router(module.router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)

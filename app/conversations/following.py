@@ -31,6 +31,7 @@ End: TypeAlias = Literal["reread", "deleted", "closing"]
 
 _PAGE: Final = 200
 _PAGE_BYTES: Final = 2**20
+_SNAPSHOT_BYTES: Final = 8 * 2**20
 _MOST_OPEN: Final = 1000
 _CHECK_BATCH: Final = 500
 _LONGEST_HOLE_S: Final = 2.0
@@ -96,10 +97,9 @@ def listener(*hearers: Hearing) -> Listener:
     return Listener(on_message, on_loss)
 
 
-def require_follower(caller: Caller, conversation_id: ConversationId) -> None:
-    """Raise Forbidden unless the caller may follow this conversation: the one place that decides it."""
-    del conversation_id
-    caller.require(Scope.READ)
+def require_follower(caller: Caller, conversation_id: ConversationId) -> Caller:
+    """The caller to follow this conversation as: the one place that decides it. Raises Forbidden and NotFound."""
+    return caller.require_conversation(Scope.READ, conversation_id)
 
 
 class Subscription:
@@ -178,9 +178,10 @@ class Subscription:
         since, more = self._since, False
         if since.after_seq is not None:
             rows = await turn_store.walk(
-                tx, tenant_id, conversation_id, after=since.after_seq, through=channel.seq, limit=_PAGE
-            )
-            if more := len(rows) == _PAGE:
+                tx, tenant_id, conversation_id, after=since.after_seq, through=channel.seq, limit=_PAGE,
+                most_bytes=_PAGE_BYTES,
+            )  # fmt: skip
+            if more := bool(rows) and (rows[-1].seq or 0) < channel.seq:
                 self._since = Since(after_seq=rows[-1].seq)
         elif since.after_rev is not None or since.position is not None:
             after = since.position or (since.after_rev or 0, LAST_SEQ)
@@ -188,11 +189,11 @@ class Subscription:
             if more := len(rows) == _PAGE:
                 self._since = Since(position=(rows[-1].rev, rows[-1].seq or 0))
         else:
-            rows = await store.list_turns(
+            newest = await store.list_turns(
                 tx, tenant_id, conversation_id, newest_first=True, after=None, before=None, actors=None,
-                limit=self._follower.options.snapshot_turns,
+                limit=self._follower.options.snapshot_turns, most_bytes=_SNAPSHOT_BYTES,
             )  # fmt: skip
-            rows.reverse()
+            rows = list(reversed(newest.rows))
         by_rev = since.after_seq is None and (since.after_rev is not None or since.position is not None)
         positions = [(row.rev, row.seq or 0) if by_rev else None for row in rows]
         parts = _parts([turn_view(row) for row in rows])
@@ -303,7 +304,7 @@ class Follower:
 
         Raises Forbidden, NotFound, Invalid, and Unavailable when the database does not answer or the process ends.
         """
-        require_follower(caller, conversation_id)
+        caller = require_follower(caller, conversation_id)
         if self._closing:
             raise Unavailable("not_ready", "This server is being stopped; connect again.", retry_after_s=1)
         key = (caller.tenant_id, conversation_id)

@@ -86,7 +86,7 @@ class Bucket:
 
 def log_closed(kind: Kind, caller: Caller | None, conversation_id: ConversationId | None, **fields: object) -> None:
     """Say that a live connection has ended."""
-    who: dict[str, object] = {} if caller is None else {"tenant_id": caller.tenant_id, "key_id": caller.key_id}
+    who: dict[str, object] = {} if caller is None else {"tenant_id": caller.key_tenant_id, "key_id": caller.key_id}
     get_logger().info("live.closed", kind=kind, conversation_id=conversation_id, **who, **fields)
 
 
@@ -96,7 +96,7 @@ def log_connected(kind: Kind, caller: Caller, conversation_id: ConversationId | 
         "live.connected",
         kind=kind,
         conversation_id=conversation_id,
-        tenant_id=caller.tenant_id,
+        tenant_id=caller.key_tenant_id,
         key_id=caller.key_id,
     )
 

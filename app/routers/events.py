@@ -29,7 +29,7 @@ from app.core.errors import AppError, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.routers.connections import Connections, log_closed, log_connected, recheck
-from app.routers.deps import ConversationPath, QueryText, Reader, Services, get_token
+from app.routers.deps import ConversationPath, ConversationReader, QueryText, Reader, Services, get_token
 from app.routers.live_frames import error_frame
 from app.routers.problems import problem_responses
 from app.tenancy.schemas import Caller
@@ -108,9 +108,8 @@ async def _until_gone(receive: Receive) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Who follows by events, and for how long."""
+    """Whose key is looked up again, and where its connection is counted."""
 
-    caller: Reader
     token: Annotated[str | None, Depends(get_token)]
     services: Services
     request: Request
@@ -140,6 +139,7 @@ router = APIRouter(prefix="/v1", tags=["live"])
 )
 async def follow_conversation(
     conversation_id: ConversationPath,
+    caller: ConversationReader,
     follows: Follows,
     last_event_id: LastEvent = None,
     after_rev: Annotated[Place, Query(description="Begin with what changed after this rev.")] = None,
@@ -150,7 +150,7 @@ async def follow_conversation(
     After `reread` the stream ends: connect again with `Last-Event-ID`. Read it with fetch, since keys go in headers.
     """
     since = _since(last_event_id) if last_event_id else Since(after_seq, after_rev)
-    services, caller = follows.services, follows.caller
+    services = follows.services
 
     async def open_source(stack: AsyncExitStack) -> Source:
         subscription = await services.follower.subscribe(caller, conversation_id, since=since)
@@ -162,7 +162,7 @@ async def follow_conversation(
 
         return Source(batch, lambda: subscription.is_live, lambda: _farewell(subscription))
 
-    return await _stream(follows, open_source, conversation_id)
+    return await _stream(follows, caller, open_source, conversation_id)
 
 
 @router.get(
@@ -173,7 +173,7 @@ async def follow_conversation(
     responses=_responses(*ListEvent.__args__) | problem_responses(401, 403, 422, 429, 503),
 )
 async def follow_conversations(
-    follows: Follows, last_event_id: LastEvent = None, project: QueryText | None = None
+    caller: Reader, follows: Follows, last_event_id: LastEvent = None, project: QueryText | None = None
 ) -> Response:
     """Follow a project's list of conversations, or all of them: which were made or changed, and which are gone.
 
@@ -182,7 +182,7 @@ async def follow_conversations(
     """
 
     async def open_source(stack: AsyncExitStack) -> Source:
-        watch: Watch = follows.services.watcher.watch(follows.caller, project=project, last=last_event_id)
+        watch: Watch = follows.services.watcher.watch(caller, project=project, last=last_event_id)
         stack.callback(watch.close)
 
         async def batch() -> bytes | None:
@@ -191,7 +191,7 @@ async def follow_conversations(
 
         return Source(batch, lambda: True, lambda: b"")
 
-    return await _stream(follows, open_source, None)
+    return await _stream(follows, caller, open_source, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +205,7 @@ class Source:
 
 async def _stream(
     follows: Following,
+    caller: Caller,
     open_source: Callable[[AsyncExitStack], Awaitable[Source]],
     conversation_id: ConversationId | None,
 ) -> Response:
@@ -213,12 +214,12 @@ async def _stream(
         opening.enter_context(follows.connections.entered("events"))
         source = await open_source(opening)
         stack = opening.pop_all()
-    log_connected("events", follows.caller, conversation_id)
-    return EventStream(_events(follows, source, stack, conversation_id))
+    log_connected("events", caller, conversation_id)
+    return EventStream(_events(follows, caller, source, stack, conversation_id))
 
 
 async def _events(
-    follows: Following, source: Source, stack: AsyncExitStack, conversation_id: ConversationId | None
+    follows: Following, caller: Caller, source: Source, stack: AsyncExitStack, conversation_id: ConversationId | None
 ) -> AsyncGenerator[bytes]:
     started, count = asyncio.get_running_loop().time(), 0
     async with stack:
@@ -232,7 +233,7 @@ async def _events(
             yield _error(error)
         finally:
             duration_ms = round((asyncio.get_running_loop().time() - started) * 1000, 1)
-            log_closed("events", follows.caller, conversation_id, count=count, duration_ms=duration_ms)
+            log_closed("events", caller, conversation_id, count=count, duration_ms=duration_ms)
 
 
 async def _with_heartbeats(

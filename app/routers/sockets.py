@@ -75,18 +75,12 @@ def closing_of(error: AppError) -> Closing:
     return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
 
 
-def require_writer(caller: Caller, conversation_id: ConversationId) -> None:
-    """Raise Forbidden unless the caller may write to this conversation: the one place that decides it."""
-    del conversation_id
-    caller.require(Scope.WRITE)
-
-
 def require_either(caller: Caller, conversation_id: ConversationId) -> None:
     """Raise Forbidden unless the caller may follow this conversation or write to it."""
     try:
         require_follower(caller, conversation_id)
     except Forbidden:
-        require_writer(caller, conversation_id)
+        caller.require_conversation(Scope.WRITE, conversation_id)
 
 
 class LiveSocket:
@@ -272,14 +266,10 @@ class LiveSocket:
             case _:
                 assert_never(frame)
 
-    def _writer(self) -> Caller:
-        require_writer(self._caller, self._conversation_id)
-        return self._caller
-
     async def _chunk(self, frame: ChunkFrame) -> AckFrame:
         turn_id = TurnId(frame.turn_id)
         taken = await self._streams.chunk(
-            self._writer(),
+            self._caller,
             self._conversation_id,
             turn_id=turn_id,
             chunk=Chunk.model_construct(offset=frame.offset, delta=frame.delta, part=frame.part),
@@ -299,14 +289,12 @@ class LiveSocket:
         opened: OpenedTurn
         if isinstance(frame, OpenFrame):
             opening = Opening(turn=frame.turn, writer=frame.writer)
-            opened, _, _ = await self._streams.open(
-                self._writer(), self._conversation_id, opening=opening, listener=self
-            )
+            opened, _, _ = await self._streams.open(self._caller, self._conversation_id, opening=opening, listener=self)
             turn_id = TurnId(parse_id(opened.turn.id))
         else:
             turn_id = TurnId(frame.turn_id)
             opened = await self._streams.resume(
-                self._writer(),
+                self._caller,
                 self._conversation_id,
                 turn_id=turn_id,
                 resuming=Resuming(writer=frame.writer),
@@ -328,11 +316,11 @@ class LiveSocket:
         if isinstance(frame, CommitFrame):
             ending = Ending.model_construct(**{name: getattr(frame, name) for name in Ending.model_fields})
             turn = await self._streams.commit(
-                self._writer(), self._conversation_id, turn_id=turn_id, ending=ending, epoch=epoch
+                self._caller, self._conversation_id, turn_id=turn_id, ending=ending, epoch=epoch
             )
         else:
             turn = await self._streams.abort(
-                self._writer(),
+                self._caller,
                 self._conversation_id,
                 turn_id=turn_id,
                 aborting=Aborting(reason=frame.reason),
@@ -352,7 +340,7 @@ class LiveSocket:
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
         result, _, _ = await self._container.conversations.append(
-            self._writer(), self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, repeat=repeat
+            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, repeat=repeat
         )
         return AckFrame(
             type="ack",
@@ -368,7 +356,7 @@ class LiveSocket:
     async def _authenticate(self, frame: AuthFrame) -> AckFrame:
         """Go on under another key of the same tenant, before the first one's time is over."""
         caller = await self._container.tenancy.authenticate(frame.token)
-        if caller.tenant_id != self._caller.tenant_id:
+        if caller.key_tenant_id != self._caller.key_tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         require_either(caller, self._conversation_id)
         self._caller, self._token = caller, frame.token

@@ -348,9 +348,9 @@ class LiveSocket:
     async def _authenticate(self, frame: AuthFrame) -> AckFrame:
         """Go on under another key of the same tenant, before the first one's time is over."""
         caller = await self._container.tenancy.authenticate(frame.token)
-        if caller.key_tenant_id != self._caller.key_tenant_id:
+        before, now = (require_either(one, self._conversation_id) for one in (self._caller, caller))
+        if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
-        require_either(caller, self._conversation_id)
         self._caller, self._token = caller, frame.token
         return AckFrame(type="ack", id=frame.id)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from app.context.parts import Policy
 from app.context.service import ContextBuilder
 from app.conversations.drafts import DraftLimits
-from app.conversations.following import Follower, FollowOptions, listener
+from app.conversations.following import Follower, FollowOptions
+from app.conversations.hearing import listener
 from app.conversations.opening import StreamOptions
 from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
 from app.conversations.watching import Watcher, WatchOptions

@@ -35,9 +35,7 @@ def port(live: tuple[Service, int]) -> int:
     return live[1]
 
 
-async def test_a_conversation_is_followed_by_events_and_gone_on_with(
-    user: Client, live: tuple[Service, int], port: int, service: Service
-) -> None:
+async def test_a_conversation_is_followed_by_events_and_gone_on_with(user: Client, port: int, service: Service) -> None:
     conversation = await user.conversation()
     path = f"/v1/conversations/{conversation}/events"
     await user.append(conversation, "one")
@@ -196,7 +194,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
     raise AssertionError(f"{follower.subscribers} still there")
 
 
-async def test_metrics_count_live_connections(user: Client, port: int) -> None:
+async def test_metrics_count_live_connections(user: Client) -> None:
     text = (await user.get("/metrics")).text
     for name in ("connections", "frames_sent_total", "subscribers", "channels", "watchers", "rereads"):
         assert f"turnkeep_live_{name}" in text

@@ -416,3 +416,12 @@ async def test_a_token_for_reading_does_not_write(user: Client, port: int) -> No
         assert (await one.ask("subscribe"))["type"] == "ack"
         assert (await one.ask("open", turn={"role": "user"}))["code"] == "token_not_allowed"
         assert (await one.ask("append", turns=[{"role": "user", "content": "x"}]))["code"] == "token_not_allowed"
+
+
+async def test_a_key_of_another_tenant_does_not_take_a_connection_over(
+    live: tuple[Service, int], user: Client, port: int
+) -> None:
+    conversation = await user.conversation()
+    async with await live[0].new_tenant() as stranger, socket_on(port, conversation, user.key) as one:
+        assert (await one.ask("auth", token=stranger.key))["code"] == "forbidden"
+        assert (await one.ask("ping"))["type"] == "pong"

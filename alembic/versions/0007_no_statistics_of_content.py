@@ -5,7 +5,7 @@ Revises: 0005
 
 from alembic import op
 
-revision = "0009"
+revision = "0007"
 down_revision = "0005"
 branch_labels = None
 depends_on = None

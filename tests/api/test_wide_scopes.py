@@ -24,6 +24,7 @@ from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 from tests.api.test_statements import _as_text, explain
 from tests.support.api import Client, Service, open_service
+from tests.support.statements import counted_statements
 
 ANIMALS = ["parrot", "tortoise", "kitten", "horse", "salmon", "owl", "beetle", "whale"]
 ROWS = 160
@@ -203,6 +204,7 @@ async def test_the_index_of_many_dimensions_is_of_half_precision_and_made_once(s
         "select indexdef from pg_indexes where indexname = $1", f"vectors_space_{space}_idx"
     )
     assert "halfvec(3072)) halfvec_cosine_ops" in definition
+    assert "ef_construction='200'" in definition
     sql, args = wide_statement(
         (await service.new_tenant()).tenant_id,
         Scope(kinds=[EntryKind.TURN]),
@@ -299,6 +301,24 @@ async def test_by_meaning_and_words_a_wide_scope_gives_the_ten_of_the_exact_sear
         ]
         same, wanted = same + len(tops[0] & tops[1]), wanted + len(tops[1])
     assert same >= 0.99 * wanted > 0
+
+
+async def test_a_wide_search_takes_few_round_trips(crowd: Client) -> None:
+    await crowd.recall(None, "which parrot likes place 3")
+    with counted_statements() as sent:
+        await crowd.recall(None, "which parrot likes place 3")
+    searching = sent[[statement.startswith("set local plan") for statement in sent].index(True) :]
+    asked = [
+        "set local",
+        "index_entries e where",
+        "count_in_scope",
+        "match_in_scope",
+        "by_vector",
+        "from turns",
+        "commit",
+    ]
+    assert len(searching) == len(asked)
+    assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
 
 
 async def test_more_matches_than_may_be_compared_still_give_an_answer(

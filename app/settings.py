@@ -190,8 +190,8 @@ class Settings(BaseSettings):
     exact_scope_entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=20_000, description="Scopes of up to so many entries are searched exactly, wider ones by indexes."
     )
-    text_candidates: Annotated[int, Field(ge=100, le=100_000)] = Field(
-        default=4000, description="In a wider scope the commonest words find nothing beyond so many entries in all."
+    text_candidates: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
+        default=50_000, description="In a wider scope so many entries that share a word with the query are compared."
     )
     tier_fresh_vectors: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=2000, description="So many vectors of a wide tenant wait before they go into the vector index."

@@ -267,25 +267,18 @@ class SearchIndex:
         if query.vector is not None and not holding.tiered_and_indexed:
             return None
         options = self._tiers.options
-        is_wide, rare = await wide.measure(
-            tx,
-            caller.tenant_id,
-            scope,
-            query.lexemes,
-            entries=options.exact_scope_entries,
-            matches=options.text_candidates,
-        )
-        if not is_wide:
+        corpus = await wide.measure(tx, caller.tenant_id, scope, query.lexemes, entries=options.exact_scope_entries)
+        if corpus.entries <= options.exact_scope_entries:
             return None
+        by_words = await wide.best_by_words(
+            tx, scope, query.lexemes, corpus, pool=pool, matches=options.text_candidates
+        )
         return await wide.search_wide(
             tx,
             caller.tenant_id,
             scope,
+            wide.Wanted(query.vector, query.lexemes, by_words, corpus, pool),
             space=self._tiers.space,
-            vector=query.vector,
-            lexemes=query.lexemes,
-            rare=rare,
-            pool=pool,
             uncovered=holding.uncovered,
         )
 

@@ -13,6 +13,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "agent_id_required": "Memories belong to an agent, and none is named.",
         "already_superseded": "The turn has been superseded by another.",
         "body_too_large": "The request body is larger than this server takes.",
+        "body_too_slow": "The request body came too slowly.",
         "bootstrap_key_invalid": "TURNKEEP_BOOTSTRAP_KEY has not the form of an API key.",
         "budget_too_small": "What must be in the context does not fit the token budget.",
         "conversation_advanced": "The conversation has turns that the caller did not expect.",

@@ -64,6 +64,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "route_not_found": "There is nothing at this path.",
         "schema_newer": "The database schema is of a newer release.",
         "schema_outdated": "The database schema is not that of this release.",
+        "secret_replaced": "The key has been rotated, and its old secret administers nothing.",
         "secret_shown_once": "The answer had a secret, which is shown once.",
         "text_not_storable": "A text in the body holds a character that cannot be stored.",
         "text_too_large": "A text is larger than this server takes.",

@@ -46,6 +46,7 @@ async def create_key(body: KeyCreate, caller: Admin, services: Services, repeat:
 async def rotate_key(key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
     """Give a key a new secret; the old one holds for `grace_s` seconds more. Needs `admin` and the key's scopes.
 
+    In that time the old secret does everything but administer keys and tenants (`secret_replaced`).
     Its text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once`.
     """
     return await services.administration.rotate_key(caller, key_id, body=body, repeat=repeat)

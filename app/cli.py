@@ -29,7 +29,7 @@ from app.core.times import format_time
 from app.main import create_app, openapi_document
 from app.operators.schemas import Level
 from app.operators.service import check_installation, examine
-from app.routers.protocol import BoundedHeadProtocol
+from app.routers.protocol import bounded_protocol
 from app.settings import Settings
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
@@ -85,7 +85,7 @@ def serve(
             application,
             host=settings.host,
             port=settings.port,
-            http=BoundedHeadProtocol,
+            http=bounded_protocol(body_timeout_s=settings.body_timeout_s),
             log_config=None,
             access_log=False,
             server_header=False,

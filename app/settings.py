@@ -91,6 +91,9 @@ class Settings(BaseSettings):
 
     # limits
     max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
+    body_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=60.0, description="How long after its head a request body may take to be whole."
+    )
     max_json_depth: Positive = Field(default=32, description="Deepest nesting of a JSON body.")
     max_turns_per_append: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=500, description="Most turns in one append."

@@ -439,8 +439,7 @@ class Conversations:
             limit=len(calls),
             most_bytes=self._options.max_answer_bytes,
         )
-        found = {row.id: row for row in (*rows, *answers.rows)}
-        return sorted(found.values(), key=lambda row: -(row.position or 0))
+        return sorted({row.id: row for row in (*rows, *answers.rows)}.values(), key=lambda row: -(row.position or 0))
 
     async def participants(
         self,
@@ -490,8 +489,7 @@ class Conversations:
 
 
 def _participants(given: Sequence[Participant]) -> list[JsonObject]:
-    by_actor = {item.actor: item.model_dump() for item in given}
-    return list(by_actor.values())
+    return list({item.actor: item.model_dump() for item in given}.values())
 
 
 def _activity_key(row: ConversationRow) -> Key:

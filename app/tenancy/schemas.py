@@ -1,7 +1,7 @@
 """Who is asking."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
@@ -25,13 +25,17 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A checked key: everything a service may know of who asks. `tenant_id` bounds all it can reach."""
+    """A checked key: everything a service may know of who asks. `tenant_id` bounds all it can reach.
+
+    `digest` is what is stored of the secret that was given, by which the present one is told from the one before.
+    """
 
     tenant_id: TenantId
     key_id: KeyId
     scopes: frozenset[Scope]
     agent_id: str | None
     long_term_enabled: bool
+    digest: bytes = field(default=b"", repr=False)
 
     def require(self, scope: Scope) -> None:
         """Raise Forbidden unless the key has `scope`."""

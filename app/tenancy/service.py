@@ -88,6 +88,7 @@ class Tenancy:
             scopes=frozenset(Scope(scope) for scope in row.scopes),
             agent_id=row.agent_id,
             long_term_enabled=row.long_term_enabled,
+            digest=digest,
         )
         while len(self._checked) >= self._options.key_cache_entries:
             del self._checked[next(iter(self._checked))]

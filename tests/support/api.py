@@ -115,8 +115,7 @@ def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Setting
         data_dir=data_dir,
         migrate_on_start=False,
         log_level="error",
-        key_cache_s=0.5,
-        **{"worker_in_process": False} | more,
+        **{"worker_in_process": False, "key_cache_s": 0.5} | more,
     )
 
 

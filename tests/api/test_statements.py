@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -16,8 +17,16 @@ from app.core.errors import Unavailable
 from app.index import store as index_store
 from app.index.schemas import EntryKind, Scope
 from app.index.store import search_statement
-from tests.support.api import Client, Service
+from tests.support.api import Client, Service, open_service
+from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words
+
+
+@pytest.fixture(scope="module")
+async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """A service that trusts a checked key for as long as a test may take."""
+    async with open_service(database, tmp_path_factory.mktemp("data"), key_cache_s=60) as opened:
+        yield opened
 
 
 @pytest.fixture

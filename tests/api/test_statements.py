@@ -111,8 +111,11 @@ async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, war
 
 
 @pytest.fixture(scope="module")
-async def crowd(service: Service) -> dict[str, Any]:
-    """Two tenants, one of them with many conversations, analysed: large enough that a plan matters."""
+async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
+    """Two tenants, one of them with many conversations, analysed: large enough that a plan matters.
+
+    They go afterwards: a worker of another test would make the vectors of all of them.
+    """
     tenant, small = [(await service.new_tenant()).tenant_id for _ in range(2)]
     connection = await asyncpg.connect(service.database.superuser)
     await connection.execute(CROWD, tenant, 600, 50)
@@ -129,8 +132,10 @@ async def crowd(service: Service) -> dict[str, Any]:
         await connection.execute(f"vacuum analyze {table}")
     conversation = await connection.fetchval("select id from conversations where tenant_id = $1 limit 1", tenant)
     turn = await connection.fetchval("select id from turns where conversation_id = $1 limit 1", conversation)
+    yield {"tenant": tenant, "small": small, "conversation": conversation, "turn": turn, "space": space}
+    for table in ("vectors", "index_entries", "turns", "conversation_heads", "conversations"):
+        await connection.execute(f"delete from {table} where tenant_id = $1", tenant)  # noqa: S608
     await connection.close()
-    return {"tenant": tenant, "small": small, "conversation": conversation, "turn": turn, "space": space}
 
 
 CROWD = """

@@ -6,9 +6,11 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Annotated, NoReturn, cast
 
 import typer
@@ -30,6 +32,7 @@ from app.core.times import format_time
 from app.main import create_app, openapi_document
 from app.operators.schemas import Level
 from app.operators.service import check_installation, examine
+from app.routers.asyncapi import asyncapi_document
 from app.routers.protocol import protocols
 from app.settings import Settings
 from app.tenancy.keys import generate_key, parse_key
@@ -270,7 +273,16 @@ def _check_data(settings: Settings, tenant_id: TenantId | None, limit: int | Non
 @cli.command()
 def openapi() -> None:
     """Print the OpenAPI document."""
-    document = openapi_document(create_app(Settings()))
+    _print_document(openapi_document(create_app(Settings())))
+
+
+@cli.command()
+def asyncapi() -> None:
+    """Print the AsyncAPI document: the WebSocket and the event streams."""
+    _print_document(asyncapi_document(version("turnkeep")))
+
+
+def _print_document(document: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -10,14 +10,18 @@ from pathlib import Path
 from app.context.parts import Policy
 from app.context.service import ContextBuilder
 from app.conversations.drafts import DraftLimits
-from app.conversations.following import Follower, FollowOptions, listener
+from app.conversations.following import Follower, FollowOptions
+from app.conversations.hearing import listener
 from app.conversations.opening import StreamOptions
 from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
 from app.conversations.watching import Watcher, WatchOptions
-from app.core.bus import Bus, Silence
+from app.core import schema
+from app.core.bus import Bus, Coalesced, Listener, Message
 from app.core.db import Database
 from app.core.errors import AppError, Unauthenticated, Unavailable
 from app.core.jobs import JobOptions, JobQueue
+from app.core.nats_bus import NatsBus, NatsOptions
+from app.core.notify_bus import NotifyBus, NotifyOptions
 from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
@@ -36,6 +40,8 @@ from app.tenancy.keys import KeyText, generate_key, parse_key
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
 
 _HOUR_S = 3600
+_JOBS_MESSAGE: Message = {"k": "jobs"}
+_ANNOUNCE_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Container:
     recaller: Recaller
     contexts: ContextBuilder
     governance: Governance
+    bus: Bus
     queue: JobQueue
     jobs: JobAdministration
     embedder: Embedder | None
@@ -134,14 +141,14 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         await install_first_key(settings, base.tenancy)
         tending = asyncio.create_task(base.tenancy.tend_forever())
         stack.push_async_callback(_end_tending, tending, base.tenancy)
+        bus = make_bus(settings, base.server)
+        stack.push_async_callback(bus.close)
         embedder = await _open_embedder(settings, base.database, stack)
         tiers = _tiers(settings, base, await ensure_space(base.ops, embedder))
         keeping = asyncio.create_task(tiers.keep_forever())
         stack.push_async_callback(_end, keeping)
-        bus = Silence()
         container = build_container(settings, base, embedder, tiers, bus)
-        await bus.start(listener(container.follower, container.watcher))
-        stack.push_async_callback(bus.close)
+        await bus.start(_listener(container, listener(container.follower, container.watcher)))
         stack.callback(container.end_live)
         checking = asyncio.create_task(container.follower.check_forever())
         stack.push_async_callback(_end, checking)
@@ -190,14 +197,46 @@ async def _open_embedder(settings: Settings, database: Database, stack: AsyncExi
     return embedder
 
 
-def _queue(settings: Settings, base: Foundation) -> JobQueue:
+def make_bus(settings: Settings, server: Server) -> Bus:
+    """The bus of an installation, not yet started: over NATS where it is set, else over the database."""
+    if settings.nats_url is not None:
+        urls = settings.nats_url.get_secret_value()
+        return NatsBus(NatsOptions.of(urls, subject=settings.nats_subject, queue_bytes=settings.bus_queue_bytes))
+    application = schema.application_name("turnkeep-{}")
+    return NotifyBus(NotifyOptions(server.app.url, server.app.role, application, settings.bus_queue_bytes))
+
+
+def _listener(container: Container, live: Listener) -> Listener:
+    """What the process does with what the bus brings: wakes its worker, and tells `live` of everything else."""
+
+    def hear(message: Message) -> None:
+        if message.get("k") == _JOBS_MESSAGE["k"]:
+            container.queue.enqueued.set()
+        else:
+            live.on_message(message)
+
+    return Listener(hear, live.on_loss)
+
+
+def _queue(settings: Settings, base: Foundation, bus: Bus) -> JobQueue:
     options = JobOptions(
         lease_s=settings.job_lease_s,
         max_attempts=settings.job_max_attempts,
         retry_base_s=settings.job_retry_base_s,
         retry_max_s=settings.job_retry_max_s,
     )
-    return JobQueue(base.ops, options=options)
+    announce = Coalesced(lambda: bus.publish(_JOBS_MESSAGE), interval_s=_ANNOUNCE_EVERY_S)
+    return JobQueue(base.ops, options=options, announce=announce)
+
+
+def _index_options(settings: Settings) -> IndexOptions:
+    return IndexOptions(
+        max_vectors_per_entry=settings.max_vectors_per_entry,
+        max_vectors_per_append=settings.max_vectors_per_append,
+        index_text_bytes=settings.index_text_bytes,
+        recall_pool=settings.recall_pool,
+        max_query_lexemes=settings.max_query_lexemes,
+    )
 
 
 def _conversation_options(settings: Settings) -> ConversationOptions:
@@ -251,16 +290,6 @@ def _remote_options(settings: Settings) -> RemoteOptions:
     )
 
 
-def _index_options(settings: Settings) -> IndexOptions:
-    return IndexOptions(
-        max_vectors_per_entry=settings.max_vectors_per_entry,
-        max_vectors_per_append=settings.max_vectors_per_append,
-        index_text_bytes=settings.index_text_bytes,
-        recall_pool=settings.recall_pool,
-        max_query_lexemes=settings.max_query_lexemes,
-    )
-
-
 def _conversations(
     settings: Settings, base: Foundation, index: SearchIndex, counter: TokenCounter, cursors: Cursors, bus: Bus
 ) -> Conversations:
@@ -279,10 +308,10 @@ def _conversations(
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
-    """Every service, over what is open already."""
+    """Every service, over what is open already; the bus may still be silent."""
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
-    queue = _queue(settings, base)
+    queue = _queue(settings, base, bus)
     cursors = Cursors(base.tenancy.secret_for("cursors"))
     index = SearchIndex(
         embedder,
@@ -322,6 +351,7 @@ def build_container(
         recaller=recaller,
         contexts=contexts,
         governance=governance,
+        bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
         embedder=embedder,

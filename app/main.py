@@ -8,9 +8,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 
 from app.container import open_container
+from app.core.bus import Bus
 from app.core.errors import AppError
 from app.routers import admin, context, conversations, docs, events, jobs, live, ops, recall, streams, tokens, turns
 from app.routers.connections import Connections, add_live_metrics
@@ -47,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
                 app.state.start_failure = error
                 raise
             add_live_metrics(registry, app.state.container)
+            _add_bus_metrics(registry, app.state.container.bus)
             if settings.worker_in_process:
                 worker = make_worker(app.state.container)
                 add_job_metrics(registry, worker)
@@ -80,6 +82,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.openapi = lambda: openapi_document(app)
     declared_members(app)
     return app
+
+
+def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:
+    """Show whether other processes are heard as `turnkeep_bus_connected`."""
+    gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are heard.", registry=registry)
+    gauge.set_function(lambda: float(bus.connected()))
 
 
 def openapi_document(app: FastAPI) -> dict[str, object]:

@@ -60,6 +60,23 @@ def origins(given: object) -> object:
     return found or None
 
 
+def nats_urls(urls: SecretStr) -> SecretStr:
+    """The URLs of the NATS servers of one cluster, separated by commas."""
+    for url in urls.get_secret_value().split(","):
+        try:
+            parts = urlsplit(url.strip())
+            good = parts.scheme in {"nats", "tls"} and bool(parts.hostname) and parts.port != 0
+            good = good and parts.path in {"", "/"} and not parts.query and not parts.fragment
+        except ValueError:  # not handed on: its words may quote the URL, and with it the password
+            good = False
+        if not good:
+            raise ValueError("a NATS URL is like nats://user:password@host:4222 or tls://…; commas between several")
+    return urls
+
+
+NatsUrls = Annotated[SecretStr, AfterValidator(nats_urls)]
+
+
 class Settings(BaseSettings):
     """Settings of one process. Units stand at the end of each name."""
 
@@ -221,6 +238,17 @@ class Settings(BaseSettings):
     )
     backfill_interval_s: Annotated[float, Field(ge=1)] = Field(
         default=600.0, description="How often turns are looked for that have no vector in the embedding space."
+    )
+
+    # the bus between processes
+    nats_url: NatsUrls | None = Field(
+        default=None, description="NATS servers that carry live messages; unset: Postgres carries them."
+    )
+    nats_subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)] = Field(
+        default="turnkeep.live", description="Subject of this installation on them."
+    )
+    bus_queue_bytes: Annotated[int, Field(ge=65_536)] = Field(
+        default=16 * 2**20, description="Live messages that wait to be sent, at most."
     )
 
     # index and recall

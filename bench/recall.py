@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from app.container import Container, build_container, open_foundation
+from app.container import Container, build_container, make_bus, open_foundation
 from app.conversations.schemas import ConversationCreate, TurnInput
 from app.core import schema
-from app.core.bus import Silence
 from app.core.db import encode_vector
 from app.core.embedded_postgres import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
@@ -384,7 +383,13 @@ async def run(root: Path, *, with_recall: bool, with_ingest: bool) -> None:
             ),
             make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
         )
-        bench = Bench(build_container(settings, base, embedder, tiers, Silence()), tiers, tenants, world, console)
+        bench = Bench(
+            build_container(settings, base, embedder, tiers, make_bus(settings, base.server)),
+            tiers,
+            tenants,
+            world,
+            console,
+        )
         started = time.perf_counter()
         moved = sum(
             [await tiers.keep(tenant.id) for tenant in tenants if len(tenant.ids) > settings.exact_scope_entries]

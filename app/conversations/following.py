@@ -12,17 +12,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from app.conversations import follow_store, store, stream_store, turn_store
-from app.conversations.announcer import Told, read_message
+from app.conversations.announcer import Told
 from app.conversations.channel import LAST_SEQ, Channel, Frame, Look, Need, OpenRow, Position, fingerprint, write_frame
 from app.conversations.frames import RereadFrame
 from app.conversations.schemas import Turn
 from app.conversations.views import turn_view
-from app.core.bus import Listener, Message
 from app.core.db import Database, Transaction
-from app.core.errors import AppError, Invalid, NotFound, Unavailable
+from app.core.errors import AppError, Forbidden, Invalid, NotFound, Unavailable
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.tenancy.schemas import Caller, Scope
@@ -31,6 +30,7 @@ End: TypeAlias = Literal["reread", "deleted", "closing"]
 
 _PAGE: Final = 200
 _PAGE_BYTES: Final = 2**20
+_SNAPSHOT_BYTES: Final = 8 * 2**20
 _MOST_OPEN: Final = 1000
 _CHECK_BATCH: Final = 500
 _LONGEST_HOLE_S: Final = 2.0
@@ -64,41 +64,17 @@ class Since:
             raise Invalid("invalid_request", "Give after_seq or after_rev, not both.")
 
 
-class Hearing(Protocol):
-    """Who wants to hear what is told about conversations."""
-
-    def hear(self, told: Told) -> None:
-        """Take one message, at once."""
-        ...
-
-    def on_loss(self) -> None:
-        """Messages may have been missed."""
-        ...
-
-
-def listener(*hearers: Hearing) -> Listener:
-    """What the bus calls, for all who follow in this process."""
-
-    def on_message(message: Message) -> None:
-        try:
-            told = read_message(message)
-        except ValueError:
-            get_logger().warning("message.unreadable")
-            return
-        if told is not None:
-            for hearer in hearers:
-                hearer.hear(told)
-
-    def on_loss() -> None:
-        for hearer in hearers:
-            hearer.on_loss()
-
-    return Listener(on_message, on_loss)
-
-
 def require_follower(caller: Caller, conversation_id: ConversationId) -> Caller:
     """The caller to follow this conversation as: the one place that decides it. Raises Forbidden and NotFound."""
     return caller.require_conversation(Scope.READ, conversation_id)
+
+
+def require_either(caller: Caller, conversation_id: ConversationId) -> Caller:
+    """The caller to follow this conversation or to write to it as. Raises Forbidden where it may do neither."""
+    try:
+        return require_follower(caller, conversation_id)
+    except Forbidden:
+        return caller.require_conversation(Scope.WRITE, conversation_id)
 
 
 class Subscription:
@@ -188,11 +164,11 @@ class Subscription:
             if more := len(rows) == _PAGE:
                 self._since = Since(position=(rows[-1].rev, rows[-1].seq or 0))
         else:
-            rows = await store.list_turns(
+            newest = await store.list_turns(
                 tx, tenant_id, conversation_id, newest_first=True, after=None, before=None, actors=None,
-                limit=self._follower.options.snapshot_turns,
+                limit=self._follower.options.snapshot_turns, most_bytes=_SNAPSHOT_BYTES,
             )  # fmt: skip
-            rows.reverse()
+            rows = list(reversed(newest.rows))
         by_rev = since.after_seq is None and (since.after_rev is not None or since.position is not None)
         positions = [(row.rev, row.seq or 0) if by_rev else None for row in rows]
         parts = _parts([turn_view(row) for row in rows])
@@ -297,6 +273,13 @@ class Follower:
             yield subscription
         finally:
             subscription.close()
+
+    async def admit(self, caller: Caller, conversation_id: ConversationId) -> None:
+        """Raise unless there is such a conversation, and the caller may do anything in it."""
+        opened = require_either(caller, conversation_id)
+        async with self._database.transaction(opened.tenant_id, read_only=True) as tx:
+            if await follow_store.find_head(tx, opened.tenant_id, conversation_id) is None:
+                raise NotFound("not_found", "There is no such conversation.")
 
     async def subscribe(self, caller: Caller, conversation_id: ConversationId, *, since: Since) -> Subscription:
         """Follow a conversation; the beginning of the snapshot has been read when this returns.

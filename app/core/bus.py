@@ -5,6 +5,7 @@ one process arrive in the order they were published, or `on_loss` is called. Not
 truth, and a message only says that they changed or carries text that will be a row a moment later.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -21,6 +22,7 @@ MAX_MESSAGE_BYTES = 6000
 class Listener:
     """Who is told. Both are called in the event loop, must return at once and must not raise.
 
+    A message is the very object that was published or read, and must not be changed.
     `on_loss`: some messages may have been missed; read again whatever is followed.
     """
 
@@ -48,24 +50,26 @@ class Bus(Protocol):
         ...
 
 
-class Silence:
-    """A bus that tells this process alone: for tests, and commands that serve nobody."""
+class Coalesced:
+    """A call that is made at once, and then at most once an interval however often it is asked for."""
 
-    def __init__(self) -> None:
-        self._listener: Listener | None = None
+    def __init__(self, call: Callable[[], None], *, interval_s: float) -> None:
+        self._call = call
+        self._interval_s = interval_s
+        self._resting = False
+        self._asked = False
 
-    async def start(self, listener: Listener) -> None:
-        """Remember who listens."""
-        self._listener = listener
+    def __call__(self) -> None:
+        """Ask for the call; the last one asked for is never left out."""
+        if self._resting:
+            self._asked = True
+            return
+        self._resting = True
+        asyncio.get_running_loop().call_later(self._interval_s, self._rested)
+        self._call()
 
-    def publish(self, message: Message) -> None:
-        """Tell this process."""
-        if self._listener is not None:
-            self._listener.on_message(message)
-
-    def connected(self) -> bool:
-        """There is nobody else to hear."""
-        return True
-
-    async def close(self) -> None:
-        """Nothing to end."""
+    def _rested(self) -> None:
+        self._resting = False
+        if self._asked:
+            self._asked = False
+            self()

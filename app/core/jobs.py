@@ -11,7 +11,7 @@ what has changed since, so it does not count: the work is enqueued, and done onc
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
@@ -83,12 +83,13 @@ class JobOptions:
 class JobQueue:
     """The jobs of the installation. Enqueues as whoever owns the transaction; everything else is the ops role's."""
 
-    def __init__(self, ops: Database, *, options: JobOptions) -> None:
+    def __init__(self, ops: Database, *, options: JobOptions, announce: Callable[[], None] | None = None) -> None:
+        """`announce` tells other processes, whose workers would find out by polling only."""
         self._ops = ops
         self._options = options
+        self._announce = announce
         self.enqueued = asyncio.Event()
-        """Set when a transaction of this process that enqueued something is durable. Other processes poll; a bus that
-        tells them would set it too."""
+        """Set when a transaction that enqueued something is durable, by this process or by whoever hears of others."""
 
     @property
     def lease_s(self) -> float:
@@ -118,7 +119,12 @@ class JobQueue:
             [job.delay_s for job in jobs],
             self._options.max_attempts,
         )
-        tx.after_commit.append(self.enqueued.set)
+        tx.after_commit.append(self._tell)
+
+    def _tell(self) -> None:
+        self.enqueued.set()
+        if self._announce is not None:
+            self._announce()
 
     async def ensure_periodic(self, kinds: Sequence[str], *, at_once: Sequence[str] = ()) -> None:
         """See to it that one job of each kind is there for the installation. `at_once`: if it waits, it is due now."""

@@ -36,9 +36,11 @@ def check_server(app: ServerFacts, ops: ServerFacts, settings: Settings, *, now:
     for facts, use in ((app, "the application"), (ops, "ops")):
         yield _check_bound(facts.role.name, use, unbound=facts.role.unbound)
     yield _check_row_security(app.bare_tables)
+    if settings.nats_url is None:
+        yield _check_notifications(public_may_connect=app.public_may_connect)
     yield _check_clock((app.now - now).total_seconds())
     yield _check_durability(app)
-    yield _check_connections(app, settings.database_pool_size + 2)
+    yield _check_connections(app, settings.database_pool_size + (4 if settings.nats_url is None else 2))
 
 
 def _check_version(version_num: int) -> Check:
@@ -89,6 +91,16 @@ def _check_row_security(bare: Sequence[str]) -> Check:
             " alter table … enable row level security, force row level security;",
         )  # fmt: skip
     return _ok("row security on every tenant table", "enabled, forced, policied")
+
+
+def _check_notifications(*, public_may_connect: bool) -> Check:
+    if public_may_connect:
+        return Check(
+            "notifications are private", Level.WARN, "every login of this server may connect, and listen",
+            "As its owner: grant connect on database … to the logins of Turnkeep; revoke connect on database … from"
+            " public; or set TURNKEEP_NATS_URL.",
+        )  # fmt: skip
+    return _ok("notifications are private", "PUBLIC may not connect")
 
 
 def _check_clock(ahead_s: float) -> Check:

@@ -142,6 +142,7 @@ class ServerFacts:
     extensions: dict[str, str]
     available: dict[str, str]
     bare_tables: Sequence[str]
+    public_may_connect: bool
     fsync: bool
     full_page_writes: bool
     synchronous_commit: str
@@ -168,6 +169,7 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
                            and exists (select from pg_policy p where p.polrelid = c.oid))
                 order by 1
             ) as bare_tables,
+            has_database_privilege('public', current_database(), 'connect') as public_may_connect,
             current_setting('fsync')::boolean as fsync,
             current_setting('full_page_writes')::boolean as full_page_writes,
             current_setting('synchronous_commit') as synchronous_commit,
@@ -187,6 +189,7 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
         extensions=dict(item.split(" ", 1) for item in row["extensions"]),
         available=dict(item.split(" ", 1) for item in row["available"]),
         bare_tables=row["bare_tables"],
+        public_may_connect=row["public_may_connect"],
         fsync=row["fsync"],
         full_page_writes=row["full_page_writes"],
         synchronous_commit=row["synchronous_commit"],

@@ -27,7 +27,6 @@ from app.routers.sockets import (
     Closing,
     LiveSocket,
     closing_of,
-    require_either,
 )
 from app.tenancy.schemas import Caller
 
@@ -61,7 +60,7 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
         with connections.entered("websocket"):
             parsed = _conversation_id(conversation_id)
             caller, token = await _authenticate(websocket, container, offered)
-            await _admit(container, caller, parsed)
+            await container.follower.admit(caller, parsed)
             log_connected("websocket", caller, parsed)
             socket = LiveSocket(
                 websocket,
@@ -153,9 +152,3 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
         raise
     await websocket.send_text(AckFrame(type="ack", id=frame.id).model_dump_json(exclude_unset=True))
     return caller, frame.token
-
-
-async def _admit(container: Container, caller: Caller, conversation_id: ConversationId) -> None:
-    """Raise unless the caller may do anything here, and there is something to do it in."""
-    require_either(caller, conversation_id)
-    await container.conversations.get(caller, conversation_id)

@@ -195,7 +195,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         """Run the application; a peer that does not take the end of it is cut."""
         await super().run_asgi()
-        self.loop.call_later(self.close_timeout + _LAST_WORDS_S, self.transport.abort)
+        self.loop.call_later(self.close_timeout + _LAST_WORDS_S, self._cut)
 
     def keepalive_timeout(self) -> None:
         """Cut a peer that answers no ping, whether or not it takes the farewell."""
@@ -216,7 +216,11 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         self._cut_soon()
 
     def _cut_soon(self) -> None:
-        self.loop.call_later(_LAST_WORDS_S, self.transport.abort)
+        self.loop.call_later(_LAST_WORDS_S, self._cut)
+
+    def _cut(self) -> None:
+        if not self.disconnected:
+            self.transport.abort()
 
 
 def protocols(*, stall_s: float) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:

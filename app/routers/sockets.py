@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
-from app.conversations.following import Since, Subscription, require_follower
+from app.conversations.following import Since, Subscription, require_either
 from app.conversations.frames import (
     AbortFrame,
     Aborting,
@@ -44,7 +44,7 @@ from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import Bucket, Connections, recheck
 from app.routers.live_frames import error_frame, parse_frame, read_frame
-from app.tenancy.schemas import Caller, Scope
+from app.tenancy.schemas import Caller
 
 GONE, NOT_TEXT, FAILED, RESTARTING, TRY_LATER = 1006, 1003, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
@@ -73,14 +73,6 @@ class Closing:
 def closing_of(error: AppError) -> Closing:
     """The close code for an error that ends a connection; the one table of this transport."""
     return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
-
-
-def require_either(caller: Caller, conversation_id: ConversationId) -> None:
-    """Raise Forbidden unless the caller may follow this conversation or write to it."""
-    try:
-        require_follower(caller, conversation_id)
-    except Forbidden:
-        caller.require_conversation(Scope.WRITE, conversation_id)
 
 
 class LiveSocket:
@@ -356,9 +348,9 @@ class LiveSocket:
     async def _authenticate(self, frame: AuthFrame) -> AckFrame:
         """Go on under another key of the same tenant, before the first one's time is over."""
         caller = await self._container.tenancy.authenticate(frame.token)
-        if caller.key_tenant_id != self._caller.key_tenant_id:
+        before, now = (require_either(one, self._conversation_id) for one in (self._caller, caller))
+        if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
-        require_either(caller, self._conversation_id)
         self._caller, self._token = caller, frame.token
         return AckFrame(type="ack", id=frame.id)
 

@@ -281,6 +281,7 @@ GOOD = ServerFacts(
     extensions={"vector": "0.8.1", "btree_gin": "1.3"},
     available={"vector": "0.8.1", "btree_gin": "1.3"},
     bare_tables=[],
+    public_may_connect=False,
     fsync=True,
     full_page_writes=True,
     synchronous_commit="on",
@@ -302,6 +303,7 @@ def test_a_good_server_passes_every_check() -> None:
     ("change", "name", "level"),
     [
         ({"version_num": 140009}, "postgres version", "fail"),
+        ({"public_may_connect": True}, "notifications are private", "warn"),
         ({"extensions": {"vector": "0.8.1"}}, "extension btree_gin", "fail"),
         ({"extensions": {"btree_gin": "1"}, "available": {}}, "extension vector", "fail"),
         ({"extensions": {"vector": "0.7.4", "btree_gin": "1.3"}}, "extension vector", "fail"),

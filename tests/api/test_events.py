@@ -19,9 +19,9 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 async def live(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Service, int]]:
-    async with open_service(database, Path(tmp_path_factory.mktemp("events")), **QUICK) as opened:
-        async with serving(opened.app, opened.settings) as port:
-            yield opened, port
+    folder = Path(tmp_path_factory.mktemp("events"))
+    async with open_service(database, folder, **QUICK) as opened, serving(opened.app, opened.settings) as port:
+        yield opened, port
 
 
 @pytest.fixture
@@ -35,9 +35,7 @@ def port(live: tuple[Service, int]) -> int:
     return live[1]
 
 
-async def test_a_conversation_is_followed_by_events_and_gone_on_with(
-    user: Client, live: tuple[Service, int], port: int, service: Service
-) -> None:
+async def test_a_conversation_is_followed_by_events_and_gone_on_with(user: Client, port: int, service: Service) -> None:
     conversation = await user.conversation()
     path = f"/v1/conversations/{conversation}/events"
     await user.append(conversation, "one")
@@ -137,7 +135,11 @@ async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there
     write.transport.resume_reading()  # type: ignore[attr-defined]
     whole = await asyncio.wait_for(read.readuntil(b"0\r\n\r\n"), 20)
     write.close()
-    said = [line for line in whole.decode(errors="ignore").splitlines() if line.startswith(("id: ", "event: ", "data: {\"type\":\"reread"))]
+    said = [
+        line
+        for line in whole.decode(errors="ignore").splitlines()
+        if line.startswith(("id: ", "event: ", 'data: {"type":"reread'))
+    ]
     assert said[-2] == "event: reread"
     after = json.loads(said[-1].removeprefix("data: "))["after_rev"]
     last = [line.removeprefix("id: ") for line in said if line.startswith("id: ")][-1]
@@ -154,9 +156,10 @@ async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there
 async def test_a_projects_list_is_followed(user: Client, port: int, service: Service) -> None:
     kept = await user.conversation(project="p")
     elsewhere = await user.conversation(project="q")
-    async with events_on(port, "/v1/events?project=p", user.key) as events, events_on(
-        port, "/v1/events", user.key
-    ) as everything:
+    async with (
+        events_on(port, "/v1/events?project=p", user.key) as events,
+        events_on(port, "/v1/events", user.key) as everything,
+    ):
         service.contract.check(events.response)
         for n in range(5):
             await user.append(kept, f"t{n}")
@@ -177,7 +180,9 @@ async def test_a_projects_list_is_followed(user: Client, port: int, service: Ser
         assert (await events.next()) == {"type": "reread"}
 
 
-async def test_a_client_that_goes_away_leaves_nothing_behind(user: Client, live: tuple[Service, int], port: int) -> None:
+async def test_a_client_that_goes_away_leaves_nothing_behind(
+    user: Client, live: tuple[Service, int], port: int
+) -> None:
     conversation = await user.conversation()
     async with events_on(port, f"/v1/conversations/{conversation}/events", user.key) as events:
         await events.until("snapshot")
@@ -189,7 +194,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(user: Client, live:
     raise AssertionError(f"{follower.subscribers} still there")
 
 
-async def test_metrics_count_live_connections(user: Client, port: int) -> None:
+async def test_metrics_count_live_connections(user: Client) -> None:
     text = (await user.get("/metrics")).text
     for name in ("connections", "frames_sent_total", "subscribers", "channels", "watchers", "rereads"):
         assert f"turnkeep_live_{name}" in text

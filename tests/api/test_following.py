@@ -230,7 +230,8 @@ async def test_a_database_that_is_away_for_a_moment_is_caught_up_with(pair: Pair
     connection = await asyncpg.connect(one.database.superuser)
     await user.append(conversation, "before")
     await connection.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'turnkeep_app' and pid <> pg_backend_pid()"
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where usename = 'turnkeep_app' and datname = current_database()"
     )
     await connection.close()
     for _ in range(20):
@@ -266,9 +267,7 @@ async def test_many_followers_share_one_channel_and_frames_are_written_once(pair
     conversation = await user.conversation()
     caller = await caller_of(one, user)
     conversation_id = ConversationId(parse_id(conversation))
-    subscriptions = [
-        await one.container.follower.subscribe(caller, conversation_id, since=Since()) for _ in range(20)
-    ]
+    subscriptions = [await one.container.follower.subscribe(caller, conversation_id, since=Since()) for _ in range(20)]
     assert one.container.follower.channels == 1
     for subscription in subscriptions:
         await subscription.batch()

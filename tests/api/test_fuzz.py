@@ -33,7 +33,13 @@ BUDGET_S = 14.0
 NOT_HTTP = b"Invalid HTTP request received."
 DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
-OPERATIONS = {found.ok().definition.raw["operationId"]: found.ok() for found in SCHEMA.get_all_operations()}
+# answers that end only with the connection have tests of their own
+ENDLESS = {"follow_conversation", "follow_conversations"}
+OPERATIONS = {
+    name: found.ok()
+    for found in SCHEMA.get_all_operations()
+    if (name := found.ok().definition.raw["operationId"]) not in ENDLESS
+}
 RUNS = [
     (name, mode)
     for name, operation in sorted(OPERATIONS.items())
@@ -173,4 +179,4 @@ def test_no_generated_request_breaks_or_is_echoed(
 
 def test_the_walk_covers_every_operation() -> None:
     declared = {operation["operationId"] for item in DOCUMENT["paths"].values() for operation in item.values()}
-    assert set(OPERATIONS) == declared
+    assert set(OPERATIONS) | ENDLESS == declared

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
@@ -328,3 +330,36 @@ def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(folder: Pa
     code, said = other.stop()
     assert code == 0, said
     server.stop()
+
+
+def test_open_sockets_and_event_streams_end_at_once_when_the_process_is_stopped(folder: Path) -> None:
+    process = Process(folder, embedder="none", graceful_shutdown_s="20").start().wait()
+    _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
+    path = f"/v1/conversations/{conversation['id']}"
+    headers = {"Authorization": f"Bearer {process.key}"}
+    events = socket.create_connection(("127.0.0.1", process.port), timeout=30)
+    request = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n\r\n"
+    events.sendall(request.encode())
+    with connect(
+        f"ws://127.0.0.1:{process.port}{path}/live?x=SECRETQUERY", additional_headers=headers, proxy=None
+    ) as one:
+        one.send('{"type":"subscribe"}')
+        assert json.loads(one.recv(10))["type"] == "ack"
+        assert json.loads(one.recv(10))["type"] == "snapshot"
+        began = time.monotonic()
+        assert process.serving is not None
+        process.serving.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionClosed):
+            one.recv(10)
+        assert one.protocol.close_code == 1012
+    said = b""
+    while piece := events.recv(65536):
+        said += piece
+    assert b"event: snapshot" in said
+    assert said.endswith(b"0\r\n\r\n"), "ended, not cut"
+    code, log = process.stop()
+    assert code in {0, -signal.SIGTERM}
+    assert time.monotonic() - began < 10
+    assert "SECRETQUERY" not in log
+    assert '"live.connected"' in log
+    assert '"live.closed"' in log

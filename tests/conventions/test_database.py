@@ -147,7 +147,11 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
 def test_sql_lives_in_stores_and_the_database_modules_only() -> None:
     allowed = {"store.py", "wide.py", "db.py", "schema.py"}
     for path in APP.rglob("*.py"):
-        if path.name in allowed or path.name.endswith("_store.py") or path == APP / "core/jobs.py":
+        if (
+            path.name in allowed
+            or path.name.endswith("_store.py")
+            or path in {APP / "core/jobs.py", APP / "core/notify_bus.py"}
+        ):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

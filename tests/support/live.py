@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 
 from app.container import Container
-from app.conversations.following import listener
+from app.conversations.hearing import listener
 from app.core.bus import Listener, Message
 from app.core.ids import format_id, new_uuid
 from app.routers.protocol import protocols

@@ -1,0 +1,314 @@
+"""What every bus promises, over Postgres and over NATS: several buses in one process stand for several replicas."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import pytest
+
+from app.core import bus_link
+from app.core.bus import MAX_MESSAGE_BYTES, Listener, Message
+from app.core.bus_link import LinkedBus
+from app.core.bus_wire import encode
+from tests.bus.places import Ear, NatsPlace, Place, PostgresPlace, replica, until
+from tests.support.nats import NatsServer
+from tests.support.proxy import Proxy
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["postgres", "nats"])
+def place(request: pytest.FixtureRequest) -> Place:
+    if request.param == "postgres":
+        return PostgresPlace(request.getfixturevalue("database"))
+    return NatsPlace(request.getfixturevalue("nats"), f"test.{uuid4().hex}")
+
+
+@pytest.fixture
+async def opened(place: Place) -> AsyncIterator[list[LinkedBus]]:
+    """Buses to close after the test."""
+    del place
+    buses: list[LinkedBus] = []
+    yield buses
+    await asyncio.gather(*(bus.close() for bus in buses))
+
+
+@pytest.fixture
+async def proxy(place: Place) -> AsyncIterator[Proxy]:
+    made = Proxy(place.target())
+    await made.open()
+    yield made
+    await made.cut()
+
+
+def add(opened: list[LinkedBus], bus: LinkedBus) -> LinkedBus:
+    opened.append(bus)
+    return bus
+
+
+async def two(place: Place, opened: list[LinkedBus]) -> tuple[LinkedBus, Ear, LinkedBus, Ear]:
+    """Two replicas that hear each other."""
+    one, other = add(opened, place.bus()), add(opened, place.bus())
+    return one, await replica(one), other, await replica(other)
+
+
+async def test_an_own_message_is_heard_at_once_and_once(place: Place, opened: list[LinkedBus]) -> None:
+    bus, ear, _, other = await two(place, opened)
+    bus.publish({"test": 1})
+    assert ear.tests() == [1]
+    await until(lambda: other.tests() == [1])
+    await asyncio.sleep(0.2)
+    assert ear.tests() == [1]
+    assert ear.losses == other.losses == 0
+
+
+async def test_messages_of_each_process_arrive_in_their_order(place: Place, opened: list[LinkedBus]) -> None:
+    buses = [add(opened, place.bus()) for _ in range(3)]
+    ears = [await replica(bus) for bus in buses]
+    for number in range(200):
+        for name, bus in enumerate(buses):
+            bus.publish({"test": number, "by": str(name)})
+        if number % 7 == 0:
+            await asyncio.sleep(0.001)
+    for ear in ears:
+        await until(lambda ear=ear: len(ear.messages) == 600)
+        assert all(ear.tests(str(name)) == list(range(200)) for name in range(3))
+        assert ear.losses == 0
+
+
+async def test_ten_thousand_messages_at_once_all_arrive_in_order(place: Place, opened: list[LinkedBus]) -> None:
+    bus, _, _, ear = await two(place, opened)
+    for number in range(10_000):
+        bus.publish({"test": number, "text": "x" * 100})
+    await until(lambda: len(ear.messages) >= 10_000)
+    assert ear.tests() == list(range(10_000))
+    assert ear.losses == 0
+
+
+@pytest.mark.parametrize("filler", ["x", "é", "漢", "😀", '"', "\n", "\x00", "\u2028"])
+async def test_a_message_of_the_largest_size_arrives_whole(place: Place, opened: list[LinkedBus], filler: str) -> None:
+    bus, _, _, ear = await two(place, opened)
+    room = MAX_MESSAGE_BYTES - len(encode({"test": ""}))
+    message: Message = {"test": filler * (room // (len(encode({"test": filler})) - len(encode({"test": ""}))))}
+    assert MAX_MESSAGE_BYTES - 6 < len(encode(message)) <= MAX_MESSAGE_BYTES
+    for _ in range(3):
+        bus.publish(message)
+    await until(lambda: len(ear.messages) == 3 or ear.losses > 0, seconds=5)
+    assert ear.losses == 0
+    assert ear.messages == [message] * 3
+
+
+async def test_half_a_surrogate_pair_arrives_as_it_is(place: Place, opened: list[LinkedBus]) -> None:
+    bus, _, _, ear = await two(place, opened)
+    bus.publish({"test": "\ud83d"})
+    await until(lambda: ear.tests() == ["\ud83d"])
+
+
+async def test_a_message_that_is_too_large_is_a_loss_to_the_others(place: Place, opened: list[LinkedBus]) -> None:
+    bus, own, _, ear = await two(place, opened)
+    bus.publish({"test": "before"})
+    bus.publish({"test": "x" * MAX_MESSAGE_BYTES})
+    await until(lambda: ear.losses == 1)
+    bus.publish({"test": "after"})
+    await until(lambda: ear.tests() == ["before", "after"])
+    assert len(own.messages) == 3
+    assert own.losses == 0
+
+
+async def test_after_the_server_has_ended_all_connections_everybody_is_told_and_it_works_again(
+    place: Place, opened: list[LinkedBus]
+) -> None:
+    one, first, other, second = await two(place, opened)
+    await place.break_connections()
+    await until(lambda: first.losses > 0 and second.losses > 0)
+    await until(lambda: one.connected() and other.connected())
+    one.publish({"test": "one"})
+    await until(lambda: second.tests() == ["one"])
+    other.publish({"test": "other"})
+    await until(lambda: first.tests() == ["one", "other"])
+
+
+async def test_what_is_published_in_an_outage_is_a_loss_to_the_others_and_never_comes_late(
+    place: Place, opened: list[LinkedBus], proxy: Proxy
+) -> None:
+    ear = await replica(add(opened, place.bus()))
+    newcomer_before = ear.losses
+    bus = add(opened, place.bus(proxy))
+    own = await replica(bus)
+    bus.publish({"test": 1})
+    await until(lambda: ear.tests() == [1])
+    await proxy.cut()
+    await until(lambda: not bus.connected())
+    for number in (2, 3, 4):
+        bus.publish({"test": number})
+    assert own.tests() == [1, 2, 3, 4]
+    assert ear.losses == newcomer_before
+    # somebody who has never heard of that process misses them as well
+    newcomer = await replica(add(opened, place.bus()))
+    await proxy.open()
+    await until(lambda: ear.losses > 0 and newcomer.losses > 0)
+    await until(bus.connected)
+    bus.publish({"test": 5})
+    await until(lambda: ear.tests() == [1, 5] and newcomer.tests() == [5])
+    assert own.losses > 0
+
+
+async def test_messages_under_way_when_the_line_is_cut_arrive_or_are_a_loss(
+    place: Place, opened: list[LinkedBus], proxy: Proxy
+) -> None:
+    ear = await replica(add(opened, place.bus()))
+    bus = add(opened, place.bus(proxy))
+    await replica(bus)
+    for number in range(2000):
+        bus.publish({"test": number})
+        if number == 1000:
+            await proxy.cut()
+            await asyncio.sleep(0.05)
+            await proxy.open()
+        if number % 10 == 0:
+            await asyncio.sleep(0.001)
+    await until(bus.connected)
+    bus.publish({"test": "last"})
+    await until(lambda: "last" in ear.tests())
+    heard = [number for number in ear.tests() if number != "last"]
+    assert heard == sorted(set(heard))
+    assert len(heard) == 2000 or ear.losses > 0
+
+
+async def test_a_lost_end_is_found_a_second_later_and_then_there_is_silence(
+    place: Place, opened: list[LinkedBus]
+) -> None:
+    bus = add(opened, place.bus())
+    await replica(bus)
+    deaf = add(opened, place.bus())
+    payloads: list[str] = []
+    hear = deaf._hear  # noqa: SLF001
+
+    def drop_some(payload: str) -> None:
+        payloads.append(payload)
+        if '"drop"' not in payload:
+            hear(payload)
+
+    deaf._hear = drop_some  # noqa: SLF001
+    ear = await replica(deaf)
+    bus.publish({"test": 1})
+    await until(lambda: ear.tests() == [1])
+    bus.publish({"test": "drop"})
+    await asyncio.sleep(0.3)
+    assert ear.losses == 0
+    await until(lambda: ear.losses == 1, seconds=3)
+    count = len(payloads)
+    await asyncio.sleep(1.5)
+    assert len(payloads) == count
+
+
+async def test_a_full_queue_is_a_loss_to_the_others(place: Place, opened: list[LinkedBus]) -> None:
+    bus = add(opened, place.bus(queue_bytes=1000))
+    own = await replica(bus)
+    ear = await replica(add(opened, place.bus()))
+    for number in range(100):
+        bus.publish({"test": number, "text": "x" * 100})
+    assert own.tests() == list(range(100))
+    await until(lambda: ear.losses == 1)
+    seen = len(ear.messages)
+    bus.publish({"test": "after"})
+    await until(lambda: len(ear.messages) == seen + 1)
+    assert ear.tests()[-1] == "after"
+    assert ear.losses == 1
+
+
+async def test_a_slow_listener_hears_all_in_order(place: Place, opened: list[LinkedBus]) -> None:
+    bus, _, _, ear = await two(place, opened)
+    ear.delay_s = 0.001
+    for number in range(1500):
+        bus.publish({"test": number})
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    await until(lambda: len(ear.messages) == 1500)
+    assert ear.tests() == list(range(1500))
+    assert ear.losses == 0
+
+
+async def test_closing_sends_what_waits(place: Place, opened: list[LinkedBus]) -> None:
+    bus, _, _, ear = await two(place, opened)
+    for number in range(3000):
+        bus.publish({"test": number})
+    await bus.close()
+    await until(lambda: len(ear.messages) == 3000)
+    assert not bus.connected()
+    bus.publish({"test": "closed"})
+    await bus.close()
+
+
+async def test_a_server_that_is_down_at_the_start_is_found_when_it_is_there(
+    place: Place, opened: list[LinkedBus], proxy: Proxy
+) -> None:
+    ear = await replica(add(opened, place.bus()))
+    await proxy.cut()
+    bus = add(opened, place.bus(proxy))
+    own = await replica(bus)
+    assert not bus.connected()
+    bus.publish({"test": "early"})
+    assert own.tests() == ["early"]
+    await proxy.open()
+    await until(bus.connected)
+    await until(lambda: own.losses > 0 and ear.losses > 0)
+    bus.publish({"test": "late"})
+    await until(lambda: ear.tests() == ["late"])
+
+
+async def test_a_bus_whose_server_never_came_closes(place: Place, opened: list[LinkedBus], proxy: Proxy) -> None:
+    await proxy.cut()
+    bus = add(opened, place.bus(proxy))
+    await replica(bus)
+    bus.publish({"test": 1})
+    async with asyncio.timeout(3):
+        await bus.close()
+
+
+async def test_a_connection_that_dies_in_silence_is_found(
+    place: Place, opened: list[LinkedBus], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_link, "_PROBE_EVERY_S", 0.2)
+    monkeypatch.setattr(bus_link, "_PROBE_S", 0.3)
+    bus = add(opened, place.bus(proxy))
+    ear = await replica(bus)
+    proxy.silent = True
+    await until(lambda: not bus.connected())
+    await proxy.cut()
+    await proxy.open()
+    await until(lambda: bus.connected() and ear.losses > 0)
+
+
+async def test_a_listener_that_fails_ends_neither_publisher_nor_connection(
+    place: Place, opened: list[LinkedBus]
+) -> None:
+    heard: list[Message] = []
+
+    def fail(message: Message) -> None:
+        heard.append(message)
+        raise RuntimeError("a mistake")
+
+    bus = add(opened, place.bus())
+    await bus.start(Listener(fail, lambda: None))
+    other = add(opened, place.bus())
+    await other.start(Listener(fail, lambda: None))
+    for number in range(3):
+        bus.publish({"test": number})
+    await until(lambda: [m["test"] for m in heard if "test" in m].count(2) == 2)
+
+
+async def test_what_a_listener_publishes_comes_behind_what_it_was_told(place: Place, opened: list[LinkedBus]) -> None:
+    ear = await replica(add(opened, place.bus()))
+    bus = add(opened, place.bus())
+    await bus.start(
+        Listener(lambda m: bus.publish({"test": "answer"}) if m.get("test") == "ask" else None, lambda: None)
+    )
+    bus.publish({"test": "ask"})
+    await until(lambda: ear.tests() == ["ask", "answer"])

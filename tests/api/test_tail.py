@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from app.cli import cli
+from app.core.errors import AppError
+from app.core.ids import format_id, new_uuid
+from app.tail.connection import Follower, Target
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Socket, serving, socket_on
 from tests.support.postgres import TestDatabase
@@ -219,8 +224,14 @@ async def test_it_connects_again_by_itself_and_misses_and_repeats_nothing(user: 
         await tail.until("four")
         await user.append(conversation, "five")
         await tail.until("five")
+        evil = "a\x1b]0;title\x07b\x1b[2Jc\r\nd [bold]e[/bold]\u202ef"
+        await user.append(conversation, {"role": "user", "actor": "x\x1b[31m", "content": evil})
+        await tail.until("[bold]e[/bold]")
+        assert b"\x1b" not in tail.written, "what was said cannot steer the terminal"
+        assert "\u202e" not in tail.text
         said = [line.partition(": ")[2] for line in tail.text.splitlines() if not line.startswith("turnkeep")]
-        assert said == ["one", "two", "three, and more", "four", "five"]
+        assert said[:5] == ["one", "two", "three, and more", "four", "five"]
+        assert len(said) == 7
         assert between.connections >= 2
         assert await tail.stop(signal.SIGTERM) == 0
 
@@ -239,30 +250,22 @@ async def test_raw_prints_frames_as_lines_after_a_rev(user: Client, port: int) -
         assert frames[-1]["turn"]["content"] == "later"
 
 
-async def test_what_was_said_cannot_steer_the_terminal(user: Client, port: int) -> None:
-    conversation = await user.conversation()
-    evil = "a\x1b]0;title\x07b\x1b[2Jc\r\nd [bold]e[/bold]\u202ef"
-    await user.append(conversation, {"role": "user", "actor": "x\x1b[31m", "content": evil})
-    async with tailing(port, conversation, user.key) as tail:
-        await tail.until("[bold]e[/bold]")
-        assert b"\x1b" not in tail.written
-        assert "\u202e" not in tail.text
-
-
 @pytest.mark.parametrize(("key", "sentence"), [("own", "There is no such conversation"), ("bad", "does not take")])
 async def test_where_connecting_again_cannot_help_it_ends_with_a_sentence(
     user: Client, service: Service, port: int, key: str, sentence: str
 ) -> None:
     other = await (await service.new_tenant()).conversation()
-    async with tailing(port, other, user.key if key == "own" else user.key[:-3] + "xyz") as tail:
-        await tail.until(sentence)
-        assert await asyncio.wait_for(tail.process.wait(), WAIT_S) == 1
-        assert len(tail.text.splitlines()) == 1
+    target = Target(f"http://127.0.0.1:{port}", user.key if key == "own" else user.key[:-3] + "xyz", other)
+    said: list[str | None] = []
+    with pytest.raises(AppError, match=sentence):
+        async for _ in Follower(target, lambda: None, said.append).frames():
+            pass
+    assert said == [None], "it connected once"
 
 
-async def test_without_a_conversation_or_key_nothing_is_tried(user: Client, port: int) -> None:
-    async with tailing(port, "not an id", user.key) as tail:
-        await tail.until("give the id of a conversation")
-    async with tailing(port, await user.conversation(), "") as tail:
-        await tail.until("turnkeep:")
-        assert "Traceback" not in tail.text
+def test_without_a_conversation_or_key_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEP_DATA_DIR", str(tmp_path))
+    for argument, sentence in (("not an id", "give the id"), (format_id(new_uuid()), "there is no key")):
+        done = CliRunner().invoke(cli, ["tail", argument])
+        assert done.exit_code == 1
+        assert sentence in done.stderr

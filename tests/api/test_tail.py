@@ -28,7 +28,7 @@ from tests.support.live import Socket, serving, socket_on
 from tests.support.postgres import TestDatabase
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 20.0
+WAIT_S = 60.0  # a process imports everything before it says anything, and machines are busy
 ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 
 
@@ -156,7 +156,9 @@ async def tailing(port: int, conversation: str, key: str, *options: str, tty: bo
         try:
             yield tail
         finally:
-            await tail.stop()
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
             if tty:
                 await asyncio.sleep(0.05)
                 loop.remove_reader(ours)

@@ -86,7 +86,7 @@ def serve(
     settings = Settings().model_copy(update=given)
     configure_logging(settings)
     application = create_app(settings)
-    http, socket_protocol = protocols(stall_s=settings.live_stall_s)
+    http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=settings.body_timeout_s)
     server = _Server(
         uvicorn.Config(
             application,

@@ -146,6 +146,9 @@ class Settings(BaseSettings):
 
     # limits
     max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
+    body_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=60.0, description="How long after its head a request body may take to be whole."
+    )
     max_json_depth: Positive = Field(default=32, description="Deepest nesting of a JSON body.")
     max_turns_per_append: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=500, description="Most turns in one append."
@@ -311,8 +314,8 @@ class Settings(BaseSettings):
     exact_scope_entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=20_000, description="Scopes of up to so many entries are searched exactly, wider ones by indexes."
     )
-    text_candidates: Annotated[int, Field(ge=100, le=100_000)] = Field(
-        default=4000, description="In a wider scope the commonest words find nothing beyond so many entries in all."
+    text_candidates: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
+        default=50_000, description="In a wider scope so many entries that share a word with the query are compared."
     )
     tier_fresh_vectors: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=2000, description="So many vectors of a wide tenant wait before they go into the vector index."

@@ -3,8 +3,9 @@
     .venv/bin/python bench/recall.py /path/for/scratch/data
 
 Builds its own installation there (embedded Postgres; used again when it is there already): 200 tenants, 200 000 entries
-with vectors around low-rank topics and words after Zipf, the largest tenant with about 60 000. Then measures the search
-as the service does it, without the model and without reading the turns found.
+with vectors around low-rank topics and words after Zipf, the largest tenants with 60 000 and 24 000. Then measures the
+search as the service does it, without the model and without reading the turns found. Each search is followed by the
+exact one for the same query, and appends with and without the tier take turns: other load falls on both alike.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -33,7 +34,7 @@ from app.core.db import encode_vector
 from app.core.embedded_postgres import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
-from app.index.schemas import EntryKind, Found, Scope
+from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, TierOptions, Tiers, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 from app.recall.ranking import Intent, rank
@@ -43,17 +44,28 @@ from app.tenancy.schemas import Scope as KeyScope
 
 TENANTS: Final = 200
 ENTRIES: Final = 200_000
-LARGEST: Final = 60_000
+LARGEST: Final = (60_000, 24_000)
+WIDE: Final = 20_000
 DIMENSIONS: Final = 384
 TOPICS, TOPICS_OF_TENANT, RANK = 500, 25, 12
 VOCABULARY: Final = 20_000
 WORDS: Final = 14
 CONVERSATION: Final = 100
-QUERIES: Final = 20
 WRITERS: Final = 4
 INGEST_S: Final = 4.0
+SIZES: Final = (1, 50)
 START: Final = datetime(2025, 1, 1, tzinfo=UTC)
-CLASSES: Final = ((500, "up to 500"), (2_000, "up to 2 000"), (20_000, "up to 20 000"), (10**9, "above 20 000"))
+CLASSES: Final = (
+    (500, "up to 500"), (2_000, "up to 2 000"), (20_000, "up to 20 000"), (24_000, "24 000"), (60_000, "60 000"),
+)  # fmt: skip
+FILTERS: Final[dict[str, dict[str, object]]] = {
+    "none": {}, "actor": {"actors": ["a1"]}, "two actors": {"actors": ["a0", "a2"]}, "role": {"roles": ["user"]},
+    "project": {"project": "p3"}, "owner": {"owner": "o5"},
+    "half of the time": {"occurred_after": START + timedelta(minutes=20_000)},
+    "an hour": {"occurred_before": START + timedelta(minutes=60)}, "metadata": {"metadata": '{"m": 7}'},
+    "actor and role": {"actors": ["a0", "a2"], "roles": ["user"]},
+    "actor, owner, metadata": {"actors": ["a0"], "owner": "o3", "metadata": '{"m": 8}'},
+}  # fmt: skip
 
 
 class Precomputed:
@@ -105,9 +117,9 @@ class World:
         self.bases = self.random.standard_normal((TOPICS, RANK, DIMENSIONS)) / DIMENSIONS**0.5
         weights = 1 / np.arange(1, VOCABULARY + 1)
         self.words = weights / weights.sum()
-        rest = 1 / np.arange(2, TENANTS + 1) ** 1.1
-        sizes = (rest / rest.sum() * (ENTRIES - LARGEST)).astype(int) + 5
-        self.sizes = [LARGEST, *sizes.tolist()]
+        rest = 1 / np.arange(3, TENANTS + 1) ** 1.1
+        sizes = (rest / rest.sum() * (ENTRIES - sum(LARGEST))).astype(int) + 5
+        self.sizes = [*LARGEST, *sizes.tolist()]
 
     def _unit(self, matrix: np.ndarray) -> np.ndarray:
         return (matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32)
@@ -169,8 +181,13 @@ async def load(connection: "asyncpg.Connection[asyncpg.Record]", world: World, t
     await connection.execute("truncate incoming")
     await connection.copy_records_to_table(
         "vectors",
-        records=[(tenant.id, e, space_id, 0, v) for e, v in zip(tenant.ids, tenant.vectors, strict=True)],
-        columns=["tenant_id", "entry_id", "space_id", "part", "embedding"],
+        # wide tenants are in the tier from the start: an index made of all at once takes seconds, filled in the
+        # background it takes minutes, as `measure_ingest` does it for what it appends
+        records=[
+            (tenant.id, entry, space_id, 0, vector, size > WIDE)
+            for entry, vector in zip(tenant.ids, tenant.vectors, strict=True)
+        ],
+        columns=["tenant_id", "entry_id", "space_id", "part", "embedding", "tiered"],
     )
 
 
@@ -196,9 +213,17 @@ class Bench:
             found = await self.container.index.search(caller, tx, scope=scope, query=query, at_least=k)
         return found, 1000 * (time.perf_counter() - started)
 
+    async def pair(self, tenant: Tenant, scope: Scope, query: Query, k: int = 10) -> "Pair":
+        """One search as the service does it, and the exact one."""
+        found, ms = await self.search(tenant, scope, query, k)
+        self.exactly(True)
+        exact, exact_ms = await self.search(tenant, scope, query, k)
+        self.exactly(False)
+        return Pair(found, ms, exact, exact_ms)
+
     def exactly(self, on: bool) -> None:  # noqa: FBT001
         """Search exactly whatever the size, or as the service is set."""
-        self.tiers.options = replace(self.tiers.options, exact_scope_entries=10**6 if on else 20_000)
+        self.tiers.options = replace(self.tiers.options, exact_scope_entries=10**6 if on else WIDE)
 
     def query(self, tenant: Tenant) -> Query:
         """A query near one of the tenant's topics."""
@@ -206,17 +231,46 @@ class Bench:
         return Query(vector, list(dict.fromkeys(self.world.lexemes(1)[0][:5])), None)
 
 
-def top(found: Found, mode: Literal["hybrid", "vector"], k: int = 10) -> set[UUID]:
-    """The first k."""
-    if mode == "vector":
-        best = sorted(found.candidates, key=lambda one: -(one.cosine or -1))
-        return {one.entry_id for one in best[:k]}
-    return {item.candidate.entry_id for item in rank(found.candidates, Intent(), by_vector=True, by_text=True)[:k]}
+@dataclass(frozen=True)
+class Pair:
+    """The same search by the service and exactly, with the milliseconds of both."""
+
+    found: Found
+    ms: float
+    exact: Found
+    exact_ms: float
+
+    def share(self, mode: Mode, k: int = 10) -> float:
+        """How much of the exact search's first k the other has; what scores like the last of them is as good."""
+        wanted = scores(self.exact, mode)
+        first = sorted(wanted.values(), reverse=True)[:k]
+        if not first:
+            return 1.0
+        got = scores(self.found, mode)
+        mine = sorted(got, key=lambda entry_id: -got[entry_id])[:k]
+        return sum(wanted.get(entry_id, -1.0) >= first[-1] - 1e-9 for entry_id in mine) / len(first)
 
 
-async def measure_recall(bench: Bench) -> None:
+def scores(found: Found, mode: Mode) -> dict[UUID, float]:
+    """What was found, by its score."""
+    match mode:
+        case Mode.VECTOR:
+            return {one.entry_id: one.cosine for one in found.candidates if one.cosine is not None}
+        case Mode.TEXT:
+            return {one.entry_id: one.bm25 for one in found.candidates if one.bm25 > 0}
+        case Mode.HYBRID:
+            ranked = rank(found.candidates, Intent(), by_vector=True, by_text=True)
+            return {item.candidate.entry_id: item.score for item in ranked}
+
+
+def quantiles(values: Sequence[float]) -> list[str]:
+    """Median and 95th percentile."""
+    return [f"{percentile(values, share):,.0f}" for share in (0.5, 0.95)]
+
+
+async def measure_recall(bench: Bench, queries: int) -> None:
     """Recall@10 by size class against exact, and latencies of both."""
-    table = Table("tenant's entries", "tenants", "recall@10 vector", "recall@10 hybrid", "p50 ms", "p95 ms",
+    table = Table("tenant's entries", "tenants", "recall@10 vector", "text", "hybrid", "p50 ms", "p95 ms",
                   "exact p50 ms", "exact p95 ms")  # fmt: skip
     scope = Scope(kinds=[EntryKind.TURN])
     by_class: dict[str, list[Tenant]] = defaultdict(list)
@@ -224,125 +278,135 @@ async def measure_recall(bench: Bench) -> None:
         by_class[tenant.size_class].append(tenant)
     for _, name in CLASSES:
         some = by_class[name]
-        if not some:
-            continue
-        near, hybrid = list[float](), list[float]()
+        near, text, hybrid = list[float](), list[float](), list[float]()
         took, exact_took = list[float](), list[float]()
-        for number in range(QUERIES):
+        for tenant in some[:queries]:
+            await bench.pair(tenant, scope, bench.query(tenant))  # caches, plans, what the tenant has
+        for number in range(queries):
             tenant = some[number % len(some)]
             query = bench.query(tenant)
-            asked = np.asarray(query.vector)
-            nearest: list[int] = np.argsort(-(tenant.vectors @ asked))[:10].tolist()
-            truth = {tenant.ids[n] for n in nearest}
-            found, ms = await bench.search(tenant, scope, query)
-            bench.exactly(True)
-            exact, exact_ms = await bench.search(tenant, scope, query)
-            bench.exactly(False)
-            k = min(10, len(tenant.ids))
-            near.append(len(top(found, "vector") & truth) / k)
-            hybrid.append(len(top(found, "hybrid") & top(exact, "hybrid")) / k)
-            if number >= len(some) or number >= QUERIES // 4:
-                took.append(ms)
-                exact_took.append(exact_ms)
+            pair = await bench.pair(tenant, scope, query)
+            # by meaning the truth is counted apart from all of the service
+            order: list[int] = np.argsort(-(tenant.vectors @ np.asarray(query.vector)))[:10].tolist()
+            found = scores(pair.found, Mode.VECTOR)
+            mine = set(sorted(found, key=lambda entry_id: -found[entry_id])[:10])
+            near.append(len(mine & {tenant.ids[n] for n in order}) / len(order))
+            text.append(pair.share(Mode.TEXT))
+            hybrid.append(pair.share(Mode.HYBRID))
+            took.append(pair.ms)
+            exact_took.append(pair.exact_ms)
         table.add_row(
-            name, str(len(some)), f"{np.mean(near):.4f}", f"{np.mean(hybrid):.4f}",
-            *(f"{percentile(values, share):.1f}" for values in (took, exact_took) for share in (0.5, 0.95)),
+            name, str(len(some)), *(f"{np.mean(shares):.4f}" for shares in (near, text, hybrid)),
+            *quantiles(took), *quantiles(exact_took),
         )  # fmt: skip
     bench.console.print(table)
 
 
-async def measure_filters(bench: Bench) -> None:
-    """Give k of k under filters, in the largest tenants and some others."""
-    table = Table("filter", "k of k", "recall@10 vector", "p50 ms", "p95 ms")
-    filters: dict[str, dict[str, object]] = {
-        "none": {}, "actor": {"actors": ["a1"]}, "project": {"project": "p3"}, "owner": {"owner": "o5"},
-        "half of the time": {"occurred_after": START + timedelta(minutes=20_000)},
-        "an hour": {"occurred_before": START + timedelta(minutes=60)}, "metadata": {"metadata": '{"m": 7}'},
-        "actor and role": {"actors": ["a0", "a2"], "roles": ["user"]},
-        "actor, owner, metadata": {"actors": ["a0"], "owner": "o3", "metadata": '{"m": 8}'},
-    }  # fmt: skip
+async def measure_filters(bench: Bench, rounds: int) -> None:
+    """Give k of k under filters, in the largest tenants and some others; times are of the largest."""
+    table = Table("filter", "k of k", "recall@10 vector", "text", "hybrid", "p50 ms", "p95 ms",
+                  "exact p50 ms", "exact p95 ms")  # fmt: skip
     tenants = [*bench.tenants[:3], *bench.tenants[20:23]]
-    for name, given in filters.items():
-        held, asked = 0, 0
-        took, near = list[float](), list[float]()
+    for name, given in FILTERS.items():
+        held, pairs, largest = 0, list[Pair](), list[Pair]()
+        scope = Scope(kinds=[EntryKind.TURN], **given)  # type: ignore[arg-type]
         for tenant in tenants:
-            scope = Scope(kinds=[EntryKind.TURN], **given)  # type: ignore[arg-type]
-            for k in (10, 50, 200):
-                query = bench.query(tenant)
-                found, ms = await bench.search(tenant, scope, query, k)
-                bench.exactly(True)
-                exact, _ = await bench.search(tenant, scope, query, k)
-                bench.exactly(False)
-                asked += 1
-                held += min(len(found.candidates), k) == min(len(exact.candidates), k)
-                truth = top(exact, "vector")
-                near.append(len(top(found, "vector") & truth) / len(truth) if truth else 1.0)
+            for k in (10, 50, 200) * (rounds if len(tenant.ids) > WIDE else 1):
+                pair = await bench.pair(tenant, scope, bench.query(tenant), k)
+                held += min(len(pair.found.candidates), k) == min(len(pair.exact.candidates), k)
+                pairs.append(pair)
                 if tenant is bench.tenants[0]:
-                    took.append(ms)
-        table.add_row(name, f"{held} of {asked}", f"{np.mean(near):.4f}",
-                      f"{percentile(took, 0.5):.1f}", f"{percentile(took, 0.95):.1f}")  # fmt: skip
+                    largest.append(pair)
+        table.add_row(
+            name, f"{held} of {len(pairs)}",
+            *(f"{np.mean([pair.share(mode) for pair in pairs]):.4f}" for mode in (Mode.VECTOR, Mode.TEXT, Mode.HYBRID)),
+            *quantiles([pair.ms for pair in largest]), *quantiles([pair.exact_ms for pair in largest]),
+        )  # fmt: skip
     bench.console.print(table)
 
 
-async def ingest(bench: Bench, turns: int) -> float:
-    """Turns a second of the largest tenant, appended by the service, several writers."""
+async def ingest(bench: Bench, turns: int, made: list[str]) -> float:
+    """Turns a second that several writers append to the largest tenant, each to a conversation of its own."""
     caller = bench.caller(bench.tenants[0])
     words = bench.world.lexemes(200)
     stop = time.perf_counter() + INGEST_S
-    made = 0
+    count = 0
 
     async def write() -> None:
-        nonlocal made
+        nonlocal count
         conversation, *_ = await bench.container.conversations.create(caller, body=ConversationCreate(), repeat=None)
+        made.append(conversation.id)
         body = [TurnInput.model_validate({"role": "user", "content": " ".join(words[n])}) for n in range(turns)]
         while time.perf_counter() < stop:
             await bench.container.conversations.append(caller, ConversationId(parse_id(conversation.id)), turns=body)
-            made += turns
+            count += turns
 
     started = time.perf_counter()
     await asyncio.gather(*(write() for _ in range(WRITERS)))
-    return made / (time.perf_counter() - started)
+    return count / (time.perf_counter() - started)
 
 
-async def measure_ingest(bench: Bench, owner: str, space_id: int) -> None:
-    """Appends to the largest tenant without the index, with the tier live and being filled, and with all in it."""
-    tenant, index = bench.tenants[0], schema.vector_index_name(space_id)
-    connection = await asyncpg.connect(owner)
-    filled = 0
+class Appends:
+    """Appends to the largest tenant, without the index and with the tier live and being filled."""
 
-    async def keep() -> None:
-        nonlocal filled
-        while True:
-            filled += await bench.tiers.keep(tenant.id)
-            await asyncio.sleep(0.2)
+    def __init__(self, bench: Bench, connection: "asyncpg.Connection[asyncpg.Record]", space_id: int) -> None:
+        self.bench, self.connection, self.index = bench, connection, schema.vector_index_name(space_id)
+        self.made: list[str] = []
+        self.filled = 0
 
-    table = Table("appends to the largest tenant, turns a second", "1 turn", "50 turns")
-    figures: dict[str, list[list[float]]] = defaultdict(list)
-    for _round in range(2):
-        await connection.execute(f"drop index if exists {index}, bench_all")
-        figures["no vector index"].append([await ingest(bench, turns) for turns in (1, 50)])
-        await bench.tiers.keep(tenant.id)
-        filled = 0
-        keeping = asyncio.create_task(keep())
-        figures["tier live, filled meanwhile"].append([await ingest(bench, turns) for turns in (1, 50)])
+    async def without(self) -> list[float]:
+        """With no vector index."""
+        await self.connection.execute(f"drop index if exists {self.index}")
+        return [await ingest(self.bench, turns, self.made) for turns in SIZES]
+
+    async def live(self) -> list[float]:
+        """With the tier live, and filled meanwhile for as much of the time as the service would."""
+        if not await self.connection.fetchval("select to_regclass($1)", self.index):
+            await self.bench.tiers.keep(self.bench.tenants[0].id)
+        keeping = asyncio.create_task(self._keep())
+        rates = [await ingest(self.bench, turns, self.made) for turns in SIZES]
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-        bench.console.print(f"{filled} vectors went into the tier meanwhile: {dict(figures)}")
-        await bench.tiers.keep(tenant.id)
-    await connection.execute(f"drop index if exists {index}")
-    await connection.execute("set maintenance_work_mem = '256MB'")
-    await connection.execute(
-        f"create index bench_all on vectors using hnsw ((embedding::vector({DIMENSIONS})) vector_cosine_ops)"
-        f" where space_id = {space_id} and tenant_id = '{tenant.id}'"
-    )
-    figures["an index that appends insert into"].append([await ingest(bench, turns) for turns in (1, 50)])
-    await connection.execute("drop index bench_all")
-    await connection.close()
-    base = np.mean(figures["no vector index"], axis=0)
-    for name, rows in figures.items():
-        mean = np.mean(rows, axis=0)
-        table.add_row(name, *(f"{rate:,.0f} ({rate / whole:.0%})" for rate, whole in zip(mean, base, strict=True)))
+        return rates
+
+    async def _keep(self) -> None:
+        while True:
+            self.filled += await self.bench.tiers.keep(self.bench.tenants[0].id)
+            await asyncio.sleep(0.2)
+
+    async def forget(self) -> None:
+        """Delete what was appended, so that searches may be measured on the same world again."""
+        await self.connection.execute(f"drop index if exists {self.index}")  # slow to delete from, soon made
+        await self.connection.execute(
+            "delete from conversations where tenant_id = $1 and id = any($2::uuid[])",
+            self.bench.tenants[0].id,
+            [parse_id(made) for made in self.made],
+            timeout=600,
+        )
+        for name in ("conversations", "turns", "index_entries", "vectors"):
+            await self.connection.execute(f"vacuum analyze {name}", timeout=600)
+
+
+async def measure_ingest(bench: Bench, superuser: str, space_id: int, rounds: int) -> None:
+    """Appends with and without the tier, in turn; the share is that of each pair, whichever of it came first."""
+    appends = Appends(bench, await asyncpg.connect(superuser), space_id)
+    table = Table("appends to the largest tenant, turns a second", *(f"{size} a request" for size in SIZES))
+    pairs: list[tuple[list[float], list[float]]] = []
+    for number in range(rounds):
+        if number % 2:
+            live, without = await appends.live(), await appends.without()
+        else:
+            without, live = await appends.without(), await appends.live()
+        pairs.append((without, live))
+    await appends.forget()
+    await appends.connection.close()
+    for name, of_pair in (("no vector index", 0), ("tier live, filled meanwhile", 1)):
+        table.add_row(f"{name}, median", *(f"{rate:,.0f}" for rate in np.median([p[of_pair] for p in pairs], axis=0)))
+    shares = np.array([live for _, live in pairs]) / np.array([without for without, _ in pairs])
+    for name, row in (("share, median", np.median(shares, axis=0)), ("share, least", shares.min(axis=0))):
+        table.add_row(name, *(f"{share:.0%}" for share in row))
     bench.console.print(table)
+    bench.console.print(f"{rounds} pairs; {appends.filled:,} vectors went into the tier meanwhile")
 
 
 async def build(world: World, superuser: str, space_id: int) -> list[Tenant]:
@@ -359,7 +423,7 @@ async def build(world: World, superuser: str, space_id: int) -> list[Tenant]:
     return tenants
 
 
-async def run(root: Path, *, with_recall: bool, with_ingest: bool) -> None:
+async def run(root: Path, *, queries: int, rounds: int) -> None:
     """Build, measure, print."""
     console = Console(width=160)
     settings = Settings(data_dir=root, embedder="none", log_level="warning")
@@ -378,9 +442,7 @@ async def run(root: Path, *, with_recall: bool, with_ingest: bool) -> None:
         tiers = Tiers(
             base.ops,
             space=space,
-            options=TierOptions(
-                settings.exact_scope_entries, settings.text_candidates, fresh_vectors=settings.tier_fresh_vectors
-            ),
+            options=TierOptions(WIDE, settings.text_candidates, fresh_vectors=settings.tier_fresh_vectors),
             make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
         )
         bench = Bench(
@@ -391,24 +453,24 @@ async def run(root: Path, *, with_recall: bool, with_ingest: bool) -> None:
             console,
         )
         started = time.perf_counter()
-        moved = sum(
-            [await tiers.keep(tenant.id) for tenant in tenants if len(tenant.ids) > settings.exact_scope_entries]
-        )
-        console.print(f"{moved:,} vectors into the tier, with its index, in {time.perf_counter() - started:.0f} s")
-        if with_recall:
-            await measure_recall(bench)
-            await measure_filters(bench)
-        if with_ingest:
-            await measure_ingest(bench, embedded.url(schema.OWNER_ROLE, schema.DATABASE), space.id)
+        for tenant in tenants:
+            if len(tenant.ids) > WIDE:
+                await tiers.keep(tenant.id)
+        console.print(f"the vector index in {time.perf_counter() - started:.0f} s")
+        if queries:
+            await measure_recall(bench, queries)
+            await measure_filters(bench, max(1, queries // 20))
+        if rounds:
+            await measure_ingest(bench, embedded.url("postgres", schema.DATABASE), space.id, rounds)
 
 
 def main(
     root: Annotated[Path, typer.Argument(help="Folder of the installation to measure on; made when missing.")],
-    recall: Annotated[bool, typer.Option(help="Measure searches.")] = True,  # noqa: FBT002
-    ingest: Annotated[bool, typer.Option(help="Measure appends too.")] = True,  # noqa: FBT002
+    queries: Annotated[int, typer.Option(help="Searches of each size; 0: none.")] = 60,
+    rounds: Annotated[int, typer.Option(help="Pairs of appends with and without the tier; 0: none.")] = 6,
 ) -> None:
     """Measure recall across tenants of uneven size."""
-    asyncio.run(run(root.absolute(), with_recall=recall, with_ingest=ingest))
+    asyncio.run(run(root.absolute(), queries=queries, rounds=rounds))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """The planner gathers no statistics of what was said: they are samples of it, and would outlive its erasure.
 
-Revises: 0005
+Revises: 0006
 """
 
 from alembic import op
 
 revision = "0007"
-down_revision = "0005"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 

@@ -13,7 +13,7 @@ from app.conversations import store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appending import Incoming, Placed, is_searchable, new_participants, place
 from app.conversations.chain import content_hash
-from app.conversations.drafts import Draft, DraftLimits, make_drafts
+from app.conversations.drafts import Draft, DraftLimits, count_pieces, make_drafts
 from app.conversations.finding import lock_conversation
 from app.conversations.schemas import MAX_PARTICIPANTS, AppendResult, TurnInput
 from app.conversations.store import ConversationRow, TurnRow
@@ -28,7 +28,9 @@ from app.tenancy.schemas import Caller, Repeatable, Replay
 from app.tenancy.service import Tenancy
 
 _TOUCH_AFTER = timedelta(minutes=1)
+# more is worked on in a thread: on the loop nobody else is answered meanwhile
 _THREAD_CHARACTERS = 20_000
+_THREAD_PIECES = 500
 _CREATED, _OK = 201, 200
 
 
@@ -64,7 +66,11 @@ class Appender:
         repeat: Repeatable | None,
     ) -> tuple[AppendResult, bool, bool]:
         """Append turns, all or none; says whether anything was stored now, and whether it is a replay by key."""
-        drafts = make_drafts(turns, limits=self._limits, now=datetime.now(UTC))
+        now = datetime.now(UTC)
+        if count_pieces(turns) > _THREAD_PIECES:
+            drafts = await asyncio.to_thread(make_drafts, turns, limits=self._limits, now=now)
+        else:
+            drafts = make_drafts(turns, limits=self._limits, now=now)
         if repeat is not None:
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 replay = await self._tenancy.find_replay(caller, tx, request=repeat)
@@ -89,7 +95,7 @@ class Appender:
 
     async def work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
         """Count tokens, make what is hashed, prepare the index, with no transaction open."""
-        if sum(len(draft.text) for draft in drafts) > _THREAD_CHARACTERS:
+        if sum(draft.size for draft in drafts) > _THREAD_CHARACTERS:
             worked = await asyncio.to_thread(lambda: [self._count_and_form(draft) for draft in drafts])
         else:
             worked = [self._count_and_form(draft) for draft in drafts]

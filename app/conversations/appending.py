@@ -134,8 +134,8 @@ def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot
 
 
 def _form(item: Incoming, created_at: datetime) -> bytes:
-    # it was made for a time that counts; that it is this very millisecond happens hardly ever
-    return item.form if item.draft.counts_time(created_at) else item.draft.form(with_time=False)
+    # made outside the transaction, with the time that was given; that it is this very millisecond happens hardly ever
+    return item.draft.form(with_time=False) if item.draft.occurred_at == created_at else item.form
 
 
 def _row(

@@ -83,6 +83,11 @@ class Draft:
     supersedes: UUID | None
     created_at: datetime | None = None
 
+    @property
+    def size(self) -> int:
+        """Characters of what is worked on: the JSON that is hashed, and the text that is counted and searched."""
+        return len(self.text) + sum(map(len, filter(None, (self.content, self.tool_calls, self.tool_results))))
+
     def form(self, *, with_time: bool) -> bytes:
         """What is hashed, with the time the caller gave or without it (see `counts_time`)."""
         if not with_time or self.occurred_at is None:
@@ -120,6 +125,14 @@ def make_draft(
     if error is not None:
         raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[error])
     return replace(_draft(turn, supersedes=supersedes), created_at=created_at)
+
+
+def count_pieces(turns: Sequence[TurnInput]) -> int:
+    """How many things `make_drafts` looks at one by one."""
+    return sum(
+        1 + len(turn.tool_calls) + len(turn.tool_results) + (len(turn.content) if isinstance(turn.content, list) else 0)
+        for turn in turns
+    )
 
 
 def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:

@@ -7,7 +7,7 @@ everywhere, so it never waits for somebody who waits for it.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from uuid import UUID
 
 from app.conversations import store, turn_store
@@ -25,6 +25,8 @@ from app.tenancy.schemas import Caller
 
 # at a time: so many long turns are a thousand vectors, so many short ones one request
 _TURNS = 32
+# at a time, of text: a turn may have a whole request of it
+_BYTES = 8 * 2**20
 # of a job that fills: it ends, and another goes on, when it has made so many or has looked so often
 _MOST_FILLED = 400
 _MOST_LOOKS = 40
@@ -42,9 +44,8 @@ class Indexing:
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
-        waiting = [row for row in await self._read(caller, turn_ids) if row.index_state == "pending"]
-        for start in range(0, len(waiting), _TURNS):
-            await self._make(caller, self._index.late, waiting[start : start + _TURNS])
+        async for rows in self._read(caller, turn_ids):
+            await self._make(caller, self._index.late, [row for row in rows if row.index_state == "pending"])
 
     async def fill(self, caller: Caller, *, after: UUID | None) -> None:
         """Make the vectors that live turns lack in the space searched, of whichever time and embedder they are.
@@ -57,10 +58,11 @@ class Indexing:
         for _ in range(_MOST_LOOKS):
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 step = await late.find_lacking(caller, tx, after=after)
-            for start in range(0, len(step.entry_ids), _TURNS):
-                began = time.monotonic()
-                made += await self._make(caller, late, await self._read(caller, step.entry_ids[start : start + _TURNS]))
+            began = time.monotonic()
+            async for rows in self._read(caller, step.entry_ids):
+                made += await self._make(caller, late, rows)
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+                began = time.monotonic()
             after = step.after
             if after is None or made >= _MOST_FILLED:
                 break
@@ -71,6 +73,8 @@ class Indexing:
 
     async def _make(self, caller: Caller, late: LateVectors, rows: Sequence[TurnRow]) -> int:
         """Make and store the vectors of these turns; says of how many. What has changed since is left out."""
+        if not rows:
+            return 0
         vectors = await self._embed(late, {row.id: plain_text(turn_view(row)) for row in rows})
         if not vectors:
             return 0
@@ -104,7 +108,10 @@ class Indexing:
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve what relative dates in turns mean, and make them found by it."""
-        rows = await self._read(caller, turn_ids)
+        async for rows in self._read(caller, turn_ids):
+            await self._resolve(caller, rows)
+
+    async def _resolve(self, caller: Caller, rows: Sequence[TurnRow]) -> None:
         # the text that a hit shows, since the places of the phrases are told in it
         documents = {row.id: Document(turn_text(turn_view(row)), row.actor, row.occurred_at) for row in rows}
         dated = await self._index.resolve_dates(documents)
@@ -114,13 +121,20 @@ class Indexing:
                 same = await self._hold_unchanged(caller, tx, [row for row in rows if row.id in of_interest])
                 await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.entry_id in same])
 
-    async def _read(self, caller: Caller, turn_ids: Sequence[UUID]) -> list[TurnRow]:
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await store.find_turns(tx, caller.tenant_id, turn_ids)
-        rows = [found[turn_id] for turn_id in turn_ids if turn_id in found]
-        return [
-            row for row in rows if row.status == "committed" and row.superseded_by is None and row.erased_at is None
-        ]
+    async def _read(self, caller: Caller, turn_ids: Sequence[UUID]) -> AsyncIterator[list[TurnRow]]:
+        """Those of these turns that are live, in their order, so many at a time that no batch takes the memory."""
+        left = list(turn_ids)
+        while left:
+            asked = left[:_TURNS]
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                found = await turn_store.find_ordered(tx, caller.tenant_id, asked, most_bytes=_BYTES)
+            # after a cut, what comes behind the last that was read; what is gone is not asked for again
+            left = left[asked.index(found.rows[-1].id) + 1 :] if found.cut else left[_TURNS:]
+            yield [
+                row
+                for row in found.rows
+                if row.status == "committed" and row.superseded_by is None and row.erased_at is None
+            ]
 
     async def _hold_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow]) -> set[UUID]:
         """Hold these turns until the transaction ends; gives those that are live and say what they said."""

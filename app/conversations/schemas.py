@@ -13,6 +13,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
+    SkipValidation,
     StrictBool,
     StrictInt,
     StringConstraints,
@@ -258,8 +260,10 @@ class ConversationFilter:
     active_before: datetime | None = None
 
 
+# a body is parsed strictly before: what is in it is JSON, and to look at each of a million values again takes a second
+ParsedObject: TypeAlias = dict[str, Annotated[JsonValue, SkipValidation]]
 # the first wrong part is named, not each of a million
-Parts: TypeAlias = Annotated[list[JsonObject], Field(max_length=MAX_PARTS, fail_fast=True)]
+Parts: TypeAlias = Annotated[list[ParsedObject], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
 class ConversationSearch(Strict):
@@ -290,13 +294,13 @@ class TurnContent(Strict):
     actor: Name | None = None
     kind: Kind | None = None
     content: str | Parts | None = None
-    tool_calls: list[JsonObject] = Field(default=[], max_length=128, fail_fast=True)
+    tool_calls: list[ParsedObject] = Field(default=[], max_length=128, fail_fast=True)
     tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    tool_results: list[JsonObject] = Field(default=[], max_length=128, fail_fast=True)
-    usage: JsonObject | None = None
+    tool_results: list[ParsedObject] = Field(default=[], max_length=128, fail_fast=True)
+    usage: ParsedObject | None = None
     model: Name | None = None
     adapter: Name | None = None
-    metadata: JsonObject = {}
+    metadata: ParsedObject = {}
     occurred_at: TimeIn | None = None
 
 
@@ -341,11 +345,11 @@ class Turn(BaseModel):
     kind: Kind
     actor: str
     role: Role
-    content: str | list[JsonObject] | None
-    tool_calls: list[JsonObject]
+    content: str | list[ParsedObject] | None
+    tool_calls: list[ParsedObject]
     tool_call_id: str | None
-    tool_results: list[JsonObject]
-    usage: JsonObject | None
+    tool_results: list[ParsedObject]
+    usage: ParsedObject | None
     content_tokens: int
     model: str | None
     adapter: str | None
@@ -353,7 +357,7 @@ class Turn(BaseModel):
     superseded_by: str | None
     supersedes: str | None
     origin_turn_id: str | None
-    metadata: JsonObject
+    metadata: ParsedObject
     occurred_at: TimeOut
     created_at: TimeOut
     committed_at: TimeOut | None

@@ -26,6 +26,8 @@ from app.core.ids import JobId, TenantId, new_uuid
 INSTALLATION: Final = TenantId(UUID(int=0))
 """The tenant of jobs that belong to the installation as a whole."""
 
+_PERIODIC: Final = "periodic"
+
 
 class JobState(StrEnum):
     """What becomes of a job: it waits or runs, it has failed too often, or somebody has taken it back."""
@@ -141,7 +143,7 @@ class JobQueue:
             await tx.execute(
                 """
                 insert into jobs (tenant_id, id, kind, dedupe_key, max_attempts)
-                select $1, u.id, u.kind, 'periodic', $4 from unnest($2::uuid[], $3::text[]) as u (id, kind)
+                select $1, u.id, u.kind, $5, $4 from unnest($2::uuid[], $3::text[]) as u (id, kind)
                 where not exists (select from jobs j where j.tenant_id = $1 and j.kind = u.kind and j.state = 'queued')
                 on conflict do nothing
                 """,
@@ -149,21 +151,35 @@ class JobQueue:
                 [new_uuid() for _ in kinds],
                 list(kinds),
                 self._options.max_attempts,
+                _PERIODIC,
             )
 
     async def claim(self, worker: UUID, *, kinds: Sequence[str], limit: int) -> list[Job]:
-        """Take up to `limit` due jobs of these kinds; what a worker died over for the last time is parked."""
+        """Take up to `limit` due jobs of these kinds; what a worker died over for the last time is parked.
+
+        A periodic one is not, but waits as long as any does after a failure: nobody would make it anew before a worker
+        starts.
+        """
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
                 f"""
                 with due as materialized (
-                    select tenant_id, id, attempts, max_attempts from jobs
+                    select tenant_id, id, attempts, max_attempts,
+                           tenant_id = $6 and dedupe_key = $7 and not exists (
+                               select from jobs other where other.tenant_id = j.tenant_id and other.kind = j.kind
+                                   and other.dedupe_key = j.dedupe_key and other.id <> j.id
+                                   and other.state = 'queued' and other.locked_by is null
+                           ) as periodic
+                    from jobs j
                     where state = 'queued' and run_at <= now() and (locked_until is null or locked_until < now())
                       and kind = any($2::text[])
                     order by priority desc, run_at, id limit $3 for update skip locked
                 ), lost as (
                     update jobs j
-                    set state = 'parked', last_error = $5, locked_by = null, locked_until = null
+                    set state = case when d.periodic then state else 'parked' end, last_error = $5,
+                        locked_by = null, locked_until = null,
+                        attempts = case when d.periodic then j.max_attempts / 2 else j.attempts end,
+                        run_at = case when d.periodic then now() + make_interval(secs => $8) else run_at end
                     from due d where j.tenant_id = d.tenant_id and j.id = d.id and d.attempts >= d.max_attempts
                 )
                 update jobs j set locked_by = $1, locked_until = now() + make_interval(secs => $4),
@@ -176,6 +192,9 @@ class JobQueue:
                 limit,
                 self._options.lease_s,
                 "worker_lost",
+                INSTALLATION,
+                _PERIODIC,
+                self._options.retry_max_s,
             )
         return [_job(row) for row in rows]
 
@@ -196,8 +215,13 @@ class JobQueue:
     async def finish(self, worker: UUID, job: Job, *, again_in_s: float | None = None) -> None:
         """A job is done: it is deleted, or made due again later. Nothing happens if somebody else holds it now."""
         async with self._ops.across_tenants() as tx:
-            if again_in_s is None or await self._has_twin(tx, job):
-                await self._delete(tx, worker, job)
+            if again_in_s is None:
+                await tx.execute(
+                    "delete from jobs where tenant_id = $1 and id = $2 and locked_by = $3",
+                    job.tenant_id,
+                    job.id,
+                    worker,
+                )
             else:
                 await self._put_back(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
 
@@ -227,46 +251,34 @@ class JobQueue:
                     code,
                 )
                 return True
-            if await self._has_twin(tx, job):
-                await self._delete(tx, worker, job)
-            else:
-                # far from the last one, whose worker's death would park a periodic job
-                attempts = job.attempts if at_most_s is None else min(job.attempts, job.max_attempts // 2)
-                await self._put_back(tx, worker, job, attempts=attempts, delay_s=delay_s, error=code)
+            attempts = job.attempts if at_most_s is None else min(job.attempts, job.max_attempts // 2)
+            await self._put_back(tx, worker, job, attempts=attempts, delay_s=delay_s, error=code)
         return False
 
     async def release(self, worker: UUID, jobs: Sequence[Job]) -> None:
         """Give jobs back untried: they are due at once, and this attempt does not count."""
         async with self._ops.across_tenants() as tx:
             for job in jobs:
-                if await self._has_twin(tx, job):
-                    await self._delete(tx, worker, job)
-                else:
-                    await self._put_back(tx, worker, job, attempts=job.attempts - 1, delay_s=0.0, error=job.last_error)
-
-    async def _has_twin(self, tx: Transaction, job: Job) -> bool:
-        """Whether the same work waits already as another job, which will do what this one was to do."""
-        return (
-            await tx.fetchrow(
-                """
-                select from jobs own join jobs other on other.tenant_id = own.tenant_id and other.kind = own.kind
-                    and other.dedupe_key = own.dedupe_key and other.id <> own.id
-                where own.tenant_id = $1 and own.id = $2 and other.state = 'queued' and other.locked_by is null
-                """,
-                job.tenant_id,
-                job.id,
-            )
-            is not None
-        )
+                await self._put_back(tx, worker, job, attempts=job.attempts - 1, delay_s=0.0, error=job.last_error)
 
     async def _put_back(
         self, tx: Transaction, worker: UUID, job: Job, *, attempts: int, delay_s: float, error: str | None
     ) -> None:
+        """Let a job wait again; it goes where the same work waits already as another job, which will do it.
+
+        Taken out and put in again in one statement, since an update that looked first would fail on a twin that is
+        enqueued meanwhile.
+        """
         await tx.execute(
             """
-            update jobs set locked_by = null, locked_until = null, attempts = $4,
-                run_at = clock_timestamp() + make_interval(secs => $5), last_error = $6
-            where tenant_id = $1 and id = $2 and locked_by = $3
+            with own as (
+                delete from jobs where tenant_id = $1 and id = $2 and locked_by = $3
+                returning tenant_id, id, kind, subject_ids, dedupe_key, priority, max_attempts, created_at
+            )
+            insert into jobs (tenant_id, id, kind, subject_ids, dedupe_key, priority, max_attempts, created_at,
+                              attempts, run_at, last_error)
+            select own.*, $4::integer, clock_timestamp() + make_interval(secs => $5), $6::text from own
+            on conflict do nothing
             """,
             job.tenant_id,
             job.id,
@@ -274,11 +286,6 @@ class JobQueue:
             attempts,
             delay_s,
             error,
-        )
-
-    async def _delete(self, tx: Transaction, worker: UUID, job: Job) -> None:
-        await tx.execute(
-            "delete from jobs where tenant_id = $1 and id = $2 and locked_by = $3", job.tenant_id, job.id, worker
         )
 
     async def revive(self, kinds: Sequence[str], *, codes: Sequence[str], limit: int) -> int:

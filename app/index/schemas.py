@@ -14,6 +14,8 @@ VECTORS_JOB: Final = "index.vectors"
 """Make the vectors of entries that wait for theirs; the subjects are entry ids."""
 DATES_JOB: Final = "index.dates"
 """Resolve the relative dates of entries; the subjects are entry ids."""
+BM25_K1: Final = 1.2
+BM25_B: Final = 0.75
 
 
 class EntryKind(StrEnum):

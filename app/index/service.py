@@ -96,20 +96,20 @@ class SearchIndex:
     async def prepare(self, documents: Sequence[Document]) -> list[Prepared]:
         """Analyse and embed documents, in order; a failing embedder leaves them waiting for their vectors."""
         if sum(len(document.text) for document in documents) <= _INLINE_CHARACTERS:
-            analyses, pieces = self._analyse(documents)
+            analyses, pieces, dated = self._analyse(documents)
         else:
-            analyses, pieces = await asyncio.to_thread(self._analyse, documents)
+            analyses, pieces, dated = await asyncio.to_thread(self._analyse, documents)
         wanted = [piece for some in pieces for piece in some]
         vectors: Sequence[FloatVector] = ()
         if self._embedder is not None and wanted:
             vectors = await self._embed(self._embedder, wanted)
         prepared: list[Prepared] = []
         start = 0
-        for document, analysis, some in zip(documents, analyses, pieces, strict=True):
+        for document, analysis, some, dates_due in zip(documents, analyses, pieces, dated, strict=True):
             own = vectors[start : start + len(some)] if vectors else ()
             start += len(some)
             due = self._embedder is not None and not own and bool(document.text.strip())
-            prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=may_have_dates(document.text)))
+            prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=dates_due))
         return prepared
 
     async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> Sequence[FloatVector]:
@@ -123,7 +123,8 @@ class SearchIndex:
             return ()
         return vectors
 
-    def _analyse(self, documents: Sequence[Document]) -> tuple[list[Analysis], list[list[str]]]:
+    def _analyse(self, documents: Sequence[Document]) -> tuple[list[Analysis], list[list[str]], list[bool]]:
+        """What is indexed of each document, the pieces of it that get vectors, and whether dates are due."""
         analyser = Analyser()
         analyses = [
             analyser.document(
@@ -142,7 +143,7 @@ class SearchIndex:
             some = some if len(some) <= left else []
             left -= len(some)
             pieces.append(some)
-        return analyses, pieces
+        return analyses, pieces, [may_have_dates(document.text) for document in documents]
 
     def _split(self, text: str) -> list[str]:
         if self._embedder is None or not text.strip():
@@ -190,7 +191,11 @@ class SearchIndex:
         """
         copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
-        undated = [one.entry_id for one in copied if one.undated and may_have_dates(texts[one.entry_id])]
+        undated = [one.entry_id for one in copied if one.undated]
+        if sum(len(texts[entry_id]) for entry_id in undated) <= _INLINE_CHARACTERS:
+            undated = _worth_resolving(undated, texts)
+        else:
+            undated = await asyncio.to_thread(_worth_resolving, undated, texts)
         jobs = [
             *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
             *_jobs(DATES_JOB, undated),
@@ -267,25 +272,18 @@ class SearchIndex:
         if query.vector is not None and not holding.tiered_and_indexed:
             return None
         options = self._tiers.options
-        is_wide, rare = await wide.measure(
-            tx,
-            caller.tenant_id,
-            scope,
-            query.lexemes,
-            entries=options.exact_scope_entries,
-            matches=options.text_candidates,
-        )
-        if not is_wide:
+        corpus = await wide.measure(tx, caller.tenant_id, scope, query.lexemes, entries=options.exact_scope_entries)
+        if corpus.entries <= options.exact_scope_entries:
             return None
+        by_words = await wide.best_by_words(
+            tx, scope, query.lexemes, corpus, pool=pool, matches=options.text_candidates
+        )
         return await wide.search_wide(
             tx,
             caller.tenant_id,
             scope,
+            wide.Wanted(query.vector, query.lexemes, by_words, corpus, pool),
             space=self._tiers.space,
-            vector=query.vector,
-            lexemes=query.lexemes,
-            rare=rare,
-            pool=pool,
             uncovered=holding.uncovered,
         )
 
@@ -295,6 +293,10 @@ def _jobs(kind: str, entry_ids: Sequence[UUID]) -> list[NewJob]:
         NewJob(kind, subject_ids=entry_ids[start : start + _ENTRIES_PER_JOB])
         for start in range(0, len(entry_ids), _ENTRIES_PER_JOB)
     ]
+
+
+def _worth_resolving(entry_ids: Sequence[UUID], texts: Mapping[UUID, str]) -> list[UUID]:
+    return [entry_id for entry_id in entry_ids if may_have_dates(texts[entry_id])]
 
 
 def _dated(documents: Mapping[UUID, Document]) -> list[DatedEntry]:

@@ -1,22 +1,28 @@
-"""The search of a wide scope: what is nearest by the vector index, what matches by the rarer words.
+"""The search of a wide scope: what is nearest by the vector index, what matches by the text index.
 
 The same answer as the exact search in `store`, to a hair: the vector index gives candidates, which are put in order by
-their exact cosine; words that would find too much of the scope find nothing themselves, and count in the score of what
-the others found. Only the scope's size and mean length are still read from all of it.
+their exact cosine; by words, entries are read as long as one may be among the best (`gate`). Only the scope's size and
+mean length are still read from all of it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from app.core.db import FloatVector, Transaction
 from app.core.ids import TenantId
 from app.core.schema import indexed_type, vector_index_name
 from app.index import store
 from app.index.analyser import any_of, quote
+from app.index.gate import Best, Corpus, first_words, gate, words_by_rarity
 from app.index.schemas import Found, Scope
 
 # taken from the vector index for each candidate wanted: its order is approximate, and entries may have several vectors
-_OVER_FETCH = 2
+_OVER_FETCH = 4
+# matches of the rarest words that are read for each candidate wanted, for a score that the others have to reach
+_FIRST_MATCHES = 40
+# of entries that share the score of the last candidate, so many for each candidate wanted come along
+_TIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,84 +91,161 @@ async def holding(tx: Transaction, tenant_id: TenantId, space: Space, *, entries
 
 
 async def measure(
-    tx: Transaction, tenant_id: TenantId, scope: Scope, lexemes: Sequence[str], *, entries: int, matches: int
-) -> tuple[bool, list[str]]:
-    """Whether the scope has more than `entries`, and which words of the query find at most `matches` together."""
+    tx: Transaction, tenant_id: TenantId, scope: Scope, lexemes: Sequence[str], *, entries: int
+) -> Corpus:
+    """What the scope has; of one with up to `entries`, or without words to look for, not how many have each word."""
+    # a plan that is right for the mean tenant sorts all vectors of a wide one: from here on each is made for its tenant
+    await tx.execute("set local plan_cache_mode = force_custom_plan")
     search = store.Search(tenant_id, scope)
+    most = search.arg(None if lexemes else entries + 1)
     sql = f"""
-        select (select count(*) from (
-                   select 1 from index_entries e where {search.where} limit {entries + 1}
-               ) few) > {entries} as wide,
-               array(select entries from count_entries({search.arg([quote(lexeme) for lexeme in lexemes])}::text[],
-                   {matches + 1}) order by number) as counts
+        select count(*) as n, greatest(coalesce(avg(few.doc_length), 0), 1)::float8 as mean_length
+        from (
+            select e.doc_length from index_entries e where {search.where} limit {most}
+        ) few
         """  # noqa: S608
     row = await tx.fetchrow(sql, *search.args)
-    counts: list[int] = [] if row is None else row["counts"]
-    return row is not None and row["wide"], rare_words(lexemes, counts, matches=matches)
+    if row is None or row["n"] <= entries or not lexemes:
+        return Corpus(0 if row is None else row["n"], 1.0 if row is None else row["mean_length"], [0] * len(lexemes))
+    counts = await tx.fetch(
+        f"select entries from count_in_scope($1, {_scope_from(2)}) order by number",  # noqa: S608
+        [quote(lexeme) for lexeme in lexemes],
+        *_scope_arguments(scope),
+    )
+    return Corpus(row["n"], row["mean_length"], [count["entries"] for count in counts])
 
 
-def rare_words(lexemes: Sequence[str], counts: Sequence[int], *, matches: int) -> list[str]:
-    """The rarest words that together find at most `matches` entries; always the rarest that finds anything."""
-    rare: list[str] = []
-    found = 0
-    for count, lexeme in sorted(zip(counts, lexemes, strict=True)):
-        if count and (not rare or found + count <= matches):
-            rare.append(lexeme)
-            found += count
-    return rare
+def _scope_from(first: int) -> str:
+    """The parameters of the functions on the text index that take a scope."""
+    types = ["text[]", "uuid[]", "text", "text", "text", "text[]", "text[]", "timestamptz", "timestamptz", "jsonb"]
+    return ", ".join(f"${number}::{kind}" for number, kind in enumerate(types, start=first))
+
+
+def _scope_arguments(scope: Scope) -> list[object]:
+    return [
+        [kind.value for kind in scope.kinds],
+        scope.conversation_ids,
+        scope.project,
+        scope.owner,
+        scope.agent_id,
+        scope.actors,
+        scope.roles,
+        scope.occurred_after,
+        scope.occurred_before,
+        scope.metadata,
+    ]
+
+
+async def best_by_words(
+    tx: Transaction, scope: Scope, lexemes: Sequence[str], corpus: Corpus, *, pool: int, matches: int
+) -> list[UUID]:
+    """The best `pool` entries by words with what scores like the last of them: those of the exact search.
+
+    Only where the scores of more than `matches` had to be counted at once, some of the best may be missing.
+    """
+    words = words_by_rarity(lexemes, corpus)
+    best = Best(pool)
+    asked = first_words(words, matches=_FIRST_MATCHES * pool)
+    done, left = words[:asked], words[asked:]
+    query = any_of([word.lexeme for word in done])
+    while done:
+        best.add(await _score(tx, scope, query, lexemes, corpus, pool=pool, matches=matches))
+        if best.least:
+            break
+        if not left:
+            return list(best.scores)
+        # too few to compare with: the next word finds entries too
+        query = gate(left[:1], without=done, score=0) or ""
+        done, left = [*done, left[0]], left[1:]
+    if (last := gate(left, without=done, score=best.least)) is not None:
+        best.add(await _score(tx, scope, last, lexemes, corpus, pool=pool, matches=matches))
+    return list(best.scores)
+
+
+async def _score(
+    tx: Transaction,
+    scope: Scope,
+    query: str,
+    lexemes: Sequence[str],
+    corpus: Corpus,
+    *,
+    pool: int,
+    matches: int,
+) -> dict[UUID, float]:
+    """The best of what a tsquery finds, with their scores; of those that score like the last, a good number."""
+    rows = await tx.fetch(
+        f"""
+        select entry_id, bm25 from (
+            select * from (
+                select m.entry_id, m.occurred_at, {store.bm25("m", "c")} as bm25
+                from (
+                    select m.entry_id, m.occurred_at, m.doc_length, {store.counts("m", "$3")} as counts
+                    from match_in_scope($1::text::tsquery, $2::integer, {_scope_from(9)}) m offset 0
+                ) m
+                cross join (values ($4::float8, $5::float8, $6::float8[])) as c (n, mean_length, dfs)
+                offset 0
+            ) scored
+            where bm25 > 0 order by bm25 desc fetch first ($7::integer) rows with ties
+        ) best
+        order by bm25 desc, occurred_at desc, entry_id limit $8::integer
+        """,  # noqa: S608
+        query,
+        matches,
+        [quote(lexeme) for lexeme in lexemes],
+        float(corpus.entries),
+        corpus.mean_length,
+        [float(frequency) for frequency in corpus.frequencies],
+        pool,
+        _TIES * pool,
+        *_scope_arguments(scope),
+    )
+    return {row["entry_id"]: row["bm25"] for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A query of a wide scope: its vector, its words with the entries that are best by them, and how many it wants."""
+
+    vector: FloatVector | None
+    lexemes: Sequence[str]
+    by_words: Sequence[UUID]
+    corpus: Corpus
+    pool: int
 
 
 def wide_statement(
-    tenant_id: TenantId,
-    scope: Scope,
-    *,
-    space: Space,
-    vector: FloatVector | None,
-    lexemes: Sequence[str],
-    rare: Sequence[str],
-    pool: int,
-    uncovered: bool = False,
+    tenant_id: TenantId, scope: Scope, wanted: Wanted, *, space: Space, uncovered: bool = False
 ) -> tuple[str, list[object]]:
     """The statement of one wide search with its arguments, apart from running it so that a test can EXPLAIN it."""
     search = store.Search(tenant_id, scope)
-    search.look_for(space_id=space.id, vector=vector, lexemes=lexemes)
-    best = search.arg(pool)
-    # read in passing, where all of the scope is read anyway: the score is that of the exact search
-    within = ", ".join(
-        f"count(*) filter (where e.lexemes @@ {search.arg(quote(lexeme))}::text::tsquery)" for lexeme in lexemes
+    search.look_for(space_id=space.id, vector=wanted.vector, lexemes=wanted.lexemes)
+    best = search.arg(wanted.pool)
+    near = "select null::uuid, null::float8 where false"
+    if wanted.vector is not None:
+        near = _near(search, space, wanted.vector, wanted.pool)
+    corpus = ", ".join(
+        f"{search.arg(value)}::{kind}"
+        for value, kind in (
+            (float(wanted.corpus.entries), "float8"),
+            (wanted.corpus.mean_length, "float8"),
+            ([float(frequency) for frequency in wanted.corpus.frequencies], "float8[]"),
+        )
     )
-    near = _near(search, space, vector, pool) if vector is not None else "select null::uuid, null::float8 where false"
-    waits = _waits(space, vector, uncovered=uncovered)
-    # a tsquery of nothing finds nothing
-    matching = f"""
-        select {search.entry}, {search.counts} as counts
-        from match_entries({search.arg(any_of(rare))}::text::tsquery) m
-        join index_entries e on e.tenant_id = $1 and e.entry_id = m.entry_id
-        where {search.where}"""  # noqa: S608
     sql = f"""
         with near (entry_id, cosine) as materialized ({near}),
         by_vector as materialized (
             select entry_id from near group by entry_id order by max(cosine) desc limit {best}
         ),
-        matching as materialized ({matching}),
-        corpus as materialized (
-            select count(*)::float8 as n, greatest(coalesce(avg(e.doc_length), 0), 1)::float8 as mean_length,
-                   array[{within}]::float8[] as dfs
-            from index_entries e where {search.where}
-        ),
-        by_words as materialized (
-            select entry_id from (select m.entry_id, {store.bm25("m", "c")} as bm25
-                from matching m cross join corpus c) scored
-            order by bm25 desc limit {best}
-        ),
+        by_words (entry_id) as materialized (select unnest({search.arg(list(wanted.by_words))}::uuid[])),
         waiting as materialized (
-            select e.entry_id from index_entries e where {search.where} and {waits}
+            select e.entry_id from index_entries e
+            where {search.where} and {_waits(space, wanted.vector, uncovered=uncovered)}
             order by e.occurred_at desc limit {best}
         ),
         {_around(search)}
         select {store.OF_ENTRIES}, cosine, {store.bm25("f", "c")} as bm25,
                exists (select 1 from waiting) as pending, (select count(*) from by_vector) as near
-        from found f cross join corpus c
+        from found f cross join (values ({corpus})) as c (n, mean_length, dfs)
         """  # noqa: S608
     return sql, search.args
 
@@ -186,7 +269,8 @@ def _around(search: store.Search) -> str:
             from (select entry_id from by_vector union select entry_id from by_words
                   union select entry_id from waiting) p
             cross join lateral (
-                select * from index_entries e where e.tenant_id = $1 and e.entry_id = p.entry_id offset 0
+                -- asked again: what an earlier statement found may be gone by now
+                select * from index_entries e where {search.where} and e.entry_id = p.entry_id offset 0
             ) e
         ),
         chosen as materialized (
@@ -227,25 +311,14 @@ def _near(search: store.Search, space: Space, vector: FloatVector, pool: int) ->
 
 
 async def search_wide(
-    tx: Transaction,
-    tenant_id: TenantId,
-    scope: Scope,
-    *,
-    space: Space,
-    vector: FloatVector | None,
-    lexemes: Sequence[str],
-    rare: Sequence[str],
-    pool: int,
-    uncovered: bool,
+    tx: Transaction, tenant_id: TenantId, scope: Scope, wanted: Wanted, *, space: Space, uncovered: bool
 ) -> Found | None:
     """As `store.search`, by the indexes; None when these gave too little, and only the exact search will do."""
-    sql, args = wide_statement(
-        tenant_id, scope, space=space, vector=vector, lexemes=lexemes, rare=rare, pool=pool, uncovered=uncovered
-    )
+    sql, args = wide_statement(tenant_id, scope, wanted, space=space, uncovered=uncovered)
     rows = await tx.fetch(sql, *args)
-    if vector is not None and (not rows or rows[0]["near"] < pool):
+    if wanted.vector is not None and (not rows or rows[0]["near"] < wanted.pool):
         return None
-    return store.found_of(rows, lexemes)
+    return store.found_of(rows, wanted.lexemes)
 
 
 async def tier_some(tx: Transaction, tenant_id: TenantId, space: Space, *, lock: int, limit: int) -> int:

@@ -33,7 +33,7 @@ async def list_keys(
     return await services.administration.list_keys(caller, order=order, limit=limit, cursor=cursor)
 
 
-@router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 409, 413, 415, 422, 503))
+@router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
 async def create_key(body: KeyCreate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
     """Make a key with some of the caller's own scopes. Needs the scope `admin`.
 
@@ -42,10 +42,11 @@ async def create_key(body: KeyCreate, caller: Admin, services: Services, repeat:
     return await services.administration.create_key(caller, body=body, repeat=repeat)
 
 
-@router.post("/keys/{key_id}/rotate", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+@router.post("/keys/{key_id}/rotate", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def rotate_key(key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
     """Give a key a new secret; the old one holds for `grace_s` seconds more. Needs `admin` and the key's scopes.
 
+    In that time the old secret does everything but administer keys and tenants (`secret_replaced`).
     Its text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once`.
     """
     return await services.administration.rotate_key(caller, key_id, body=body, repeat=repeat)
@@ -70,7 +71,7 @@ async def list_tenants(
     return await services.administration.list_tenants(caller, order=order, limit=limit, cursor=cursor)
 
 
-@router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 409, 413, 415, 422, 503))
+@router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
 async def create_tenant(body: TenantCreate, caller: Operator, services: Services, repeat: Repeat) -> TenantMade:
     """Make a tenant with its first key (read, write, admin). Needs the scope `operator`.
 
@@ -85,7 +86,7 @@ async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services
     return await services.administration.tenant(caller, tenant_id)
 
 
-@router.patch("/tenants/{tenant_id}", responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 503))
+@router.patch("/tenants/{tenant_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
 async def update_tenant(tenant_id: TenantPath, body: TenantUpdate, caller: Operator, services: Services) -> Tenant:
     """Give a tenant another name. Needs the scope `operator`."""
     return await services.administration.update_tenant(caller, tenant_id, body=body)

@@ -10,7 +10,7 @@ from app.routers.problems import problem_responses
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/context", tags=["context"], route_class=StrictJsonRoute)
 
 
-@router.post("", responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 503))
+@router.post("", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
 async def build_context(
     conversation_id: ConversationPath, body: ContextRequest, caller: Reader, services: Services
 ) -> Context:

@@ -37,7 +37,7 @@ Text = QueryText | None
     "",
     status_code=201,
     responses={200: {"model": Conversation, "description": "It existed already."}}
-    | problem_responses(400, 401, 403, 409, 413, 415, 422, 503),
+    | problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503),
 )
 async def create_conversation(
     body: ConversationCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
@@ -67,7 +67,7 @@ async def list_conversations(
     return await services.conversations.list_conversations(caller, where=where, order=order, limit=limit, cursor=cursor)
 
 
-@router.post("/search", responses=problem_responses(400, 401, 403, 413, 415, 422, 503))
+@router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
 async def search_conversations(body: ConversationSearch, caller: Reader, services: Services) -> Page[Conversation]:
     """Find conversations by project, names, metadata, times and title, latest activity first."""
     return await services.conversations.search(caller, request=body)
@@ -81,7 +81,7 @@ async def get_conversation(
     return await services.conversations.get(caller, conversation_id)
 
 
-@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 503))
+@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
 async def update_conversation(
     conversation_id: ConversationPath, body: ConversationUpdate, caller: Writer, services: Services
 ) -> Conversation:
@@ -93,7 +93,7 @@ async def update_conversation(
     "/{conversation_id}/fork",
     status_code=201,
     responses={200: {"model": Conversation, "description": "This fork existed already."}}
-    | problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503),
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def fork_conversation(
     conversation_id: ConversationPath,

@@ -2,7 +2,7 @@
 
 `install_middleware` puts the layers in the order that makes these hold: every answer carries the request id, errors
 that nobody expected included; every request is logged and counted once, by the template of its route, never by its raw
-path or query; no body larger than the limit is handed on or kept.
+path or query; no body larger than the limit is handed on or kept, and none is waited for beyond its time.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from app.core.errors import TooLarge
+from app.core.errors import AppError, RateLimited, TooLarge
 from app.core.ids import format_id, new_uuid
 from app.core.telemetry import get_logger
 from app.routers.problems import internal_error_response, problem_response, request_id_of
@@ -70,7 +70,7 @@ class HttpMetrics:
 
 def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
     """Put all layers around `app`, the request id outermost. Call it after any other `add_middleware`."""
-    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_request_bytes)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_request_bytes, timeout_s=settings.body_timeout_s)
     app.add_middleware(UnexpectedErrorMiddleware)
     if settings.cors_origins is not None:
         # outside of all that answers, so that pages can read refusals and failures too; before any key is asked for,
@@ -197,65 +197,98 @@ class UnexpectedErrorMiddleware:
 class BodyLimitMiddleware:
     """Refuses bodies over the limit with a 413, by their declared length at once, else as soon as they pass it.
 
+    One that is not whole in time is refused with a 408: whoever sends it byte by byte would hold a connection, and what
+    has come of it, for as long as they like.
+
     The answer is sent while the client may still be sending. What it sends on is thrown away, for a while and up to an
-    amount, before the connection is closed: closing it on unread bytes resets it, and the client never sees the 413.
+    amount, before the connection is closed: closing it on unread bytes resets it, and the client never sees the answer.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
         self.app = app
         self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on with its body under the limit."""
+        """Pass one request on with its body within the limits."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > self._max_bytes:
             # who expects 100 Continue sends nothing unless we read
-            await self._refuse(scope, receive, send, is_sending="expect" not in Headers(scope=scope))
-            return
-        received = 0
+            await _refuse(scope, receive, send, self._too_large(), is_sending="expect" not in Headers(scope=scope))
+        else:
+            await self._pass_on(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = _Body(receive, max_bytes=self._max_bytes, until=asyncio.get_running_loop().time() + self._timeout_s)
         has_begun = False
 
-        async def receive_counting() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise self._too_large()
-            return message
+        async def receive_within() -> Message:
+            try:
+                return await body.receive()
+            except TimeoutError:
+                body.refusal = self._too_slow()
+            except OverflowError:
+                body.refusal = self._too_large()
+            raise body.refusal
 
         async def send_unless_refused(message: Message) -> None:
             nonlocal has_begun
-            if received <= self._max_bytes or has_begun:
+            if body.refusal is None or has_begun:
                 has_begun = True
                 await send(message)
 
         try:
-            await self.app(scope, receive_counting, send_unless_refused)
+            await self.app(scope, receive_within, send_unless_refused)
         except Exception:  # whatever the application made of it
-            if has_begun or received <= self._max_bytes:
+            if has_begun or body.refusal is None:
                 raise
-        if received > self._max_bytes and not has_begun:
-            await self._refuse(scope, receive, send, is_sending=True)
+        if body.refusal is not None and not has_begun:
+            await _refuse(scope, receive, send, body.refusal, is_sending=True)
 
-    def _too_large(self) -> TooLarge:
+    def _too_large(self) -> AppError:
         return TooLarge("body_too_large", f"A request body may have up to {self._max_bytes} bytes.")
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, *, is_sending: bool) -> None:
-        response = problem_response(scope, self._too_large())
-        response.headers["Connection"] = "close"
-        start: Message = {
-            "type": "http.response.start",
-            "status": response.status_code,
-            "headers": response.raw_headers,
-        }
-        await send(start)
-        await send({"type": "http.response.body", "body": response.body, "more_body": True})
-        if is_sending:
-            await _drain(receive)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    def _too_slow(self) -> AppError:
+        return RateLimited(
+            "body_too_slow", f"A request body has {self._timeout_s:g} seconds to be whole, from its head on."
+        )
+
+
+class _Body:
+    """A body as it comes. `receive` raises OverflowError beyond the bytes, TimeoutError while it is not whole."""
+
+    def __init__(self, receive: Receive, *, max_bytes: int, until: float) -> None:
+        self.refusal: AppError | None = None
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._until = until
+        self._received = 0
+        self._is_whole = False
+
+    async def receive(self) -> Message:
+        if self._is_whole:  # then it is the end of the connection that is waited for
+            return await self._receive()
+        async with asyncio.timeout_at(self._until):
+            message = await self._receive()
+        self._received += len(message.get("body", b""))
+        if self._received > self._max_bytes:
+            raise OverflowError
+        self._is_whole = not message.get("more_body", False)
+        return message
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, error: AppError, *, is_sending: bool) -> None:
+    response = problem_response(scope, error)
+    response.headers["Connection"] = "close"
+    start: Message = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    if is_sending:
+        await _drain(receive)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _drain(receive: Receive) -> None:

@@ -1,7 +1,7 @@
-"""The protocols of uvicorn with what they leave open: how slow and how greedy a peer may be.
+"""The protocols of uvicorn with what they leave open: how large and slow a peer may be, and how greedy.
 
-The head of a request is paid for before any key is seen, so anybody could take the process's memory or its connections.
-And who takes nothing of what it is sent keeps a connection, and what waits for it, for ever: it is cut.
+The head of a request is paid for before any key is seen, so anybody could take the process's memory or its connections;
+a body may come for ever. And who takes nothing of what it is sent keeps a connection, and what waits for it: it is cut.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from app.core.error_codes import ERROR_CODES
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0
+# the application answers for the body that it reads, and needs a moment to
+_ANSWER_S: Final = 10.0
 
 MAX_FRAGMENTS: Final = 4096
 NOT_READ: Final = 4408
@@ -79,9 +81,14 @@ class StallGuard:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes a connection whose request head grows past the limit, is not complete in time, or that is not read."""
+    """Closes a connection whose head is too large or too slow, whose body never ends, or that is not read.
+
+    A body is the application's to refuse. But it answers many requests without reading theirs, and then there is no
+    limit to how long one goes on.
+    """
 
     stall_s: ClassVar[float] = 30.0
+    body_limit_s: ClassVar[float] = 60.0 + _ANSWER_S
     _guard: StallGuard | None = None
     _head_bytes: int = 0
     _in_head: bool = True
@@ -129,14 +136,34 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Stop counting: the head is whole."""
+        """Stop counting: the head is whole, and the clock is the body's."""
         self._in_head, self._head_bytes = False, 0
-        self._stop_clock()
+        self._start_body_clock()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Stop the clock: the body is whole."""
+        self._stop_clock()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Stop the clock: the connection is another protocol's."""
+        self._stop_clock()
+        super().handle_websocket_upgrade()
 
     def _start_clock(self) -> None:
         self._stop_clock()
         self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse)
+
+    def _start_body_clock(self) -> None:
+        self._stop_clock()
+        self._deadline = self.loop.call_later(self.body_limit_s, self._cut)
+
+    def _cut(self) -> None:
+        if self.pipeline:  # nothing of it is read before the request before it is answered
+            self._start_body_clock()
+        elif not self.transport.is_closing():
+            self.transport.close()
 
     def _stop_clock(self) -> None:
         if self._deadline is not None:
@@ -223,8 +250,9 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             self.transport.abort()
 
 
-def protocols(*, stall_s: float) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
+def protocols(*, stall_s: float, body_timeout_s: float) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
     """The protocols for HTTP and for WebSocket, with their settings: uvicorn makes them itself."""
-    http = type("BoundedProtocol", (BoundedProtocol,), {"stall_s": stall_s})
+    limits = {"stall_s": stall_s, "body_limit_s": body_timeout_s + _ANSWER_S}
+    http = type("BoundedProtocol", (BoundedProtocol,), limits)
     socket = type("BoundedSocket", (BoundedSocket,), {"stall_s": stall_s})
     return http, socket

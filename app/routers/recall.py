@@ -12,7 +12,7 @@ from app.routers.problems import problem_responses
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 
-_RESPONSES = problem_responses(400, 401, 403, 404, 413, 415, 422, 429, 502, 503) | {
+_RESPONSES = problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 429, 502, 503) | {
     200: {
         "description": f"Hits, best first. With `Accept: {LINES_MEDIA_TYPE}` one hit per line, the last line the end.",
         "content": {

@@ -40,7 +40,7 @@ class Shown:
     "",
     status_code=201,
     responses={200: {"model": AppendResult, "description": "Every turn was stored already; nothing was stored now."}}
-    | problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503),
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def append_turns(
     conversation_id: ConversationPath,
@@ -113,7 +113,7 @@ async def erase_turn(conversation_id: ConversationPath, turn_id: TurnPath, calle
     "/{turn_id}/revisions",
     status_code=201,
     responses={200: {"model": RevisionResult, "description": "This revision was stored already."}}
-    | problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503),
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def revise_turn(
     conversation_id: ConversationPath,

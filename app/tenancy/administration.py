@@ -1,7 +1,8 @@
 """Keys and tenants, as callers administer them over the API.
 
 What always holds: nobody gives, renews or takes away more scopes than it has itself; a key that was revoked, wherever,
-changes no key any more; the text of a key is in one answer and nowhere else, so a repeated request is refused
+changes no key any more, and neither does a secret that has been replaced: whoever holds a leaked one would end the
+rotation that was to shut it out; the text of a key is in one answer and nowhere else, so a repeated request is refused
 instead of replayed; and a tenant keeps a key that administers it, unless the caller insists. Everything here is by the
 ops role, and names the caller's tenant.
 """
@@ -12,7 +13,7 @@ from typing import Literal
 from uuid import UUID
 
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict, FieldError, Invalid, NotFound, Unauthenticated
+from app.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
 from app.core.paging import Cursors, Page, make_page
 from app.core.paging import Key as SortKey
@@ -209,6 +210,13 @@ async def _require_valid(caller: Caller, tx: Transaction) -> None:
     if key is None or key.state != "valid":
         code = "key_expired" if key is not None and key.state == "expired" else "key_revoked"
         raise Unauthenticated(code, "This API key does not hold any more.")
+    match await store.secret_standing(tx, caller.tenant_id, caller.key_id, digest=caller.digest):
+        case "present":
+            return
+        case "previous":
+            raise Forbidden("secret_replaced", "This key has been rotated: only its new secret administers keys.")
+        case None:
+            raise Unauthenticated("unauthenticated", "This API key does not hold any more.")
 
 
 def _require_within(caller: Caller, scopes: Sequence[Scope]) -> None:

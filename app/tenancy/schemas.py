@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
@@ -62,6 +62,7 @@ class Caller:
     A caller with a token is `bound`, and reaches nothing by itself: it has no scope, and `tenant_id`, without which
     there is no statement, raises. A service method that is meant for tokens opens it by `require_conversation`; so one
     that was never thought of for them refuses, whatever it forgets. `key_tenant_id` is for logs and the like.
+    `digest` is what is stored of the secret that was given, by which the present one is told from the one before.
     """
 
     key_tenant_id: TenantId
@@ -70,6 +71,7 @@ class Caller:
     agent_id: str | None
     long_term_enabled: bool
     bound: Binding | None = None
+    digest: bytes = field(default=b"", repr=False)
 
     @property
     def tenant_id(self) -> TenantId:

@@ -122,6 +122,7 @@ class Tenancy:
             scopes=frozenset(Scope(scope) for scope in row.scopes),
             agent_id=row.agent_id,
             long_term_enabled=row.long_term_enabled,
+            digest=digest,
         )
         self._trust(digest, caller, for_s=self._options.key_cache_s, asked_at=asked_at)
         return caller

@@ -196,6 +196,25 @@ async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key |
     return None if row is None else _key(row)
 
 
+async def secret_standing(
+    tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, digest: bytes
+) -> Literal["present", "previous"] | None:
+    """Whether a secret of a key is the present one, or the one before in its time of grace; None when it is neither."""
+    row = await tx.fetchrow(
+        """
+        select secret_hmac = $3 as present,
+               coalesce(previous_hmac = $3 and previous_expires_at > now(), false) as previous
+        from api_keys where tenant_id = $1 and id = $2
+        """,
+        tenant_id,
+        key_id,
+        digest,
+    )
+    if row is None or not (row["present"] or row["previous"]):
+        return None
+    return "present" if row["present"] else "previous"
+
+
 async def rotate_key(
     tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, secret_hmac: bytes, grace_s: int
 ) -> Key | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -10,7 +11,7 @@ import pytest
 
 from app.core.ids import format_id, parse_id
 from app.tenancy.schemas import Scope
-from tests.support.api import Client, Service, problem
+from tests.support.api import Client, Service, open_service, problem
 
 
 @pytest.fixture
@@ -123,6 +124,42 @@ async def test_a_rotated_key_has_a_new_secret_and_the_old_one_a_time_of_grace(se
     assert [await status_of(service, key["key"]) for key in (made, second, third)] == [401, 401, 200]
     for grace_s in (-1, 86_401, 1.5, "1"):
         problem(await client.post(path, json={"grace_s": grace_s}), 422, "invalid_request", "/grace_s")
+
+
+async def test_an_old_secret_in_its_grace_does_everything_but_administer_keys(
+    service: Service, client: Client, operator: Client
+) -> None:
+    victim = await make(client)
+    own = f"/v1/admin/keys/{operator.key.split('_')[2]}"
+    rotated = (await operator.post(f"{own}/rotate", json={"grace_s": 60})).json()
+    assert (await operator.post("/v1/conversations", json={})).status_code == 201
+    assert (await operator.get("/v1/admin/keys")).status_code == 200
+    for refused in (
+        await operator.post(f"{own}/rotate", json={"grace_s": 0}),
+        await operator.post(f"/v1/admin/keys/{victim['id']}/rotate", json={}),
+        await operator.post("/v1/admin/keys", json={"name": "spare", "scopes": ["admin"]}),
+        await operator.delete(own, params={"force": True}),
+        await operator.delete(f"/v1/admin/keys/{victim['id']}"),
+        await operator.post("/v1/admin/tenants", json={"name": "spare"}),
+    ):
+        problem(refused, 403, "secret_replaced")
+    assert await status_of(service, victim["key"]) == 200
+    async with service.client(rotated["key"]) as renewed:
+        assert (await renewed.post(f"{own}/rotate", json={})).status_code == 200
+
+
+@pytest.mark.parametrize(("grace_s", "status", "code"), [(60, 403, "secret_replaced"), (0, 401, "unauthenticated")])
+async def test_a_secret_that_another_replica_replaced_changes_no_key_in_the_moment_it_is_still_trusted(
+    service: Service, client: Client, tmp_path: Path, grace_s: int, status: int, code: str
+) -> None:
+    made = await make(client, scopes=["read", "write", "admin"])
+    replica = open_service(service.database, tmp_path, embedder="none", key_cache_s=60)
+    async with replica as slow, slow.client(made["key"]) as holder:
+        assert (await holder.get("/v1/conversations")).status_code == 200
+        path = f"/v1/admin/keys/{made['id']}/rotate"
+        rotated = (await client.post(path, json={"grace_s": grace_s})).json()
+        problem(await holder.post(path, json={}), status, code)
+    assert await status_of(service, rotated["key"]) == 200
 
 
 async def test_a_revoked_key_is_refused_at_once_and_stays_listed(service: Service, client: Client) -> None:

@@ -506,6 +506,27 @@ async def test_the_text_search_function_names_the_tenant_itself(filled: Two, ser
             assert (parse_id(filled.turn) in found) == (own is not None)
 
 
+@pytest.mark.parametrize("tenant", ["none", "owner", "intruder"])
+async def test_the_functions_that_search_a_scope_name_the_tenant_themselves(
+    filled: Two, service: Service, tenant: str
+) -> None:
+    own = {"owner": filled.owner.tenant_id, "intruder": filled.intruder.tenant_id}.get(tenant)
+    scope = "array['turn', 'summary', 'fact', 'memory'], null, null, null, null, null, null, null, null, null"
+    async with connected(service.database.superuser) as connection:
+        words = await connection.fetchval(
+            "select string_agg(distinct quote_literal(w), ' | ')"
+            " from index_entries, unnest(tsvector_to_array(lexemes)) w where tenant_id = any($1::uuid[])",
+            [filled.owner.tenant_id, filled.intruder.tenant_id],
+        )
+    async with connected(service.database.app, own) as connection:
+        expected = {row["entry_id"] for row in await connection.fetch("select entry_id from index_entries where live")}
+        found = await connection.fetch(f"select * from match_in_scope($1::text::tsquery, 1000, {scope})", words)  # noqa: S608
+        assert {row["entry_id"] for row in found} == expected
+        counted = await connection.fetchval(f"select entries from count_in_scope(array[$1::text], {scope})", words)  # noqa: S608
+        assert counted == len(expected)
+        assert bool(expected) == (own is not None)
+
+
 async def test_the_application_role_cannot_become_or_grant_itself_more(service: Service, tables: list[str]) -> None:
     async with connected(service.database.superuser) as connection:
         roles = [row["rolname"] for row in await connection.fetch("select rolname from pg_roles")]

@@ -121,6 +121,25 @@ async def test_a_job_that_kills_its_workers_is_parked(
     assert (row["state"], row["last_error"], row["locked_by"]) == ("parked", "worker_lost", None)
 
 
+async def test_a_periodic_job_that_kills_its_workers_waits_long_and_comes_again(
+    service: Service, queue: JobQueue, kind: str
+) -> None:
+    patient = JobQueue(queue._ops, options=JobOptions(0.6, max_attempts=3, retry_base_s=0.01, retry_max_s=60))  # noqa: SLF001
+    await patient.ensure_periodic([kind])
+    for _ in range(3):
+        await until(lambda: _claimed(patient, kind))
+    await asyncio.sleep(0.7)
+    assert await patient.claim(new_uuid(), kinds=[kind], limit=1) == []
+    (row,) = await rows(service, kind)
+    assert (row["state"], row["last_error"], row["locked_by"]) == ("queued", "worker_lost", None)
+    connection = await asyncpg.connect(service.database.superuser)
+    waits_s = "select extract(epoch from run_at - now())::float8 from jobs where kind = $1"
+    assert 50 < await connection.fetchval(waits_s, kind) <= 60
+    await connection.execute("update jobs set run_at = now() where kind = $1", kind)
+    await connection.close()
+    assert await _claimed(patient, kind)
+
+
 async def _claimed(queue: JobQueue, kind: str) -> bool:
     return bool(await queue.claim(new_uuid(), kinds=[kind], limit=1))
 
@@ -205,6 +224,28 @@ async def test_the_same_work_does_not_wait_twice_but_is_done_again_if_asked_for_
     left = await rows(service, kind)
     assert sorted(str(row["tenant_id"]) for row in left) == sorted([str(client.tenant_id), str(other.tenant_id)])
     assert {row["attempts"] for row in left if row["tenant_id"] == client.tenant_id} == {0}
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "release"])
+async def test_work_asked_for_in_the_moment_its_job_ends_is_left_to_the_job_that_waits(
+    service: Service, queue: JobQueue, client: Client, kind: str, end: str
+) -> None:
+    await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
+    me = new_uuid()
+    (job,) = await queue.claim(me, kinds=[kind], limit=1)
+    ends: dict[str, Callable[[], Awaitable[object]]] = {
+        "finish": lambda: queue.finish(me, job, again_in_s=60),
+        "fail": lambda: queue.fail(me, job, code="internal_error"),
+        "release": lambda: queue.release(me, [job]),
+    }
+    async with service.container.database.transaction(client.tenant_id) as tx:
+        await queue.enqueue(tx, client.tenant_id, [NewJob(kind, dedupe_key="x")])
+        ending = asyncio.ensure_future(ends[end]())
+        await asyncio.sleep(0.2)
+    await ending
+    (left,) = await rows(service, kind)
+    assert left["id"] != job.id
+    assert (left["attempts"], left["locked_by"]) == (0, None)
 
 
 async def test_cancelling_takes_a_job_back_even_from_its_worker(

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions
+from app.core.db import Database, PoolOptions, Transaction
 from app.core.ids import parse_id
 from app.operators.schemas import Check, Level
 from app.operators.service import DataCheck, examine
@@ -83,7 +83,7 @@ async def stored_bare(bare: Service, *texts: str) -> AsyncIterator[tuple[Client,
     """A tenant with a conversation that was stored without an embedder."""
     async with await bare.new_tenant() as client:
         conversation = await client.conversation()
-        turns = (await client.append(conversation, *texts))["turns"]
+        turns = (await client.append(conversation, *texts))["turns"] if texts else []
         yield client, conversation, [turn["id"] for turn in turns]
 
 
@@ -193,6 +193,31 @@ async def test_after_a_change_of_model_the_new_space_is_filled_and_the_old_one_k
         async with remote.client(client.key) as caller:
             assert await degraded(caller, talk, mode="vector", query="lettuce") == []
         assert texts_asked(fake) == ["lettuce"]
+
+
+@pytest.mark.usefixtures("fake")
+async def test_turns_as_large_as_they_may_be_are_caught_up_a_few_at_a_time(
+    bare: Service, remote: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may have a whole request of parts that no index reads."""
+    read: list[int] = []
+    fetch = Transaction.fetch
+
+    async def noting(tx: Transaction, sql: str, *args: object) -> list[asyncpg.Record]:
+        found = await fetch(tx, sql, *args)
+        read.append(sum(len(row.get("content") or "") for row in found))
+        return found
+
+    size = 6 * 2**20
+    async with stored_bare(bare) as (client, talk, _):
+        for number in range(5):
+            text = {"type": "text", "text": f"the tortoise number {number}"}
+            await client.append(talk, {"role": "user", "content": [text, {"type": "x", "data": "a" * size}]})
+        monkeypatch.setattr(Transaction, "fetch", noting)
+        await remote.run_jobs()
+        monkeypatch.undo()
+        assert await vectors(remote, client) == {"openai": 5}
+        assert size < max(read) < 2.5 * size
 
 
 @pytest.mark.usefixtures("fake")

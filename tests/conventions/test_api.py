@@ -40,7 +40,7 @@ def test_every_operation_is_described_secured_and_declares_its_problems(name: st
     if "{" in name:
         assert "404" in problems
     if "requestBody" in operation:
-        assert {"400", "413", "415"} <= problems
+        assert {"400", "408", "413", "415"} <= problems
 
 
 def test_operation_ids_are_unique() -> None:

@@ -158,7 +158,7 @@ def test_replicas_older_than_the_oldest_passable_are_told_from_newer_ones() -> N
 
 
 async def test_statistics_of_what_was_said_are_cleared_and_gathered_no_more(empty: TestDatabase) -> None:
-    await schema.migrate(empty.owner, target="0005")
+    await schema.migrate(empty.owner, target="0006")
     connection = await asyncpg.connect(empty.superuser)
     try:
         if await connection.fetchval("select current_setting('server_version_num')::integer") < 180_000:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
@@ -22,9 +23,11 @@ from starlette.routing import Mount
 from starlette.types import Message
 
 from app.core.telemetry import configure_logging
+from app.routers import middleware, protocol
 from app.routers.body import StrictJsonRoute
 from app.routers.middleware import install_middleware
 from app.routers.problems import install_problem_handlers
+from app.routers.protocol import protocols
 from app.settings import Settings
 
 MEGABYTE = 2**20
@@ -334,9 +337,15 @@ async def test_websockets_pass_with_a_request_id(registry: CollectorRegistry) ->
 @pytest.fixture
 async def server(log: io.StringIO, registry: CollectorRegistry) -> AsyncIterator[tuple[str, int]]:
     assert log.getvalue() == ""
-    app = build_app(registry, Settings())
+    async with serving(build_app(registry, Settings())) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, *, body_timeout_s: float = 60) -> AsyncIterator[tuple[str, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="uvloop", http="httptools")
+    protocol, _ = protocols(stall_s=30, body_timeout_s=body_timeout_s)
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="uvloop", http=protocol)
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     while not running.started:  # noqa: ASYNC110 - uvicorn has no event for it
@@ -394,3 +403,78 @@ async def test_curl_shows_the_413(server: tuple[str, int]) -> None:
         output, _ = await process.communicate(b" " * (10 * MEGABYTE))
         assert process.returncode == 0
         assert json.loads(output)["code"] == "body_too_large"
+
+
+# bodies that take their time
+
+
+@pytest.fixture
+async def impatient(
+    log: io.StringIO, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[str, int]]:
+    """A server that waits a second for a body."""
+    assert log.getvalue() == ""
+    monkeypatch.setattr(middleware, "_MAX_DRAIN_S", 0.3)
+    monkeypatch.setattr(protocol, "_ANSWER_S", 0.5)
+    async with serving(build_app(registry, Settings(body_timeout_s=1)), body_timeout_s=1) as address:
+        yield address
+
+
+def _trickle(address: tuple[str, int], head: bytes, *, seconds: float) -> tuple[bytes, float]:
+    """Send a head, and bytes of a body one by one as long as the server takes them; all it said, and when it closed."""
+    began = time.monotonic()
+    answer = b""
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(head)
+        connection.settimeout(0.05)
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < seconds:
+                with contextlib.suppress(TimeoutError):
+                    data = connection.recv(65536)
+                    if not data:
+                        break
+                    answer += data
+                connection.sendall(b" ")
+    return answer, time.monotonic() - began
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 1000\r\n", b"content-length: 1000\r\nexpect: 100-continue\r\n"])
+async def test_a_body_that_is_not_whole_in_time_is_408_and_cut_off(
+    impatient: tuple[str, int], log: io.StringIO, framing: bytes
+) -> None:
+    for path in (b"things", b"lenient"):
+        head = b"POST /v1/deep/%s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n%s\r\n" % (path, framing)
+        answer, took = await asyncio.to_thread(_trickle, impatient, head, seconds=10)
+        shown, body = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").split(b"\r\n\r\n", 1)
+        assert shown.startswith(b"HTTP/1.1 408 ")
+        assert b"connection: close" in shown.lower()
+        told = json.loads(body)
+        assert (told["code"], told["retryable"]) == ("body_too_slow", True)
+        assert 1 <= took < 3
+    assert [line["status"] for line in events(log)] == [408, 408]
+    assert events(log, "request.failed") == []
+
+
+async def test_a_body_that_nobody_reads_holds_its_connection_no_longer(impatient: tuple[str, int]) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    answer, took = await asyncio.to_thread(_trickle, impatient, head, seconds=10)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert 1 <= took < 4
+
+
+async def test_an_answer_may_take_longer_than_the_body_it_is_to(registry: CollectorRegistry) -> None:
+    app = build_app(registry, Settings(body_timeout_s=1))
+
+    @app.post("/patient")
+    async def patient(request: Request) -> int:
+        size = len(await request.body())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.5):
+                await request.receive()
+        return size
+
+    async with serving(app, body_timeout_s=1) as (host, port), httpx.AsyncClient() as session:
+        for _ in range(2):  # and so does a connection that is used again
+            answer = await session.post(f"http://{host}:{port}/patient", content=b" " * 100_000)
+            assert (answer.status_code, answer.json()) == (200, 100_000)

@@ -66,6 +66,7 @@ async def _losses(installation: Installation, demo: Demo) -> list[str]:
     chance = random.Random(1)  # noqa: S311 - which way it goes, not secrets
     said: list[str] = []
     for number in range(ROUNDS):
+        await demo.left.locator("#speed").select_option("slow")
         await demo.say(f"And {number}?")
         for length in (60, 200):
             await demo.growing(demo.right, length)

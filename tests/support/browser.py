@@ -76,8 +76,8 @@ class Demo:
         await frame.wait_for_function("window.before === undefined")
 
     async def growing(self, window: FrameLocator, more_than: int) -> str:
-        """The text of the open turn, once it is longer than so many characters."""
-        text = self.open(window)
+        """The last turn's text, once it has so many characters; it may be over by then."""
+        text = window.locator(".turn .text").last
         await expect(text).to_have_text(_at_least(more_than), timeout=WAIT_MS)
         return await text.text_content() or ""
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.soak.installation import Installation
-from tests.support.browser import WAIT_MS, Demo, chromium, needs_chromium
+from tests.support.browser import Demo, chromium, needs_chromium
 
 ROUNDS = 6
 
@@ -55,7 +55,7 @@ async def _endings(demo: Demo) -> list[str]:
     await demo.over()
     # a page that was reloaded has no key any more, and says so
     await demo.page.reload()
-    await expect(demo.left.locator("#state")).to_have_text("live", timeout=WAIT_MS)
+    await demo.live(demo.left)
     await demo.left.locator("text=Regenerate").click()
     await expect(demo.left.locator("#presence")).to_contain_text("start over")
     return ["One?", await demo.script(1)]

@@ -44,8 +44,8 @@ class Demo:
         await self.page.goto(f"{self.root}/dashboard/demo")
         await self.page.fill("#key", key)
         await self.page.click("text=Start")
-        for window in (self.left, self.right):
-            await expect(window.locator("#state")).to_have_text("live", timeout=WAIT_MS)
+        for window in self.windows():
+            await self.live(window)
         return await self.page.inner_text("#conversation")
 
     @property
@@ -62,10 +62,15 @@ class Demo:
         """Both."""
         return self.left, self.right
 
+    async def live(self, window: FrameLocator) -> None:
+        """Wait until a window is connected, and knows where the conversation stands."""
+        await expect(window.locator("#state")).to_have_text("live", timeout=WAIT_MS)
+
     async def say(self, text: str) -> None:
         """Send a message from the right window."""
         await self.right.locator("#text").fill(text)
         await self.right.locator("text=Send").click()
+        await expect(self.right.locator(".turn.user .text").last).to_have_text(text, timeout=WAIT_MS)
 
     async def reload(self, side: str) -> None:
         """Reload one of the windows, and wait until it is another document."""
@@ -88,6 +93,7 @@ class Demo:
     async def over(self) -> None:
         """Wait until nobody writes any more, in both windows."""
         for window in self.windows():
+            await self.live(window)
             await self.open(window).wait_for(state="detached")
 
     async def shown(self, window: FrameLocator) -> list[str]:

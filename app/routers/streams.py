@@ -22,7 +22,7 @@ Epoch = Annotated[
     "/open",
     status_code=201,
     responses={200: {"model": OpenedTurn, "description": "This turn was opened before, and is open still."}}
-    | problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 429, 503),
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
 )
 async def open_turn(
     conversation_id: ConversationPath,
@@ -42,7 +42,7 @@ async def open_turn(
     return opened
 
 
-@router.post("/{turn_id}/chunks", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/chunks", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def append_chunk(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
@@ -61,7 +61,7 @@ async def append_chunk(
     )
 
 
-@router.post("/{turn_id}/commit", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/commit", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def commit_turn(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
@@ -76,7 +76,7 @@ async def commit_turn(
     )
 
 
-@router.post("/{turn_id}/abort", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/abort", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def abort_turn(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
@@ -91,7 +91,7 @@ async def abort_turn(
     )
 
 
-@router.post("/{turn_id}/resume", responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/resume", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def resume_turn(
     conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: ConversationWriter, services: Services
 ) -> OpenedTurn:

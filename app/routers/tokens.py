@@ -10,7 +10,7 @@ from app.tenancy.schemas import TokenCreate, TokenMade
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/tokens", tags=["tokens"], route_class=StrictJsonRoute)
 
 
-@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 503))
+@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
 async def create_conversation_token(
     conversation_id: ConversationPath, body: TokenCreate, caller: Writer, services: Services
 ) -> TokenMade:

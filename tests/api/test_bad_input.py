@@ -41,6 +41,7 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "recall": ("POST", "/v1/recall", {"query": "fine"}),
     "recall_in": ("POST", "/v1/conversations/{c}/recall", {"query": "fine"}),
     "token": ("POST", "/v1/conversations/{c}/tokens", {"access": "append", "actor": "fine"}),
+    "open": ("POST", "/v1/conversations/{c}/turns/open", {"turn": {"role": "assistant"}, "writer": "fine"}),
 }
 SCHEMAS = {
     "create": "ConversationCreate",
@@ -53,6 +54,7 @@ SCHEMAS = {
     "recall": "Recall",
     "recall_in": "ConversationRecall",
     "token": "TokenCreate",
+    "open": "Opening",
 }
 
 
@@ -159,7 +161,12 @@ def private_operations() -> Iterator[Any]:
                 yield pytest.param(method.upper(), path, operation, id=operation["operationId"])
 
 
+STREAMING = {"append_chunk": {"offset": 0, "delta": "fine"}, "commit_turn": {}, "abort_turn": {}, "resume_turn": {}}
+
+
 def good_body(operation_id: str) -> dict[str, Any] | None:
+    if operation_id in STREAMING:
+        return STREAMING[operation_id]
     name = operation_id.split("_", maxsplit=1)[0]
     if operation_id == "recall_in_conversation":
         name = "recall_in"
@@ -264,7 +271,21 @@ async def test_every_operation_needs_its_scope(
     victim: Victim, service: Service, method: str, path: str, operation: dict[str, Any]
 ) -> None:
     name = operation["operationId"]
-    writes = name.startswith(("create", "update", "delete", "append", "fork", "revise", "erase", "void"))
+    writing = (
+        "create",
+        "update",
+        "delete",
+        "append",
+        "fork",
+        "revise",
+        "erase",
+        "void",
+        "open",
+        "commit",
+        "abort",
+        "resume",
+    )
+    writes = name.startswith(writing)
     text = await key_of(service, victim.client, Scope.READ if writes else Scope.WRITE)
     async with service.client(text) as limited:
         query = good_query(name)

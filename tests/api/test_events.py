@@ -180,6 +180,15 @@ async def test_a_projects_list_is_followed(user: Client, port: int, service: Ser
         assert (await events.next()) == {"type": "reread"}
 
 
+async def test_a_list_tells_of_no_other_tenant(user: Client, other: Client, port: int) -> None:
+    async with events_on(port, "/v1/events", user.key) as events:
+        theirs = await other.conversation()
+        await other.append(theirs, "a secret of theirs")
+        await other.delete(f"/v1/conversations/{theirs}")
+        mine = await user.conversation()
+        assert (await events.next())["conversation"]["id"] == mine
+
+
 async def test_a_client_that_goes_away_leaves_nothing_behind(
     user: Client, live: tuple[Service, int], port: int
 ) -> None:

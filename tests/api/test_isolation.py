@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -259,6 +260,12 @@ async def reaches_only_its_own_jobs(two: Two, name: str) -> None:
     assert (await two.owner.get("/v1/admin/jobs")).json() == before
 
 
+async def is_heard_by_its_own_tenant(_two: Two, _name: str) -> None:
+    """The stream never ends, so it is followed over a real socket, in tests/api/test_events.py."""
+    tests = (Path(__file__).parent / "test_events.py").read_text()
+    assert "async def test_a_list_tells_of_no_other_tenant(" in tests
+
+
 CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_conversation": creates_an_own_conversation,
     "list_conversations": lists_only_its_own,
@@ -268,6 +275,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "append_turns": refuses_foreign_ids,
     "list_turns": refuses_foreign_ids,
     "get_turn": refuses_foreign_ids,
+    "follow_conversation": refuses_foreign_ids,
+    "follow_conversations": is_heard_by_its_own_tenant,
     "fork_conversation": refuses_foreign_ids,
     "verify_conversation": refuses_foreign_ids,
     "search_conversations": searches_only_its_own,

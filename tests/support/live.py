@@ -26,7 +26,7 @@ WAIT_S = 10.0
 @asynccontextmanager
 async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
     """The app, whose lifespan is open, on a port of its own; configured as `turnkeep serve` does."""
-    http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=settings.body_timeout_s)
+    http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=60)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         config = uvicorn.Config(

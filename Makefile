@@ -24,7 +24,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test check soak bench assets lint types imports migrations-lint openapi dev clean
+.PHONY: help run test check soak bench assets lint types imports migrations-lint asyncapi-lint openapi dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,7 +35,7 @@ run: .venv/.run assets ## start the service with its own Postgres, on http://127
 test: .venv/.dev assets ## run the tests
 	$(BIN)/pytest -n $(WORKERS) -m "not soak"
 
-check: lint types imports migrations-lint test ## everything that must hold before a commit
+check: lint types imports migrations-lint asyncapi-lint test ## everything that must hold before a commit
 
 lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check
@@ -52,6 +52,9 @@ migrations-lint: .venv/.dev ## locks and rewrites in the migrations' SQL (squawk
 	@$(BIN)/turnkeep migrate --sql > .venv/migrations.sql
 	$(BIN)/squawk --config .squawk.toml .venv/migrations.sql
 
+asyncapi-lint: tests/asyncapi/node_modules/.stamp ## the AsyncAPI document, by its own parser (node)
+	@cd tests/asyncapi && node validate.mjs < ../../openapi/asyncapi.json
+
 soak: .venv/.dev assets ## the long proofs
 	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
@@ -63,14 +66,15 @@ bench: .venv/.dev assets ## how to measure
 assets: $(UV_STAMP) ## fetch and verify the embedding model
 	@$(BIN)/python scripts/fetch_assets.py
 
-openapi: .venv/.dev ## write openapi/openapi.json
-	@$(BIN)/turnkeep openapi > openapi/openapi.json.new
-	@mv openapi/openapi.json.new openapi/openapi.json
+openapi: .venv/.dev ## write openapi/openapi.json and openapi/asyncapi.json
+	@for name in openapi asyncapi; do \
+	  $(BIN)/turnkeep $$name > openapi/$$name.json.new && mv openapi/$$name.json.new openapi/$$name.json || exit 1; \
+	done
 
 dev: .venv/.dev ## install everything for working on Turnkeep
 
 clean: ## remove the venv and caches; never data
-	rm -rf .venv dist build $(CACHES)
+	rm -rf .venv dist build tests/asyncapi/node_modules $(CACHES)
 	find app alembic bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The venv: its own uv first, then what is locked. The stamps keep later runs off the network. Once the tools for
@@ -98,6 +102,11 @@ $(UV_STAMP):
 	  echo 'uv $(UV_VERSION) could not be installed with pip; is the package index reachable?' >&2; \
 	  exit 1; \
 	fi
+	@touch $@
+
+tests/asyncapi/node_modules/.stamp: tests/asyncapi/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is missing. On Debian and Ubuntu: apt install nodejs npm' >&2; exit 1; }
+	@cd tests/asyncapi && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 .venv/.run: $(UV_STAMP) pyproject.toml uv.lock

@@ -6,9 +6,11 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Annotated, NoReturn, cast
 
 import typer
@@ -30,8 +32,11 @@ from app.core.times import format_time
 from app.main import create_app, openapi_document
 from app.operators.schemas import Level
 from app.operators.service import check_installation, examine
+from app.routers.asyncapi import asyncapi_document
 from app.routers.protocol import protocols
 from app.settings import Settings
+from app.tail.connection import Target
+from app.tail.service import tail
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker
@@ -267,10 +272,40 @@ def _check_data(settings: Settings, tenant_id: TenantId | None, limit: int | Non
     return False
 
 
+@cli.command("tail")
+def tail_conversation(
+    conversation: Annotated[str, typer.Argument(help="The conversation's id.")],
+    url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
+    after_rev: Annotated[int | None, typer.Option(min=0, help="Begin with what changed after this rev.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print frames as lines of JSON.")] = False,  # noqa: FBT002
+) -> None:
+    """Show a conversation and what is written to it, as it is written. The key: TURNKEEP_API_KEY, or the admin key."""
+    settings = Settings() if url is None else Settings(url=url)
+    try:
+        name = format_id(parse_id(conversation))
+    except ValueError:
+        _fail("give the id of a conversation.")
+    key = settings.api_key.get_secret_value() if settings.api_key else _admin_key(settings)
+    if key is None:
+        _fail("there is no key: set TURNKEEP_API_KEY.")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    target = Target(settings.url or f"http://{host}:{settings.port}", key, name)
+    asyncio.run(tail(target, after_rev=after_rev, raw=raw))
+
+
 @cli.command()
 def openapi() -> None:
     """Print the OpenAPI document."""
-    document = openapi_document(create_app(Settings()))
+    _print_document(openapi_document(create_app(Settings())))
+
+
+@cli.command()
+def asyncapi() -> None:
+    """Print the AsyncAPI document: the WebSocket and the event streams."""
+    _print_document(asyncapi_document(version("turnkeep")))
+
+
+def _print_document(document: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -361,13 +396,16 @@ def _quiet_settings() -> Settings:
     return settings
 
 
+def _admin_key(settings: Settings) -> str | None:
+    if settings.bootstrap_key is not None:
+        return settings.bootstrap_key.get_secret_value()
+    path = admin_key_path(settings)
+    return path.read_text().strip() if path.exists() else None
+
+
 def _tenant(settings: Settings, text: str | None) -> TenantId:
     if text is None:
-        path = admin_key_path(settings)
-        key = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
-        if key is None and path.exists():
-            key = path.read_text().strip()
-        parsed = parse_key(key or "")
+        parsed = parse_key(_admin_key(settings) or "")
         if parsed is None:
             _fail("name the tenant with --tenant, or make one with --new-tenant.")
         return parsed.tenant_id

@@ -5,7 +5,7 @@
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -20,6 +20,20 @@ _ENDPOINTS = ("/embeddings", "/chat/completions")
 
 def api_root(url: str) -> str:
     """The root of an OpenAI-compatible API, from its host, its `/v1` or the full URL of an endpoint."""
+    parts = _base_url(url)
+    path = parts.path.rstrip("/")
+    for endpoint in _ENDPOINTS:
+        path = path.removesuffix(endpoint)
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+def server_url(url: str) -> str:
+    """The root of a Turnkeep, without a slash at its end."""
+    parts = _base_url(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _base_url(url: str) -> SplitResult:
     parts = urlsplit(url.strip())
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("a base URL is absolute: http:// or https:// and a host")
@@ -27,13 +41,11 @@ def api_root(url: str) -> str:
         raise ValueError("a base URL has no query and no fragment")
     if parts.username is not None or parts.password is not None:
         raise ValueError("a base URL holds no login; the key has a setting of its own")
-    path = parts.path.rstrip("/")
-    for endpoint in _ENDPOINTS:
-        path = path.removesuffix(endpoint)
-    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+    return parts
 
 
 ApiRoot = Annotated[str, AfterValidator(api_root)]
+ServerUrl = Annotated[str, AfterValidator(server_url)]
 
 
 def origins(given: object) -> object:
@@ -73,6 +85,12 @@ class Settings(BaseSettings):
     # where
     host: str = Field(default="127.0.0.1", description="Address the server listens on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8765, description="Port the server listens on.")
+    url: ServerUrl | None = Field(
+        default=None, description="Where commands find a running server; default: the address and port above."
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="Key that those commands send; default: the admin key file."
+    )
     data_dir: Path = Field(default=Path("data"), description="Holds the embedded Postgres and the admin key file.")
 
     @field_validator("database_url", "ops_database_url", "owner_database_url")

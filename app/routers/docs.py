@@ -2,11 +2,12 @@
 
 import html
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from app.core.error_codes import ERROR_CODES
+from app.routers.asyncapi import asyncapi_document
 
 router = APIRouter(include_in_schema=False)
 
@@ -31,3 +32,9 @@ async def get_error_codes() -> HTMLResponse:
     )
     page = f"<!doctype html><meta charset=utf-8><title>Turnkeep: error codes</title><h1>Error codes</h1><dl>{rows}</dl>"
     return HTMLResponse(page)
+
+
+@router.get("/asyncapi.json")
+async def get_asyncapi(request: Request) -> JSONResponse:
+    """Show the AsyncAPI document: the WebSocket and the event streams."""
+    return JSONResponse(asyncapi_document(str(request.app.version)))

@@ -1,0 +1,1 @@
+"""Pages that people look at, served under /dashboard: files of this package, nothing from elsewhere."""

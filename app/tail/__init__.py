@@ -1,0 +1,1 @@
+"""A terminal's view of a live conversation: a client of a running server, over its WebSocket."""

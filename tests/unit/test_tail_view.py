@@ -1,0 +1,107 @@
+"""What `turnkeep tail` knows, frame by frame."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.tail.connection import Target
+from app.tail.view import HoleError, Told, View, read
+from app.tail.wording import open_text, turn_text
+
+TIME = "2026-05-03T10:00:00.000Z"
+
+
+def turn(turn_id: str, content: str | None = None, **members: Any) -> dict[str, Any]:
+    return {
+        "id": turn_id, "conversation_id": "c", "seq": 1, "position": 1, "rev": 1, "kind": "agent_message",
+        "actor": "bot", "role": "assistant", "content": content, "tool_calls": [], "tool_call_id": None,
+        "tool_results": [], "usage": None, "content_tokens": 0, "model": None, "adapter": None, "status": "committed",
+        "superseded_by": None, "supersedes": None, "origin_turn_id": None, "metadata": {}, "occurred_at": TIME,
+        "created_at": TIME, "committed_at": TIME, "content_hash": None, "chain_hash": None, "index_state": "none",
+        "erased_at": None,
+    } | members  # fmt: skip
+
+
+def take(view: View, type_: str, **members: Any) -> list[Told]:
+    frame = read(json.dumps({"type": type_, **members}))
+    assert frame is not None
+    return view.apply(frame)
+
+
+def opened() -> View:
+    view = View(None)
+    take(view, "snapshot", seq=0, rev=0, turns=[], pending=[], more=False)
+    take(view, "turn.opened", turn=turn("t", status="pending"), writer="w")
+    return view
+
+
+def test_a_delta_at_a_lower_offset_cuts_what_a_crash_took_back() -> None:
+    view = opened()
+    take(view, "turn.delta", turn_id="t", part="content", offset=0, delta="héllo 🌊 wor")
+    take(view, "turn.delta", turn_id="t", part="content", offset=7, delta="! and on")
+    assert open_text(view.open["t"]) == "héllo 🌊! and on"
+    take(view, "turn.delta", turn_id="t", part="content", offset=3, delta="")
+    assert open_text(view.open["t"]) == "hél"
+
+
+@pytest.mark.parametrize("turn_id", ["t", "unknown"])
+def test_a_delta_behind_a_hole_is_not_guessed(turn_id: str) -> None:
+    with pytest.raises(HoleError):
+        take(opened(), "turn.delta", turn_id=turn_id, part="content", offset=1, delta="x")
+
+
+def test_turns_that_share_a_rev_are_all_told_when_the_connection_was_lost_between_them() -> None:
+    view = opened()
+    first = turn("a", "one", rev=3)
+    assert [told.turn_id for told in take(view, "turn.committed", rev=3, turn=first)] == ["a"]
+    assert view.after_rev == 2
+    again = take(view, "snapshot", seq=2, rev=3, turns=[first, turn("b", "two", rev=3)], pending=[], more=False)
+    assert [told.turn_id for told in again] == ["b"]
+    assert view.after_rev == 3
+
+
+def test_a_snapshot_in_several_frames_is_done_with_its_last() -> None:
+    view = View(4)
+    take(view, "snapshot", seq=9, rev=9, turns=[turn("a", "one", rev=5)], pending=[], more=True)
+    assert view.after_rev == 4
+    pending = [{"turn": turn("p", status="pending"), "writer": "w", "parts": [{"part": "content", "text": "so far"}]}]
+    take(view, "snapshot", seq=9, rev=9, turns=[], pending=pending, more=False)
+    assert view.after_rev == 9
+    assert open_text(view.open["p"]) == "so far"
+
+
+def test_what_became_of_a_turn_is_told_once() -> None:
+    view = opened()
+    take(view, "turn.committed", rev=1, turn=turn("a", "one"))
+    changes = [take(view, "turn.superseded", rev=2, turn_id="a", superseded_by="b") for _ in range(2)]
+    changes.append(take(view, "turn.erased", rev=3, turn_id="a"))
+    assert [[told.change for told in one] for one in changes] == [["replaced"], [], ["erased"]]
+    assert [told.change for told in take(view, "turn.aborted", turn_id="t", length=0)] == ["given up"]
+    assert view.open == {}
+
+
+def test_frames_of_a_newer_server_are_passed_over() -> None:
+    assert read('{"type": "summary.created", "summary": {}}') is None
+    assert read('{"type": "pong", "id": null, "more": 1}') is not None
+
+
+def test_calls_results_and_parts_are_worded() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]
+    view = opened()
+    told = take(view, "turn.committed", rev=1, turn=turn("a", tool_calls=calls) | {"content": parts})
+    assert told[0].turn is not None
+    assert turn_text(told[0].turn) == "see\n[image_url]\n→ look {}"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:8765", "ws://127.0.0.1:8765/v1/conversations/C/live"),
+        ("https://example.com/turnkeep", "wss://example.com/turnkeep/v1/conversations/C/live"),
+        ("http://[::1]:1", "ws://[::1]:1/v1/conversations/C/live"),
+    ],
+)
+def test_the_address_follows_the_url(url: str, address: str) -> None:
+    assert Target(url, "key", "C").address == address

@@ -1,4 +1,4 @@
-"""Who takes part in a round of the live crash proof: the NATS server, the writers' processes, and who watches leases."""
+"""Who takes part in a round of the live crash proof: a NATS server, writers' processes, and who watches leases."""
 
 import asyncio
 import json

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.soak.live_crash --kills 200 --state /tmp/live.json
 
-Works in rounds, each with a new data directory, two servers over one Postgres, several writers, tens of subscribers, and
-a full check at its end; every second round has its bus over NATS. The state file is written after each round, and a run
+Works in rounds, each with a new data directory, two servers over one Postgres, some writers, tens of subscribers, and a
+full check at its end; every second round has its bus over NATS. The state file is written after each round, and a run
 given the same file goes on after its last round.
 """
 
@@ -13,9 +13,7 @@ import os
 import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +25,6 @@ from tests.soak.live_checks import (
     check_conversations,
     check_turns,
     leftovers,
-    list_open,
     read_logs,
     read_rows,
     served,
@@ -170,7 +167,7 @@ class Round:
         port = self.chance.choice(written)
         if kind == "subscriber's replica":
             port = next(other for other in ports if other != port)
-        # while the other one still starts, mostly somebody else's turn has come: or nearly all time were without servers
+        # while the other one still starts it is mostly left alone: or nearly all time were without any server
         rests = [self.ready.get(other, False) for other in ports if other != port]
         if not any(rests) and self.chance.random() < 0.9:
             return None
@@ -235,9 +232,13 @@ async def _make_round(
         view = View(f"subscriber {number} ({over})", options.seed, going.disturbed)
         going.subscribers.append(
             Subscriber(
-                view, ports=installation.ports, key=installation.key,
-                conversation=conversations[number // 2 % len(conversations)], over=over, chance=own,
-            )  # fmt: skip
+                view,
+                ports=installation.ports,
+                key=installation.key,
+                conversation=conversations[number // 2 % len(conversations)],
+                over=over,
+                chance=own,
+            )
         )
     return going
 
@@ -317,7 +318,7 @@ def _conversation_of(row: dict[str, object]) -> str:
 
 async def _report(going: Round, leases: Leases) -> Report:
     installation = going.installation
-    logs = read_logs([Path(author.orders.log) for author in going.authors.all if Path(author.orders.log).exists()])
+    logs = read_logs(sorted(installation.folder.glob("writer-*.log")))
     rows = await read_rows(installation.superuser_url)
     wrongs = [
         *going.wrongs,
@@ -330,9 +331,9 @@ async def _report(going: Round, leases: Leases) -> Report:
         *await examine(installation),
     ]
     texts = [*(server.log for server in installation.servers), *installation.folder.glob("**/server.log")]
-    wrongs += [
-        f"content in a log: {line[:200]}" for log in texts for line in leaks(log.read_text(errors="replace"))
-    ][:10]
+    wrongs += [f"content in a log: {line[:200]}" for log in texts for line in leaks(log.read_text(errors="replace"))][
+        :10
+    ]
     errors = installation.errors_logged()
     wrongs += [f"logged: {line[:600]}" for line in errors[:10]]
     report = Report(counts=logs.counts + going.authors.counts, violations=wrongs, errors_logged=errors)

@@ -18,7 +18,7 @@ _WAIT_S: Final = (0.02, 0.15)
 _BUSY: Final = frozenset({"resource_busy", "too_many_open_turns"})
 
 
-class Gone(Exception):  # noqa: N818 - it tells what became of the connection
+class Gone(Exception):
     """The connection broke; what was sent last may have been taken or not."""
 
 
@@ -49,7 +49,7 @@ class Told(Protocol):
         ...
 
     def connected(self, port: int) -> None:
-        """This port is used now."""
+        """A connection to this port is used now."""
         ...
 
 
@@ -58,9 +58,7 @@ class Socket:
 
     kind: Literal["websocket", "http"] = "websocket"
 
-    def __init__(
-        self, ports: list[int], key: str, conversation: str, told: Told | None, chance: random.Random
-    ) -> None:
+    def __init__(self, ports: list[int], key: str, conversation: str, told: Told | None, chance: random.Random) -> None:
         self.conversation: str | None = conversation
         self.told = told
         self._ports = ports
@@ -138,6 +136,8 @@ class Socket:
             raise Gone from None
         finally:
             self._answers.pop(number, None)
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # it is known, also where sending failed first
 
     async def _send(self, frame: Body, *, again: bool) -> None:
         """Send over the connection; where there is none, make one first if `again`."""

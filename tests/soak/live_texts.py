@@ -54,9 +54,7 @@ def _text(chance: random.Random, length: int) -> str:
     written = 0
     while written < length:
         kind = chance.random()
-        piece = (
-            chance.choice(MARKS) if kind < 0.2 else chance.choice(_ODD) if kind < 0.4 else chance.choice(_PLAIN)
-        )
+        piece = chance.choice(MARKS) if kind < 0.2 else chance.choice(_ODD) if kind < 0.4 else chance.choice(_PLAIN)
         pieces.append(piece)
         written += len(piece)
     return "".join(pieces)[:length]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.soak.live_texts import ARGUMENTS, CONTENT, GARBAGE, Plan, plan_of
+from tests.soak.live_texts import GARBAGE, Plan, plan_of
 
 Frame = dict[str, Any]
 
@@ -136,8 +136,8 @@ class View:
         if growing is None:
             self.counts["commits seen without their text"] += 1
             return
-        for part in (CONTENT, ARGUMENTS):
-            self._compare(turn_id, growing, part, plan.parts.get(part, ""))
+        for part, whole in plan.parts.items():
+            self._compare(turn_id, growing, part, whole)
 
     def _compare(self, turn_id: str, growing: Growing, part: str, whole: str) -> None:
         """What was built from pieces has to be the whole, but for an end that a kill may have taken away."""

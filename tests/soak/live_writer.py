@@ -1,4 +1,4 @@
-"""A program that streams turns, made to be killed: what was acknowledged stands in its log, from which the next goes on.
+"""A program that streams turns, made to be killed: what was acknowledged stands in its log, and the next goes on there.
 
     python -m tests.soak.live_writer '{"seed": …, "number": …, …}'
 
@@ -20,9 +20,7 @@ from tests.soak.live_lines import Gone, Http, Line, RefusedError, Socket
 from tests.soak.live_texts import CONTENT, GARBAGE, Plan, plan_of
 
 _ENDED = frozenset({"committed", "aborted", "was_aborted"})
-_BORNE = frozenset(
-    {"stream_fenced", "stream_gap", "length_mismatch", "not_found", "turn_committed", "turn_pending"}
-)
+_BORNE = frozenset({"stream_fenced", "stream_gap", "length_mismatch", "not_found", "turn_committed", "turn_pending"})
 _BACK_S = (0.02, 0.2)
 _LONGEST_S = 120.0
 
@@ -70,7 +68,7 @@ class Log:
     """Lines that are there when the process is not; a new one begins with what the last one left."""
 
     def __init__(self, path: str) -> None:
-        self._file = Path(path).open("ab", buffering=0)
+        self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 - open for as long as the process lives
 
     def write(self, event: str, turn: Turn | None = None, **more: Any) -> None:
         """Write one event, at once."""
@@ -141,9 +139,7 @@ class Lane:
         if supersedes is not None and not supersedes.startswith(conversation):
             supersedes = None
         turn = Turn(turn_id, conversation, plan_of(self._orders.seed, turn_id), supersedes and supersedes.split()[1])
-        self._log.write(
-            "opening", turn, over=self._line.kind, conversation=conversation, supersedes=turn.supersedes
-        )
+        self._log.write("opening", turn, over=self._line.kind, conversation=conversation, supersedes=turn.supersedes)
         return turn
 
     async def _write(self, turn: Turn) -> None:

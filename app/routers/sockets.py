@@ -179,7 +179,7 @@ class LiveSocket:
         self._to_send.set()
 
     def lost(self, turn_id: TurnId, error: AppError) -> None:
-        """Somebody else writes the turn now, or it has ended. Its epoch stays: what is still sent under it is refused."""
+        """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
         self._say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
 
     # what is received

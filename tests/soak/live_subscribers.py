@@ -42,8 +42,8 @@ class Subscriber:
     async def run(self, late_s: float) -> None:
         """Follow until stopped."""
         await asyncio.sleep(late_s)
-        began = False
         while not self.stopping:
+            began = False
             port = self._chance.choice(self._ports)
             follow = self._by_socket if self.over == "websocket" else self._by_events
             with suppress(OSError, EOFError, TimeoutError, InvalidHandshake, WebSocketException):

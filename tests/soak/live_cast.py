@@ -239,7 +239,7 @@ class Leases:
         """Look once; says how many turns are open, -1 when the database does not answer."""
         try:
             found = await list_open(self._installation.superuser_url)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             self._answers_since = None
             return -1
         now = time.monotonic()

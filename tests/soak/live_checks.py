@@ -103,7 +103,7 @@ async def list_open(superuser_url: str) -> dict[str, float]:
         )
         return {ulid(row["id"]): row["age_s"] for row in rows}
     finally:
-        await connection.close()
+        connection.terminate()  # what is killed meanwhile cannot be closed well
 
 
 async def leftovers(superuser_url: str) -> list[str]:

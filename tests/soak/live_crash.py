@@ -42,8 +42,7 @@ _RECOVERY_S = 60.0
 _CONVERGED_S = 25.0
 _SETTLE_S = 150.0
 _TROUBLED_S = 15.0  # a kill may be felt for so long: until every bus and every writer is back
-_CYCLE = ("writer", "writer", "writer", "writer's replica", "writer's replica", "subscriber's replica",
-          "subscriber's replica", "postgres")  # fmt: skip
+_CYCLE = ("writer", "writer", "writer", "writer's replica", "subscriber's replica", "postgres", "postgres")
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class LiveOptions:
     conversations: int = 2
     per_s: float = 25.0
     lease_s: float = 3.0
-    longest_pause_s: float = 2.0
+    longest_pause_s: float = 1.5
     cycle: Sequence[str] = _CYCLE
 
     @property

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidHandshake, WebSocketException
 from tests.soak.live_view import View
 
 _BACK_S: Final = (0.02, 0.4)
-_SLOW_S: Final = (10.0, 25.0)
+_SLOW_S: Final = (0.1, 0.4)
 
 
 class Subscriber:
@@ -62,7 +62,7 @@ class Subscriber:
             self.view.counts[f"error frames {frame['code']}"] += 1
             raise EOFError
         self.view.apply(frame)
-        if self._is_slow and self._chance.random() < 0.003:
+        if self._is_slow:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.hurry.wait(), self._chance.uniform(*_SLOW_S))
         if kind == "reread":

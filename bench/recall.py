@@ -354,6 +354,9 @@ class Appends:
         self.made: list[str] = []
         self.filled = 0
 
+    async def _tiered(self) -> int:
+        return int(await self.connection.fetchval("select count(*) from vectors where tiered"))
+
     async def without(self) -> list[float]:
         """With no vector index."""
         await self.connection.execute(f"drop index if exists {self.index}")
@@ -363,15 +366,17 @@ class Appends:
         """With the tier live, and filled meanwhile for as much of the time as the service would."""
         if not await self.connection.fetchval("select to_regclass($1)", self.index):
             await self.bench.tiers.keep(self.bench.tenants[0].id)
+        before = await self._tiered()
         keeping = asyncio.create_task(self._keep())
         rates = [await ingest(self.bench, turns, self.made) for turns in SIZES]
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+        self.filled += await self._tiered() - before
         return rates
 
     async def _keep(self) -> None:
         while True:
-            self.filled += await self.bench.tiers.keep(self.bench.tenants[0].id)
+            await self.bench.tiers.keep(self.bench.tenants[0].id)
             await asyncio.sleep(0.2)
 
     async def forget(self) -> None:
@@ -383,6 +388,7 @@ class Appends:
             [parse_id(made) for made in self.made],
             timeout=600,
         )
+        self.made.clear()
         for name in ("conversations", "turns", "index_entries", "vectors"):
             await self.connection.execute(f"vacuum analyze {name}", timeout=600)
 
@@ -395,6 +401,7 @@ async def measure_ingest(bench: Bench, superuser: str, space_id: int, rounds: in
     for number in range(rounds):
         if number % 2:
             live, without = await appends.live(), await appends.without()
+            await appends.forget()
         else:
             without, live = await appends.without(), await appends.live()
         pairs.append((without, live))

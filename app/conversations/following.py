@@ -224,7 +224,8 @@ class _Followed:
         self.channel = Channel()
         self.subscribers: set[Subscription] = set()
         self.lock = asyncio.Lock()
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.Handle | None = None
+        self.due_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.is_due_again: float | None = None
         self.holes_in_row = 0
@@ -351,9 +352,11 @@ class Follower:
         at = loop.time() + delay_s
         if followed.task is not None:
             followed.is_due_again = at if followed.is_due_again is None else min(at, followed.is_due_again)
-        elif followed.timer is None or followed.timer.when() > at:
+        elif followed.timer is None or followed.due_at > at:
             if followed.timer is not None:
                 followed.timer.cancel()
+            # remembered here: what uvloop gives for a time that has come does not tell it
+            followed.due_at = at
             followed.timer = loop.call_at(at, self._begin_look, followed, context=self._context)
 
     def _begin_look(self, followed: _Followed) -> None:

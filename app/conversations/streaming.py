@@ -7,7 +7,7 @@ nothing any more.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -125,8 +125,9 @@ class Streams:
         chunk: Chunk,
         epoch: int | None,
         wait: bool,
+        listener: StreamListener | None = None,
     ) -> ChunkResult:
-        """Take more text of an open turn; with `wait`, answer when it is durable.
+        """Take more text of an open turn; with `wait`, answer when it is durable. A `listener` is told from now on.
 
         Raises Conflict `stream_gap` (with `expected_offset`), `stream_fenced`, `turn_committed`, `turn_aborted`,
         `writer_mismatch`; TooLarge; NotFound.
@@ -142,6 +143,8 @@ class Streams:
         actor = bound_actor(caller)
         caller = caller.require_conversation(Scope.WRITE, conversation_id)
         held = await self._hold_here(caller, conversation_id, turn_id, epoch, actor)
+        if listener is not None:
+            held.listener = listener
         try:
             return await self._take(held, chunk, wait=wait)
         except Conflict as error:
@@ -199,11 +202,11 @@ class Streams:
                 "database_unavailable", "Too much text waits to be written; send it again.", retry_after_s=1
             )
 
-    def renew(self, turn_ids: Sequence[TurnId]) -> None:
-        """Note that the writer of turns held here was heard of."""
-        for turn_id in turn_ids:
+    def renew(self, epochs: Mapping[TurnId, int]) -> None:
+        """Note that who writes turns under these epochs was heard of."""
+        for turn_id, epoch in epochs.items():
             held = self._held.get(turn_id)
-            if held is not None:
+            if held is not None and held.epoch == epoch:
                 held.heard = monotonic()
 
     def leave(self, listener: StreamListener) -> None:

@@ -66,6 +66,8 @@ class ConversationCheck:
 
     def unplaced(self, turn: CheckedTurn) -> Iterator[Fault]:
         """Check what holds for every turn, with a seq or not."""
+        if turn.occurred_at is None:
+            yield self._fault("time_not_finite", "occurred_at is an infinity, which is no time", turn.id)
         if turn.superseded_by is not None and not turn.successor:
             yield self._fault("successor_missing", "superseded_by names no turn of the conversation", turn.id)
         if turn.erased:
@@ -112,7 +114,7 @@ class ConversationCheck:
         if not turn.erased:
             if turn.salt is None:
                 yield self._fault("salt_missing", f"seq {turn.seq} has no salt and is not erased", turn.id)
-            elif content_hash(turn.salt, _form(turn)) != turn.content_hash:
+            elif turn.occurred_at is not None and content_hash(turn.salt, _form(turn)) != turn.content_hash:
                 yield self._fault("content_changed", f"seq {turn.seq} is not what its hash was made of", turn.id)
         if self._chain is not None:
             expected = chain_hash(
@@ -190,7 +192,7 @@ def _form(turn: CheckedTurn) -> bytes:
         "supersedes": None if turn.supersedes is None else format_id(turn.supersedes),
         "metadata": _json(turn.metadata),
     }
-    if turn.occurred_at != turn.created_at:
+    if turn.occurred_at is not None and turn.occurred_at != turn.created_at:
         fields["occurred_at"] = format_time(turn.occurred_at)
     return canonical_form(fields)
 

@@ -268,7 +268,10 @@ class HeadRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckedTurn:
-    """A turn with what the index holds of it. JSON columns are text. Field order is the order of the statement."""
+    """A turn with what the index holds of it. JSON columns are text. Field order is the order of the statement.
+
+    `occurred_at` is None where it is an infinity, which is no time.
+    """
 
     id: UUID
     seq: int | None
@@ -286,7 +289,7 @@ class CheckedTurn:
     adapter: str | None
     metadata: str | None
     content_tokens: int
-    occurred_at: datetime
+    occurred_at: datetime | None
     created_at: datetime
     live: bool
     status: str
@@ -352,7 +355,8 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
 
 _CHECKED_TURNS = """
     select t.id, t.seq, t.position, t.rev, t.kind, t.actor, t.role, t.content, t.tool_calls, t.tool_call_id,
-           t.tool_results, t.usage, t.model, t.adapter, t.metadata, t.content_tokens, t.occurred_at, t.created_at,
+           t.tool_results, t.usage, t.model, t.adapter, t.metadata, t.content_tokens,
+           case when isfinite(t.occurred_at) then t.occurred_at end as occurred_at, t.created_at,
            t.status = 'committed' and t.superseded_by is null as live, t.status, t.supersedes,
            t.superseded_by,
            exists (

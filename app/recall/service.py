@@ -29,6 +29,8 @@ from app.tenancy.schemas import Scope as KeyScope
 # names are looked for among the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
+# a turn may be erased or revised between the search and the reading of what it found
+_TRIES = 3
 _TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
 
@@ -104,9 +106,7 @@ class Recaller:
         asked = _Asked(request.query, k=request.k, threshold=request.threshold)
         query = await self._prepare(request.query, request.mode, people)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, asked, scope, query, people)
-            ranked = ranking.ranked[: request.k]
-            hydrated = await self._hydrate(caller, tx, ranked)
+            ranking, ranked, hydrated = await self._find(caller, tx, asked, scope, query, people)
             around, cut = await self._neighbours(caller, tx, hydrated, request.neighbours)
         hits = [_hit(item, hydrated, around, request, ranking.found.lexemes) for item in ranked]
         return RecallResult(
@@ -115,6 +115,22 @@ class Recaller:
             space=self._index.space,
             degraded=[*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out or cut else [])],
         )
+
+    async def _find(
+        self, caller: Caller, tx: Transaction, asked: _Asked, scope: Scope, query: Query, people: Sequence[Participant]
+    ) -> tuple[_Ranking, Sequence[Ranked], Hydrated]:
+        """What was found and what of it is shown; searched for again where some has gone between the two."""
+        tries = 0
+        while True:
+            tries += 1
+            ranking = await self._rank(caller, tx, asked, scope, query, people)
+            ranked = ranking.ranked[: asked.k]
+            hydrated = await self._hydrate(caller, tx, ranked)
+            stays = hydrated.turns.keys() | hydrated.left_out
+            if tries == _TRIES or all(
+                item.candidate.entry_id in stays for item in ranked if item.candidate.kind is EntryKind.TURN
+            ):
+                return ranking, ranked, hydrated
 
     async def recall_turns(
         self,

@@ -179,8 +179,7 @@ class LiveSocket:
         self._to_send.set()
 
     def lost(self, turn_id: TurnId, error: AppError) -> None:
-        """Somebody else writes the turn now, or it has ended."""
-        self._epochs.pop(turn_id, None)
+        """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
         self._say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
 
     # what is received
@@ -237,7 +236,7 @@ class LiveSocket:
         # often enough for any lease, and no work for each of many frames
         if self._epochs and now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
             self._renewed_at = now
-            self._streams.renew(list(self._epochs))
+            self._streams.renew(self._epochs)
 
     async def _carry_out(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:
@@ -267,6 +266,7 @@ class LiveSocket:
             chunk=Chunk.model_construct(offset=frame.offset, delta=frame.delta, part=frame.part),
             epoch=self._epochs.get(turn_id),
             wait=False,
+            listener=self,
         )
         return AckFrame(
             type="ack",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from app.core import times
 from app.core.db import Database, PoolOptions
 from app.core.errors import NotFound
 from app.core.ids import TenantId, new_uuid, parse_id
@@ -159,6 +161,7 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
         "update TURN set occurred_at = occurred_at - interval '1 day'",
         {"content_changed", "entry_differs"},
     ),
+    "time that is none": ("update TURN set occurred_at = '-infinity'", {"time_not_finite", "entry_differs"}),
     "changed chain hash": ("update TURN set chain_hash = sha256(chain_hash)", {"chain_broken"}),
     "lost salt": ("update TURN set salt = null", {"salt_missing"}),
     "wrong last_seq": ("update HEAD set last_seq = 9", {"counter_wrong"}),
@@ -241,6 +244,27 @@ async def test_every_fault_of_an_open_turn_is_found(name: str, ops: Database, cl
     found = await faults(ops, client)
     assert [(fault.code, fault.object_id) for fault in found] == [("stream_torn", parse_id(opened))]
     assert "sentence" not in json.dumps([fault.as_json() for fault in found])
+
+
+async def test_the_first_moment_of_all_is_mended_as_the_guide_says(
+    ops: Database, client: Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored as releases did that took it."""
+    monkeypatch.setattr(times, "_EARLIEST", datetime.min.replace(tzinfo=UTC))
+    conversation = await client.conversation()
+    said = {"role": "user", "content": "long ago", "occurred_at": "0001-01-01T00:00:00Z"}
+    await client.post(f"/v1/conversations/{conversation}/turns", json={"turns": [said]})
+    monkeypatch.undo()
+    assert [fault.code for fault in await faults(ops, client)] == ["time_not_finite"]
+    guide = (Path(__file__).parents[2] / "docs/guides/doctor.md").read_text()
+    (mend,) = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
+    async with planting(service) as connection:
+        await connection.execute(mend)
+    assert await faults(ops, client) == []
+    (turn,) = await client.history(conversation)
+    assert turn["occurred_at"] == "0001-01-01T00:00:00.000Z"
+    assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"]
+    assert [hit["id"] for hit in await client.recall(conversation, "long ago")] == [turn["id"]]
 
 
 async def test_the_whole_installation_is_checked_by_tenant(service: Service, client: Client, other: Client) -> None:

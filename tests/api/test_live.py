@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from websockets.frames import Frame, Opcode
 
+from app.core.ids import format_id, new_uuid
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Reader, Socket, serving, socket_on
 from tests.support.postgres import TestDatabase
@@ -199,6 +200,30 @@ async def test_a_writer_that_another_one_took_over_from_is_told(user: Client, po
         assert (await one.until("error"))["code"] == "stream_fenced"
         assert (await two.ask("chunk", turn_id=turn_id, offset=3, delta="def"))["offset"] == 6
         assert (await two.ask("commit", turn_id=turn_id))["turn"]["content"] == "abcdef"
+
+
+async def test_a_writer_that_was_fenced_off_writes_and_ends_nothing_until_it_resumes(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as two:
+        turn_id = await one.open_turn()
+        await one.ask("chunk", turn_id=turn_id, offset=0, delta="abc")
+        await two.ask("resume", turn_id=turn_id, writer="w")
+        await one.until("error")
+        for frame in ({"type_": "chunk", "offset": 0, "delta": "forged"}, {"type_": "commit"}, {"type_": "abort"}):
+            assert (await one.ask(turn_id=turn_id, **frame))["code"] == "stream_fenced"
+        assert (await two.ask("chunk", turn_id=turn_id, offset=0, delta="true"))["offset"] == 4
+        resumed = await one.ask("resume", turn_id=turn_id, writer="w")
+        assert (await one.ask("commit", turn_id=turn_id))["turn"]["content"] == "true"[: resumed["durable_offset"]]
+
+
+async def test_who_opens_again_because_no_answer_came_is_told_what_is_durable(user: Client, port: int) -> None:
+    conversation, turn_id = await user.conversation(), format_id(new_uuid())
+    async with socket_on(port, conversation, user.key) as lost:
+        await lost.open_turn(id=turn_id)
+    async with socket_on(port, conversation, user.key) as writer:
+        assert await writer.open_turn(id=turn_id) == turn_id
+        await writer.send("chunk", turn_id=turn_id, offset=0, delta="abc")
+        assert await writer.until(lambda frame: frame.get("durable_offset") == 3)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -16,8 +17,16 @@ from app.core.errors import Unavailable
 from app.index import store as index_store
 from app.index.schemas import EntryKind, Scope
 from app.index.store import search_statement
-from tests.support.api import Client, Service
+from tests.support.api import Client, Service, open_service
+from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words
+
+
+@pytest.fixture(scope="module")
+async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """A service that trusts a checked key for as long as a test may take."""
+    async with open_service(database, tmp_path_factory.mktemp("data"), key_cache_s=60) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -102,8 +111,11 @@ async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, war
 
 
 @pytest.fixture(scope="module")
-async def crowd(service: Service) -> dict[str, Any]:
-    """Two tenants, one of them with many conversations, analysed: large enough that a plan matters."""
+async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
+    """Two tenants, one of them with many conversations, analysed: large enough that a plan matters.
+
+    They go afterwards: a worker of another test would make the vectors of all of them.
+    """
     tenant, small = [(await service.new_tenant()).tenant_id for _ in range(2)]
     connection = await asyncpg.connect(service.database.superuser)
     await connection.execute(CROWD, tenant, 600, 50)
@@ -120,8 +132,10 @@ async def crowd(service: Service) -> dict[str, Any]:
         await connection.execute(f"vacuum analyze {table}")
     conversation = await connection.fetchval("select id from conversations where tenant_id = $1 limit 1", tenant)
     turn = await connection.fetchval("select id from turns where conversation_id = $1 limit 1", conversation)
+    yield {"tenant": tenant, "small": small, "conversation": conversation, "turn": turn, "space": space}
+    for table in ("vectors", "index_entries", "turns", "conversation_heads", "conversations"):
+        await connection.execute(f"delete from {table} where tenant_id = $1", tenant)  # noqa: S608
     await connection.close()
-    return {"tenant": tenant, "small": small, "conversation": conversation, "turn": turn, "space": space}
 
 
 CROWD = """

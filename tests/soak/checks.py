@@ -53,6 +53,8 @@ def hashes(row: Row, previous: bytes) -> tuple[bytes, bytes]:
     fields = {name: row[name] for name in _PLAIN} | {
         name: None if row[name] is None else json.loads(row[name]) for name in _HASHED
     }
+    if row.get("supersedes") is not None:
+        fields["supersedes"] = ulid(row["supersedes"])
     if row["occurred_at"] != row["created_at"]:
         fields["occurred_at"] = moment(row["occurred_at"])
     form = jcs({name: value for name, value in fields.items() if value is not None})

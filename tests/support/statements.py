@@ -2,29 +2,32 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import asyncpg
 import pytest
 
-from app.core.notify_bus import NOTIFY, PROBE
-
-_BUS = {NOTIFY, PROBE}  # on connections of its own, whenever it likes
+_COUNTING: ContextVar[list[str] | None] = ContextVar("counting", default=None)
 
 
 @contextmanager
 def counted_statements() -> Iterator[list[str]]:
-    """The statements sent while inside, each one round trip once its plan is cached on the connection."""
+    """The statements sent while inside, each one round trip once its plan is cached on the connection.
+
+    Only those of this task and of what it starts: what else the process does by the minute is no part of a path.
+    """
     sent: list[str] = []
+    counting = _COUNTING.set(sent)
     patch = pytest.MonkeyPatch()
     prepared, simple = asyncpg.Connection._execute, asyncpg.Connection.execute  # noqa: SLF001
 
     async def count_prepared(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
-        if query not in _BUS:
+        if _COUNTING.get() is sent:
             sent.append(" ".join(query.split()))
         return await prepared(self, query, *args, **options)
 
     async def count_simple(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
-        if not args and query not in _BUS:  # with arguments it goes on to the other
+        if not args and _COUNTING.get() is sent:  # with arguments it goes on to the other
             sent.append(" ".join(query.split()))
         return await simple(self, query, *args, **options)
 
@@ -34,6 +37,7 @@ def counted_statements() -> Iterator[list[str]]:
         yield sent
     finally:
         patch.undo()
+        _COUNTING.reset(counting)
 
 
 def first_words(statements: list[str]) -> list[str]:

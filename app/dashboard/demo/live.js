@@ -19,8 +19,8 @@ export class Live {
   #next = 0;
   #waitMs = 500;
 
-  constructor(conversation, token, { changed, grown, state, acked }) {
-    Object.assign(this, { conversation, token, changed, grown, state, acked });
+  constructor(conversation, token, { changed, grown, state, acked, lost }) {
+    Object.assign(this, { conversation, token, changed, grown, state, acked, lost });
     this.#connect();
   }
 
@@ -111,7 +111,7 @@ export class Live {
     const asked = this.#waiting.get(frame.id);
     this.#waiting.delete(frame.id);
     if (frame.type === "ack") (asked?.kept ?? this.acked)?.(frame);
-    else asked?.broken(Object.assign(new Error(frame.detail), frame));
+    else (asked?.broken ?? this.lost)?.(Object.assign(new Error(frame.detail), frame));
   }
 
   // Cuts the text to the offset, then adds the delta; both count code points, as Array.from does.

@@ -4,6 +4,7 @@ import { Live } from "./live.js";
 import { scriptCount, words } from "./model.js";
 
 const WRITER = "demo-model";
+const RETRY_MS = 1000;
 const SHOWN_BEFORE_ANSWER_MS = 600;
 const one = (id) => document.getElementById(id);
 const side = location.hash === "#left" ? "left" : "right";
@@ -15,7 +16,7 @@ let resuming = null;
 one("name").textContent = side === "left" ? "The model’s window" : "Your window";
 one(side === "left" ? "model" : "say").hidden = false;
 
-const live = stored && new Live(stored.id, stored[side], { changed, grown, state: say_state });
+const live = stored && new Live(stored.id, stored[side], { changed, grown, state: say_state, lost: refused });
 if (!live) say_state("lost", "start the demo first");
 
 function say_state(kind, text) {
@@ -187,10 +188,13 @@ function halt() {
   buttons();
 }
 
-// Whatever was refused or lost: the next snapshot shows what is still open, and it is resumed.
+// What is still open is resumed: after a lost connection from the next snapshot, else in a moment. Only whoever was
+// fenced off gives way, to another window of the same writer.
 function refused(error) {
   halt();
-  if (error.code) one("presence").textContent = error.message;
+  if (!error.code) return;
+  one("presence").textContent = error.message;
+  if (error.code !== "stream_fenced") setTimeout(model_looks, RETRY_MS);
 }
 
 function buttons() {

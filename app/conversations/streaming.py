@@ -30,7 +30,7 @@ from app.conversations.store import TurnRow
 from app.conversations.stream_store import StreamRow
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict, FieldError, TooLarge, Unavailable
+from app.core.errors import AppError, Conflict, FieldError, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
 from app.core.telemetry import get_logger
 from app.tenancy.schemas import Caller, Repeatable, Scope
@@ -441,7 +441,10 @@ class Streams:
             expired = await stream_store.list_expired(tx, lease_s=lease_s, limit=_SWEEP_LIMIT)
         ended = 0
         for tenant_id, turn_id in expired:
-            ended += await self._ender.abort_expired(tenant_id, turn_id, lease_s=lease_s)
+            try:
+                ended += await self._ender.abort_expired(tenant_id, turn_id, lease_s=lease_s)
+            except AppError as error:  # one that cannot be ended must not keep the others open
+                self._log.error("stream.abort_failed", tenant_id=tenant_id, turn_id=turn_id, code=error.code)
         if ended:
             self._log.info("stream.leases_over", count=ended)
         return ended

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.conversations import store as conversations_store
-from app.conversations import turn_store
+from app.conversations import stream_store, turn_store
 from app.conversations.schemas import ConversationFilter
 from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
@@ -246,7 +246,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
             tx, tenant, where=ConversationFilter(project="p1"), **listing
         ),
         "delete_entries": lambda tx: index_store.delete_entries(tx, tenant, conversation, None),
-        "delete_conversation": lambda tx: conversations_store.delete_conversation(tx, tenant, conversation),
+        "delete_conversation": lambda tx: stream_store.delete_conversation(tx, tenant, conversation),
         "find_by_external_id": lambda tx: conversations_store.find_by_external_id(tx, tenant, "p1", "e7"),
     }
     plan = await explain(service, tenant, calls[name])

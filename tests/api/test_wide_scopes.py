@@ -314,7 +314,7 @@ async def test_a_wide_search_takes_few_round_trips(crowd: Client) -> None:
         "count_in_scope",
         "match_in_scope",
         "by_vector",
-        "from turns",
+        "turns t",
         "commit",
     ]
     assert len(searching) == len(asked)

@@ -115,7 +115,7 @@ def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Setting
         data_dir=data_dir,
         migrate_on_start=False,
         log_level="error",
-        **{"worker_in_process": False, "key_cache_s": 0.5} | more,
+        **{"worker_in_process": False, "stream_sweep_s": 600, "key_cache_s": 0.5} | more,
     )
 
 

@@ -210,11 +210,14 @@ class Authors:
             try:
                 code = await asyncio.wait_for(author.process.wait(), max(0.1, give_up - time.monotonic()))
             except TimeoutError:
-                wrong.append(f"writer {author.orders.number} did not end within {patience_s:.0f} s")
+                last = Path(author.orders.log).read_text().splitlines()[-8:]
+                wrong.append(f"writer {author.orders.number} did not end within {patience_s:.0f} s: {last}")
+                author.process.send_signal(signal.SIGUSR1)
+                await asyncio.sleep(1.0)
                 author.kill()
                 await author.process.wait()
             else:
-                if code not in {0, -signal.SIGKILL}:
+                if code not in {0, -signal.SIGKILL, -signal.SIGTERM}:  # one that had just begun has no handler yet
                     wrong.append(f"writer {author.orders.number} ended with {code}")
         return wrong
 

@@ -153,6 +153,7 @@ class Lane:
                     await self._end(turn)
                 except Gone:
                     self._log.write("gone", turn)
+                    await asyncio.sleep(self._chance.uniform(*_BACK_S))
                 except RefusedError as refused:
                     if not self._bear(turn, refused):
                         return

@@ -114,6 +114,10 @@ class Author:
             self.process.kill()
         return True
 
+    def last_lines(self) -> list[str]:
+        """The end of its log."""
+        return Path(self.orders.log).read_text().splitlines()[-8:]
+
     def read_on(self) -> None:
         """Read what its log has more."""
         try:
@@ -210,11 +214,13 @@ class Authors:
             try:
                 code = await asyncio.wait_for(author.process.wait(), max(0.1, give_up - time.monotonic()))
             except TimeoutError:
-                wrong.append(f"writer {author.orders.number} did not end within {patience_s:.0f} s")
+                wrong.append(f"writer {author.orders.number} did not end in {patience_s:.0f} s: {author.last_lines()}")
+                author.process.send_signal(signal.SIGUSR1)
+                await asyncio.sleep(1.0)
                 author.kill()
                 await author.process.wait()
             else:
-                if code not in {0, -signal.SIGKILL}:
+                if code not in {0, -signal.SIGKILL, -signal.SIGTERM}:  # one that had just begun has no handler yet
                     wrong.append(f"writer {author.orders.number} ended with {code}")
         return wrong
 

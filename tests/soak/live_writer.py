@@ -3,7 +3,7 @@
     python -m tests.soak.live_writer '{"seed": …, "number": …, …}'
 
 Two turns at a time over one WebSocket and one over plain HTTP, whose calls alternate between the servers. On SIGTERM it
-ends the turns it has begun, and goes.
+ends the turns it has begun, and goes; on SIGUSR1 it says what it waits for.
 """
 
 import asyncio
@@ -153,6 +153,7 @@ class Lane:
                     await self._end(turn)
                 except Gone:
                     self._log.write("gone", turn)
+                    await asyncio.sleep(self._chance.uniform(*_BACK_S))
                 except RefusedError as refused:
                     if not self._bear(turn, refused):
                         return
@@ -314,6 +315,11 @@ def _ulid(number: int) -> str:
     return "".join(letters[(number >> shift) & 31] for shift in range(125, -1, -5))
 
 
+def _say_what_it_waits_for() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+
+
 async def write(orders: Orders) -> None:
     """Write turns until told to stop."""
     left = unended(orders.log, orders.seed)
@@ -335,7 +341,9 @@ async def write(orders: Orders) -> None:
         for lane in lanes:
             lane.stopping = True
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGUSR1, _say_what_it_waits_for)
     await asyncio.gather(*(lane.run() for lane in lanes))
     log.write("went")
 

@@ -407,7 +407,9 @@ def follow(conversation: ModelConversation, order: Sequence[Done]) -> list[Model
         one.apply(moment)
         rev = one.answer.json()["rev"]
         # an answer that is rendered again says what its turns were changed by since
-        assert rev == moment.rev or (one.unsure and rev > moment.rev), (one.name, rev, moment.rev)
+        assert rev == moment.rev or (one.unsure and rev > moment.rev), (
+            f"no order of operations gives this rev: {one.name}, {rev}, {moment.rev}"
+        )
         moments.append(moment)
     return moments
 

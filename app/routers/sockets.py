@@ -75,6 +75,15 @@ def closing_of(error: AppError) -> Closing:
     return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
 
 
+async def send_text(websocket: WebSocket, text: str) -> None:
+    """Send; WebSocketDisconnect where the client has gone."""
+    try:
+        await websocket.send_text(text)
+    except RuntimeError:
+        # it has closed, which uvicorn has answered and not told us yet
+        raise WebSocketDisconnect(GONE) from None
+
+
 class LiveSocket:
     """A connection, from the first frame after its authentication to its end."""
 
@@ -170,7 +179,7 @@ class LiveSocket:
                 text = ack.model_dump_json(exclude_unset=True)
             if len(self._waiting) < _MOST_WAITING:
                 self._has_room.set()
-            await self._websocket.send_text(text)
+            await send_text(self._websocket, text)
             self._connections.sent("websocket")
 
     def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
@@ -387,7 +396,7 @@ class LiveSocket:
         try:
             while frames := await subscription.batch():
                 for frame in frames:
-                    await self._websocket.send_text(frame.text)
+                    await send_text(self._websocket, frame.text)
                 self._connections.sent("websocket", len(frames))
         except AppError as error:
             if isinstance(error, NotFound):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
 from app.core.ids import format_id, new_uuid
@@ -450,3 +451,24 @@ async def test_a_key_of_another_tenant_does_not_take_a_connection_over(
     async with await live[0].new_tenant() as stranger, socket_on(port, conversation, user.key) as one:
         assert (await one.ask("auth", token=stranger.key))["code"] == "forbidden"
         assert (await one.ask("ping"))["type"] == "pong"
+
+
+async def test_a_client_that_has_closed_while_it_is_sent_something_is_no_failure_of_ours(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[BaseException] = []
+    monkeypatch.setattr("app.routers.sockets._log_failure", failures.append)
+    conversation = await user.conversation()
+    for frame in ("ping", "subscribe"):
+        async with socket_on(port, conversation, user.key) as reader:
+            await reader.ask("ping")
+            with monkeypatch.context() as patched:
+                # what uvicorn raises when it has answered the client's close frame and we do not know yet
+                patched.setattr(WebSocket, "send_text", _refuse_to_send)
+                await reader.send(frame)
+                await reader.closed()
+    assert failures == []
+
+
+async def _refuse_to_send(_websocket: WebSocket, _text: str) -> None:
+    raise RuntimeError("Unexpected ASGI message 'websocket.send', after sending 'websocket.close'.")

@@ -196,7 +196,7 @@ async def run_round(options: LiveOptions) -> Report:
         "TURNKEEP_STREAM_LEASE_S": str(options.lease_s),
         "TURNKEEP_STREAM_SWEEP_S": str(_SWEEP_S),
         "TURNKEEP_JOB_LEASE_S": str(_JOB_LEASE_S),
-        "TURNKEEP_LIVE_QUEUE_FRAMES": "150",
+        "TURNKEEP_LIVE_QUEUE_FRAMES": "50",
     } | ({} if nats is None else {"TURNKEEP_NATS_URL": nats.url})
     installation = Installation(2, settings)
     report = Report(violations=["the round did not come to its end"])
@@ -236,6 +236,7 @@ async def _make_round(
                 key=installation.key,
                 conversation=conversations[number // 2 % len(conversations)],
                 over=over,
+                slow=number % 10 in {4, 5},
                 chance=own,
             )
         )

@@ -14,14 +14,14 @@ from websockets.exceptions import InvalidHandshake, WebSocketException
 from tests.soak.live_view import View
 
 _BACK_S: Final = (0.02, 0.4)
-_SLOW_S: Final = (0.1, 0.4)
+_SLOW_S: Final = (0.5, 1.5)
 
 
 class Subscriber:
     """Follows a conversation for as long as it is let, over one connection after another."""
 
     def __init__(
-        self, view: View, *, ports: list[int], key: str, conversation: str, over: str, chance: random.Random
+        self, view: View, *, ports: list[int], key: str, conversation: str, over: str, slow: bool, chance: random.Random
     ) -> None:
         self.view = view
         self.conversation = conversation
@@ -31,8 +31,8 @@ class Subscriber:
         self._chance = chance
         self._last_event: str | None = None
         self._first: dict[str, int] = chance.choice([{"after_rev": 0}, {"after_seq": 0}, {}])
-        self._is_slow = chance.random() < 0.1
-        self._leaves = chance.random() < 0.4
+        self._is_slow = slow
+        self._leaves = not slow and chance.random() < 0.4
         self.stopping = False
         self.hurry = asyncio.Event()
         """Set when even who is slow reads on."""
@@ -117,6 +117,8 @@ def _connected(port: int, *, small: bool) -> socket.socket:
     made = socket.socket()
     if small:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        # a loopback's own segments are so large that the sender's buffer would take megabytes
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
     try:
         made.connect(("127.0.0.1", port))
     except OSError:

@@ -27,6 +27,7 @@ from app.routers.sockets import (
     Closing,
     LiveSocket,
     closing_of,
+    send_text,
 )
 from app.tenancy.schemas import Caller
 
@@ -148,7 +149,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
         caller = await container.tenancy.authenticate(frame.token)
     except AppError as error:
         known = cast("frozenset[str]", websocket.app.state.frame_members)
-        await websocket.send_text(error_frame(error, frame_id=frame_id, known=known).model_dump_json())
+        await send_text(websocket, error_frame(error, frame_id=frame_id, known=known).model_dump_json())
         raise
-    await websocket.send_text(AckFrame(type="ack", id=frame.id).model_dump_json(exclude_unset=True))
+    await send_text(websocket, AckFrame(type="ack", id=frame.id).model_dump_json(exclude_unset=True))
     return caller, frame.token

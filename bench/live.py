@@ -37,6 +37,8 @@ from app.tenancy.keys import generate_key
 READY_S: Final = 90.0
 SETTLE_S: Final = 30.0
 MS: Final = 1000.0
+READERS: Final = 5
+STREAM_RATE: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -344,13 +346,14 @@ async def stalled(
         some_deaf = number % 2 == 1
         conversation = await installation.conversation()
         ended, sent = asyncio.Event(), [0.0] * 10_000_000
-        others = [asyncio.create_task(watch(installation, Window(0), conversation, sent)) for _ in range(5)]
+        reading = READERS if some_deaf else READERS + deaf_ones
+        others = [asyncio.create_task(watch(installation, Window(0), conversation, sent)) for _ in range(reading)]
         if some_deaf:
             others += [asyncio.create_task(deaf(installation, conversation, ended)) for _ in range(deaf_ones)]
         await asyncio.sleep(1.0)
         before = installation.replicas[0].memory_mib()
         took = await asyncio.gather(
-            *(pace(installation, conversation, seconds=seconds, rate=10) for _ in range(streams))
+            *(pace(installation, conversation, seconds=seconds, rate=STREAM_RATE) for _ in range(streams))
         )
         delays = [one for some in took for one in some]
         after = installation.replicas[0].memory_mib()

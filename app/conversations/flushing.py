@@ -70,19 +70,28 @@ class Flusher:
                 await self.flush()
             if monotonic() - self._looked >= self._lease_s / _LOOKS_PER_LEASE:
                 self._looked = monotonic()
-                await self._renew()
+                try:
+                    await self._renew()
+                except Exception as error:  # noqa: BLE001 - whatever it was, flushing goes on
+                    self._log.error("stream.renewal_crashed", error_type=error_type(error), exc_info=error)
 
     async def flush(self) -> None:
         """Write all that is not durable yet; what cannot be written now stays for the next time."""
         waiting = [
             held for held in self._held.values() if held.has_tail() and held.flush is None and not held.ending.locked()
         ]
-        await asyncio.gather(*(self._flush(tenant_id, some) for tenant_id, some in _batches(waiting)))
+        # ends of turns change what is not durable too
+        self.unflushed = sum(held.unflushed() for held in self._held.values())
+        batches = _batches(waiting)
+        for _, turns in batches:
+            over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            # noted before anything else runs, so that no commit begins in between
+            for held in turns:
+                held.flush = over
+        await asyncio.gather(*(self._flush(tenant_id, turns) for tenant_id, turns in batches))
 
     async def _flush(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for held in turns:
-            held.flush = over
+        over = turns[0].flush
         try:
             async with self._places:
                 await self._write(tenant_id, turns)
@@ -92,10 +101,15 @@ class Flusher:
             self._dirty.set()
             code = error.code if isinstance(error, AppError) else "internal_error"
             self._log.warning("stream.flush_failed", code=code, error_type=error_type(error), count=len(turns))
+        except asyncio.CancelledError:  # the process stops, and does not know what was written
+            for held in turns:
+                held.unsure = True
+            raise
         finally:
             for held in turns:
                 held.flush = None
-            over.set_result(None)
+            if over is not None:
+                over.set_result(None)
 
     async def _write(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
         sent: list[tuple[Held, NewChunk, int]] = []

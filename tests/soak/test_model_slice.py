@@ -60,8 +60,10 @@ async def test_operations_whose_answer_is_lost_take_effect_once_and_the_model_fi
 
 
 async def test_the_model_finds_what_was_done_twice(service: Service) -> None:
-    with pytest.raises(AssertionError, match=r"no order of|conversations that nobody made"):
+    with pytest.raises(AssertionError) as found:
         await forget(service, 12, keeps_keys=False)
+    # which of its rules finds it first depends on what came at the same moment
+    assert found.traceback[-1].path.name == "model.py"
 
 
 @pytest.mark.timeout(400)  # 15 s on an idle machine

@@ -18,6 +18,8 @@ from tests.support.postgres import TestDatabase
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/live-chat.md").read_text()
 TEXT = "Héllo 👋🏽, trams of 東京 and Lisbon: " + "words and 🌊 " * 20
+LONG = "🌊" * 40_000
+"""More than a chunk may have."""
 
 
 def block(language: str) -> str:
@@ -59,11 +61,27 @@ async def test_the_program_writes_on_across_lost_connections(user: Client, port:
                     between.cut()
                 yield word
                 await asyncio.sleep(0.02)
+            yield LONG
 
         turn = await program["write"](f"http://127.0.0.1:{between.port}", user.key, conversation, words())
         assert between.connections >= 3
-    assert turn["content"] == TEXT
-    assert [kept["content"] for kept in await user.history(conversation)] == [TEXT]
+    assert turn["content"] == TEXT + LONG
+    assert [kept["content"] for kept in await user.history(conversation)] == [TEXT + LONG]
+
+
+async def test_the_program_connects_again_after_an_error_that_passes() -> None:
+    program: dict[str, Any] = {}
+    exec(compile(block("python"), "guide", "exec"), program)  # noqa: S102
+
+    class Refusing:
+        async def send(self, text: str) -> None:
+            self.id = json.loads(text)["id"]
+
+        async def recv(self) -> str:
+            return json.dumps({"type": "error", "id": self.id, "code": "database_unavailable", "retryable": True})
+
+    with pytest.raises(OSError, match="database_unavailable"):  # what the program waits and connects again after
+        await program["ask"](Refusing(), type="commit")
 
 
 async def test_the_calls_with_curl_write_a_turn(user: Client, port: int) -> None:

@@ -291,7 +291,13 @@ def _remote_options(settings: Settings) -> RemoteOptions:
 
 
 def _conversations(
-    settings: Settings, base: Foundation, index: SearchIndex, counter: TokenCounter, cursors: Cursors, bus: Bus
+    settings: Settings,
+    base: Foundation,
+    index: SearchIndex,
+    counter: TokenCounter,
+    cursors: Cursors,
+    bus: Bus,
+    jobs: JobQueue,
 ) -> Conversations:
     return Conversations(
         base.database,
@@ -302,6 +308,7 @@ def _conversations(
         options=_conversation_options(settings),
         ops=base.ops,
         bus=bus,
+        jobs=jobs,
     )
 
 
@@ -322,7 +329,7 @@ def build_container(
         jobs=queue,
         options=_index_options(settings),
     )
-    conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus)
+    conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
     recaller = Recaller(
         base.database,
         conversations=conversations,

@@ -13,6 +13,7 @@ from app.conversations import store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appending import Incoming, Placed, is_searchable, new_participants, place
 from app.conversations.chain import content_hash
+from app.conversations.covering import compact_job, is_due
 from app.conversations.drafts import Draft, DraftLimits, count_pieces, make_drafts
 from app.conversations.finding import lock_conversation
 from app.conversations.schemas import MAX_PARTICIPANTS, AppendResult, TurnInput
@@ -21,6 +22,7 @@ from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
+from app.core.jobs import JobQueue
 from app.index.schemas import Document
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
@@ -47,6 +49,7 @@ class Appender:
         limits: DraftLimits,
         session_gap_s: int,
         announcer: Announcer,
+        jobs: JobQueue,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
@@ -55,6 +58,7 @@ class Appender:
         self._limits = limits
         self._session_gap_s = session_gap_s
         self._announcer = announcer
+        self._jobs = jobs
 
     async def append(
         self,
@@ -173,6 +177,8 @@ class Appender:
                 active_at=placed.at if is_stale else head.active_at,
                 participants=participants,
             )
+        if is_due(head, turns=placed.turn_count, tokens=placed.token_count):
+            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
 
     async def _known(

@@ -4,18 +4,30 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.conversations import store, stream_store, turn_store
+from app.conversations.covering import compact_job, withdraw
 from app.conversations.finding import lock_conversation
 from app.conversations.schemas import ErasedTurns
 from app.core.db import Transaction
 from app.core.errors import FieldError, NotFound
 from app.core.ids import ConversationId, format_id
+from app.core.jobs import JobQueue
+from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller
 
 
 async def erase_turns(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[UUID]
+    caller: Caller,
+    tx: Transaction,
+    conversation_id: ConversationId,
+    turn_ids: Sequence[UUID],
+    *,
+    index: SearchIndex,
+    jobs: JobQueue,
 ) -> ErasedTurns:
-    """Erase the named turns, all or none; one that is not there is NotFound, naming it. Erased ones stay so."""
+    """Erase the named turns, all or none; one that is not there is NotFound, naming it. Erased ones stay so.
+
+    Summaries that rest on them go too; what still stands is summarised anew by a job.
+    """
     head = await lock_conversation(caller, tx, conversation_id)
     wanted = list(dict.fromkeys(turn_ids))
     rows = await store.find_turns(tx, caller.tenant_id, wanted, bare=True)
@@ -37,6 +49,9 @@ async def erase_turns(
         await stream_store.delete_open(tx, caller.tenant_id, fresh)
         await turn_store.erase(tx, caller.tenant_id, fresh, rev=rev)
         await turn_store.update_after_erase(tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens)
+        changed = [(row.id, row.position or 0) for row in live]
+        if await withdraw(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
+            await jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
     return ErasedTurns(
         conversation_id=format_id(conversation_id),
         erased=[format_id(turn_id) for turn_id in fresh],

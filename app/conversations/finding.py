@@ -33,8 +33,13 @@ async def get_turn(caller: Caller, tx: Transaction, conversation_id: Conversatio
     """A turn of a conversation; NotFound without it."""
     row = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
     if row is None:
-        raise NotFound("not_found", "There is no such turn in this conversation.")
+        raise turn_missing()
     return row
+
+
+def turn_missing() -> NotFound:
+    """The error where a conversation has no such turn."""
+    return NotFound("not_found", "There is no such turn in this conversation.")
 
 
 async def get_turn_so_far(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> TurnRow:

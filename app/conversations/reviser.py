@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from app.conversations import store, turn_store
 from app.conversations.appender import Appender, check_answers, require_seq, require_unerased, same_turn
 from app.conversations.appending import Incoming, Spot, place_revision
+from app.conversations.covering import compact_job, withdraw
 from app.conversations.drafts import DraftLimits, OldTurn, make_revision
 from app.conversations.finding import get_turn, lock_conversation
 from app.conversations.schemas import Revision, RevisionResult
@@ -17,6 +18,7 @@ from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.core.jobs import JobQueue
 from app.formats.schemas import Kind, Role
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, Repeatable, Replay
@@ -29,13 +31,21 @@ class Reviser:
     """The way of a revision."""
 
     def __init__(
-        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, appender: Appender, limits: DraftLimits
+        self,
+        database: Database,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        appender: Appender,
+        limits: DraftLimits,
+        jobs: JobQueue,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
         self._index = index
         self._appender = appender
         self._limits = limits
+        self._jobs = jobs
 
     async def revise(
         self,
@@ -128,6 +138,9 @@ class Reviser:
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
         await self._index.retire(caller, tx, entry_ids=[one for one, _ in gone])
         await self._appender.write(caller, tx, head, placed, [item.draft])
+        changed = [(one, position) for one, _ in gone]
+        if await withdraw(caller, tx, self._index, head, changed=changed, and_after=truncate_after, rev=placed.rev):
+            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
         return placed.rows[0], len(gone)
 
     async def _regenerate(

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import store, stream_store, token_store, turn_store
+from app.conversations import listing_store, store, stream_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
@@ -45,6 +45,7 @@ from app.conversations.schemas import (
 )
 from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
+from app.conversations.summaries import Summaries
 from app.conversations.verifier import verify
 from app.conversations.views import (
     activity_key,
@@ -58,6 +59,7 @@ from app.core.bus import Bus
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
+from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
@@ -98,11 +100,14 @@ class Conversations:
         options: ConversationOptions,
         ops: Database,
         bus: Bus,
+        jobs: JobQueue,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
         self._cursors = cursors
         self._options = options
+        self._index = index
+        self._jobs = jobs
         self._indexing = Indexing(database, index=index)
         self._announcer = announcer = Announcer(bus)
         self._appender = Appender(
@@ -113,8 +118,11 @@ class Conversations:
             limits=options.limits,
             session_gap_s=options.session_gap_s,
             announcer=announcer,
+            jobs=jobs,
         )
-        self._reviser = Reviser(database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits)
+        self._reviser = Reviser(
+            database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits, jobs=jobs
+        )
         self._forker = Forker(database, tenancy=tenancy, index=index, announcer=announcer)
         self.streams = Streams(
             database,
@@ -127,6 +135,15 @@ class Conversations:
             options=options.streams,
         )
         """Turns that are written while they stream."""
+        self.summaries = Summaries(
+            database,
+            index=index,
+            jobs=jobs,
+            announcer=announcer,
+            cursors=cursors,
+            most_bytes=options.max_answer_bytes,
+        )
+        """Text that stands for older turns."""
 
     # conversations
 
@@ -220,7 +237,7 @@ class Conversations:
             moment, last_id = self._cursors.read(scope, cursor)
             after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_conversations(
+            rows = await listing_store.list_conversations(
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key)
@@ -311,7 +328,7 @@ class Conversations:
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID]
     ) -> ErasedTurns:
         """Erase what turns say, in the transaction of whoever erases; NotFound names those that are not there."""
-        erased = await erase_turns(caller, tx, conversation_id, turn_ids)
+        erased = await erase_turns(caller, tx, conversation_id, turn_ids, index=self._index, jobs=self._jobs)
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=erased.rev)
         return erased
 
@@ -455,7 +472,7 @@ class Conversations:
     ) -> dict[UUID, list[Participant]]:
         """Who takes part in conversations of a scope, the latest first; those beyond `most_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await store.list_participants(
+            found = await listing_store.list_participants(
                 tx,
                 caller.tenant_id,
                 conversation_ids=conversation_ids,

@@ -1,7 +1,6 @@
 """Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -10,7 +9,6 @@ from uuid import UUID
 import asyncpg
 from pydantic import JsonValue
 
-from app.conversations.schemas import ConversationFilter
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.formats.schemas import JsonObject
@@ -42,6 +40,10 @@ class ConversationRow:
     session: int
     last_occurred_at: datetime | None
     summarized_through: UUID | None
+    summarized_position: int
+    summarized_turns: int
+    summarized_tokens: int
+    erased_position: int
     forked_from: UUID | None
     chain_start: bytes | None
     now: datetime
@@ -107,14 +109,14 @@ _INSERT_TURNS = (
     + ", ".join(f"${index}::{_type_of(name)}[]" for index, name in enumerate(_TURN_FIELDS, start=2))
     + ")"
 )
-_CONVERSATION_COLUMNS = """
+CONVERSATION_COLUMNS = """
     c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.metadata, c.retention, c.compaction, c.facts,
     c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at, c.active_at, h.last_seq, h.rev,
     h.turn_count, h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
-    c.forked_from, c.chain_start,
+    h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, c.forked_from, c.chain_start,
     date_trunc('milliseconds', clock_timestamp()) as now
 """
-_FROM_CONVERSATIONS = """
+FROM_CONVERSATIONS = """
     from conversations c join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
 """
 _MAX_SAFE_INTEGER = 2**53 - 1
@@ -150,7 +152,8 @@ def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
     return TurnRows(found, cut=bool(rows) and rows[0]["there"] > len(rows))
 
 
-def _conversation(row: asyncpg.Record) -> ConversationRow:
+def conversation_row(row: asyncpg.Record) -> ConversationRow:
+    """The row that a query for `CONVERSATION_COLUMNS` gave."""
     values = dict(row)
     for name in ("participants", "metadata", "compaction", "facts"):
         values[name] = json.loads(values[name], parse_int=_number)
@@ -204,11 +207,11 @@ async def find_conversation(
 ) -> ConversationRow | None:
     """One conversation by its id."""
     row = await tx.fetchrow(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",
         tenant_id,
         conversation_id,
     )
-    return None if row is None else _conversation(row)
+    return None if row is None else conversation_row(row)
 
 
 async def find_conversations(
@@ -216,11 +219,11 @@ async def find_conversations(
 ) -> list[ConversationRow]:
     """Conversations by their ids, of those that there are."""
     rows = await tx.fetch(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])",
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])",
         tenant_id,
         conversation_ids,
     )
-    return [_conversation(row) for row in rows]
+    return [conversation_row(row) for row in rows]
 
 
 async def find_by_external_id(
@@ -228,13 +231,13 @@ async def find_by_external_id(
 ) -> ConversationRow | None:
     """One conversation by the caller's own name for it."""
     row = await tx.fetchrow(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS}"
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
         " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3",
         tenant_id,
         project,
         external_id,
     )
-    return None if row is None else _conversation(row)
+    return None if row is None else conversation_row(row)
 
 
 async def lock_conversation(
@@ -245,58 +248,11 @@ async def lock_conversation(
     Of the rest of the row, a statement that had to wait gives what stood there before: read it again to change it.
     """
     row = await tx.fetchrow(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2 for update of h",
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2 for update of h",
         tenant_id,
         conversation_id,
     )
-    return None if row is None else _conversation(row)
-
-
-def _literal(text: str) -> str:
-    return re.sub(r"([\\%_])", r"\\\1", text)
-
-
-async def list_conversations(
-    tx: Transaction,
-    tenant_id: TenantId,
-    *,
-    where: ConversationFilter,
-    newest_first: bool,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
-) -> list[ConversationRow]:
-    """Conversations by latest activity; `after` is the sort key of the last row of the page before."""
-    args: list[object] = [tenant_id]
-    conditions = ["c.tenant_id = $1"]
-    for column, value in (("project", where.project), ("external_id", where.external_id), ("owner", where.owner)):
-        if value is not None:
-            args.append(value)
-            conditions.append(f"c.{column} = ${len(args)}")
-    if where.participant is not None:
-        args.append(json.dumps([{"actor": where.participant}]))
-        conditions.append(f"c.participants @> ${len(args)}::jsonb")
-    for condition, value in (
-        ("c.metadata @> ${}::jsonb", where.metadata),
-        ("c.title ilike ${}", None if where.title is None else f"%{_literal(where.title)}%"),
-        ("c.created_at > ${}", where.created_after),
-        ("c.created_at < ${}", where.created_before),
-        ("c.active_at > ${}", where.active_after),
-        ("c.active_at < ${}", where.active_before),
-    ):
-        if value is not None:
-            args.append(value)
-            conditions.append(condition.format(len(args)))
-    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
-    if after is not None:
-        args.extend(after)
-        conditions.append(f"(c.active_at, c.id) {beyond} (${len(args) - 1}, ${len(args)})")
-    args.append(limit)
-    rows = await tx.fetch(
-        f"select {_CONVERSATION_COLUMNS} {_FROM_CONVERSATIONS} where {' and '.join(conditions)}"
-        f" order by c.active_at {direction}, c.id {direction} limit ${len(args)}",
-        *args,
-    )
-    return [_conversation(row) for row in rows]
+    return None if row is None else conversation_row(row)
 
 
 async def update_conversation(
@@ -448,46 +404,6 @@ async def list_answers(
         """  # noqa: S608
     sql = within(turns, order="t.position desc", most_bytes="$7")
     return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, call_ids, after, before, limit, most_bytes))
-
-
-async def list_participants(
-    tx: Transaction,
-    tenant_id: TenantId,
-    *,
-    conversation_ids: Sequence[UUID] | None,
-    project: str | None,
-    owner: str | None,
-    limit: int,
-    most_people: int,
-) -> list[tuple[UUID, list[JsonObject]]]:
-    """Who takes part in these conversations, or in the most recently active ones of a scope.
-
-    Those conversations whose participants would be more than `most_people` together with those before give none.
-    """
-    args: list[object] = [tenant_id]
-    conditions = ["tenant_id = $1"]
-    for condition, value in (
-        ("id = any(${}::uuid[])", conversation_ids),
-        ("project = ${}", project),
-        ("owner = ${}", owner),
-    ):
-        if value is not None:
-            args.append(value)
-            conditions.append(condition.format(len(args)))
-    args.extend((limit, most_people))
-    rows = await tx.fetch(
-        f"""
-        select id, case when sum(jsonb_array_length(participants)) over (
-            order by active_at desc, id desc rows unbounded preceding
-        ) <= ${len(args)} then participants else '[]' end as participants
-        from (
-            select id, active_at, participants from conversations where {" and ".join(conditions)}
-            order by active_at desc, id desc limit ${len(args) - 1}
-        ) c
-        """,  # noqa: S608
-        *args,
-    )
-    return [(row["id"], json.loads(row["participants"])) for row in rows]
 
 
 async def find_turn(

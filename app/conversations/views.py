@@ -16,6 +16,8 @@ from app.conversations.schemas import (
     Turn,
 )
 from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.summary_schemas import Summary, SummaryKind, SummaryLine
+from app.conversations.summary_store import SummaryRow
 from app.core.ids import format_id
 from app.core.paging import Key
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role, ToolCall, ToolResult
@@ -130,6 +132,34 @@ def _tool_call(call: JsonObject) -> ToolCall:
         id=str(call["id"]),
         name=str(body.get("name")),
         arguments=arguments if isinstance(arguments, dict) else str(arguments),
+    )
+
+
+def summary_text(row: SummaryRow) -> str:
+    """The text of a summary: of highlights, their lines."""
+    return "\n".join(line.text for line in row.lines) if row.lines else row.text or ""
+
+
+def summary_view(row: SummaryRow) -> Summary:
+    """A summary as callers see it."""
+    return Summary(
+        id=format_id(row.id),
+        conversation_id=format_id(row.conversation_id),
+        kind=SummaryKind(row.kind),
+        level=row.level,
+        from_position=row.from_position,
+        to_position=row.to_position,
+        valid=row.replaced_by is None,
+        replaced_by=_id(row.replaced_by),
+        actors=list(row.actors),
+        text=summary_text(row),
+        abstract=row.abstract,
+        lines=[SummaryLine(turn_id=format_id(line.turn_id), text=line.text) for line in row.lines],
+        tokens=row.tokens,
+        model=row.model,
+        prompt_version=row.prompt_version,
+        rev=row.rev,
+        created_at=row.created_at,
     )
 
 

@@ -14,14 +14,15 @@ class Belonging:
     """One table. `of_conversation` and `of_turn` are conditions that find its rows of a conversation or a turn ($2).
 
     `on_erase`: what happens to a row when its turn is erased (`tombstone`: only what was said goes; `kept`: it says
-    nothing of a turn's content). Deleting a conversation deletes its rows everywhere. `export`: the member of an export
-    that holds it; None where it is made again from the rest.
+    nothing of a turn's content; `withdrawn`: what rests on the turn goes, a summary as a whole, highlights by the line).
+    Deleting a conversation deletes its rows everywhere. `export`: the member of an export that holds it; None where it
+    is made again from the rest.
     """
 
     owner: Literal["conversations", "index"]
     of_conversation: str
     of_turn: str | None
-    on_erase: Literal["tombstone", "delete", "kept"]
+    on_erase: Literal["tombstone", "delete", "kept", "withdrawn"]
     export: str | None
 
 
@@ -38,6 +39,7 @@ REGISTRY: Final[Mapping[str, Belonging]] = MappingProxyType(
             "delete",
             None,
         ),
+        "summaries": Belonging("conversations", "conversation_id = $2", None, "withdrawn", "summary"),
         "index_entries": Belonging("index", "conversation_id = $2", "entry_id = $2", "delete", None),
         "vectors": Belonging(
             "index",

@@ -174,6 +174,10 @@ class SearchIndex:
         """Let entries be found no more, because what they stand for is superseded."""
         await store.retire_entries(tx, caller.tenant_id, entry_ids)
 
+    async def restore(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
+        """Let entries be found again that were retired."""
+        await store.restore_entries(tx, caller.tenant_id, entry_ids)
+
     async def copy(
         self,
         caller: Caller,

@@ -84,6 +84,15 @@ async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
     )
 
 
+async def restore_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+    """Put entries back into searches."""
+    await tx.execute(
+        "update index_entries set live = true where tenant_id = $1 and entry_id = any($2::uuid[])",
+        tenant_id,
+        list(entry_ids),
+    )
+
+
 async def copy_entries(
     tx: Transaction,
     tenant_id: TenantId,

@@ -1,0 +1,107 @@
+"""What summaries stand for, when turns under them change: what rests on a turn goes with it.
+
+Runs in the transaction that changes the turns, behind the conversation's head. A summary that a model wrote goes as a
+whole, and those that it had replaced stand again; highlights lose the lines of the turn. How far the conversation is
+summarised goes back to where the summaries that are left have their first hole, and a job fills that.
+"""
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from app.conversations import summary_store
+from app.conversations.schemas import Compaction
+from app.conversations.store import ConversationRow
+from app.conversations.summary_schemas import SummaryKind
+from app.conversations.summary_store import SummaryRow
+from app.core.db import Transaction
+from app.core.ids import ConversationId
+from app.core.jobs import NewJob
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller
+
+COMPACT_JOB = "conversation.compact"
+"""Summarise what is due in a conversation; the subject is its id."""
+
+
+def compact_job(conversation_id: UUID) -> NewJob:
+    """The job that compacts a conversation; one waits at a time."""
+    return NewJob(COMPACT_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
+
+
+def is_due(head: ConversationRow, *, turns: int, tokens: int) -> bool:
+    """Whether so many live turns, and tokens of them, are more than a conversation leaves unsummarised."""
+    policy = Compaction.model_validate(head.compaction)
+    return policy.strategy != "never" and (
+        turns - head.summarized_turns > policy.trigger_turns or tokens - head.summarized_tokens > policy.trigger_tokens
+    )
+
+
+async def withdraw(
+    caller: Caller,
+    tx: Transaction,
+    index: SearchIndex,
+    head: ConversationRow,
+    *,
+    changed: Sequence[tuple[UUID, int]],
+    and_after: bool,
+    rev: int,
+) -> bool:
+    """Take out of the summaries what rests on changed turns (id, position); says whether some are to be made again.
+
+    `and_after`: nothing of what stood behind the first of them stands any more.
+    """
+    first = min((position for _, position in changed), default=0)
+    if first > head.summarized_position or not changed:
+        return False
+    conversation_id = ConversationId(head.id)
+    found = await summary_store.list_reaching(tx, caller.tenant_id, conversation_id, position=first)
+    places, ids = {position for _, position in changed}, {turn_id for turn_id, _ in changed}
+    gone = {row.id for row in found if and_after or _rests_on(row, places)}
+    for row in found:
+        if row.id not in gone and any(line.turn_id in ids for line in row.lines):
+            left = [line for line in row.lines if line.turn_id not in ids]
+            await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=left)
+    if gone:
+        await summary_store.delete(tx, caller.tenant_id, sorted(gone))
+        restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=sorted(gone))
+        await index.erase(caller, tx, conversation_id=conversation_id, entry_ids=sorted(gone))
+        await index.restore(caller, tx, entry_ids=restored)
+    await move_mark(caller, tx, head, rev=rev)
+    return bool(gone)
+
+
+def _rests_on(row: SummaryRow, positions: Collection[int]) -> bool:
+    """Whether a summary was written from turns at one of these positions. Highlights are their lines, no more."""
+    return row.kind == SummaryKind.SUMMARY.value and any(
+        row.from_position <= position <= row.to_position for position in positions
+    )
+
+
+async def move_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, rev: int) -> int:
+    """Say in the head how far summaries stand without a hole; what retention erased is behind that in any case."""
+    conversation_id = ConversationId(head.id)
+    standing = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+    position = covered_through(standing, erased_position=head.erased_position)
+    turns, tokens, through = await summary_store.measure_through(
+        tx, caller.tenant_id, conversation_id, position=position
+    )
+    await summary_store.update_mark(
+        tx,
+        caller.tenant_id,
+        conversation_id,
+        position=position,
+        through=through,
+        turns=turns,
+        tokens=tokens,
+        rev=rev,
+    )
+    return position
+
+
+def covered_through(standing: Sequence[SummaryRow], *, erased_position: int) -> int:
+    """How far summaries, by range, stand without a hole; what retention has erased needs none."""
+    position = erased_position
+    for row in sorted(standing, key=lambda row: row.from_position):
+        if row.from_position <= position + 1:
+            position = max(position, row.to_position)
+    return position

@@ -1,0 +1,285 @@
+"""Summaries of conversations: what there is to summarise, and the derived write that stores one.
+
+What always holds: a summary and how far it moves the mark are one commit; it is stored only if every turn that it was
+made from is live and says what it said, no other turn stands among them, the summaries it takes the place of stand
+still, and nobody moved the mark meanwhile. Otherwise nothing is stored, and the job looks again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from app.conversations import store, summary_store, turn_store
+from app.conversations.announcer import Announcer
+from app.conversations.covering import compact_job, covered_through, move_mark
+from app.conversations.finding import get_conversation, lock_conversation, turn_missing
+from app.conversations.schemas import Compaction, Retention
+from app.conversations.store import ConversationRow
+from app.conversations.summary_schemas import (
+    Discarded,
+    SourceTurn,
+    Standing,
+    StandingSummary,
+    Summary,
+    SummaryDraft,
+    SummaryKind,
+    Undone,
+)
+from app.conversations.summary_store import SummaryRow
+from app.conversations.views import canonical_turn, summary_text, summary_view
+from app.core.db import Database, Transaction
+from app.core.errors import Conflict
+from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.core.jobs import JobQueue
+from app.core.paging import Cursors, Page, make_page
+from app.index.schemas import Document, Entry, EntryKind, Prepared
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller, Scope
+
+_NOBODY = ""
+
+
+class Summaries:
+    """The summaries of conversations, and what compaction reads and writes."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        index: SearchIndex,
+        jobs: JobQueue,
+        announcer: Announcer,
+        cursors: Cursors,
+        most_bytes: int,
+    ) -> None:
+        self._database = database
+        self._index = index
+        self._jobs = jobs
+        self._announcer = announcer
+        self._cursors = cursors
+        self._most_bytes = most_bytes
+
+    async def list_page(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        include_replaced: bool,
+        newest_first: bool,
+        limit: int,
+        cursor: str | None,
+    ) -> Page[Summary]:
+        """The summaries of a conversation by the end of their range. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
+        scope = f"summaries|{caller.tenant_id}|{conversation_id}|{include_replaced}|{newest_first}"
+        after: tuple[int, UUID] | None = None
+        if cursor is not None:
+            position, last = self._cursors.read(scope, cursor)
+            after = (int(position), UUID(str(last)))
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await summary_store.list_page(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                with_replaced=include_replaced,
+                newest_first=newest_first,
+                after=after,
+                limit=limit + 1,
+            )
+            if not rows:
+                await get_conversation(caller, tx, conversation_id)
+        page = make_page(
+            rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [row.to_position, str(row.id)]
+        )
+        return Page[Summary](
+            object="list",
+            data=[summary_view(row) for row in page.data],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+    async def standing(self, caller: Caller, conversation_id: ConversationId) -> Standing:
+        """How far a conversation is summarised, and by what. NotFound without it."""
+        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=True) as tx:
+            head = await get_conversation(caller, tx, conversation_id)
+            rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+        return _standing(head, rows)
+
+    async def position_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
+        """Where a live turn stands. NotFound without it, Conflict where another stands in its place."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            row = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
+        if row is None or row.status != "committed" or row.position is None:
+            raise turn_missing()
+        if row.superseded_by is not None:
+            raise Conflict(
+                "already_superseded",
+                "The turn has been superseded; name the one that stands in its place.",
+                extra={"superseded_by": format_id(row.superseded_by)},
+            )
+        return row.position
+
+    async def sources(
+        self, caller: Caller, conversation_id: ConversationId, *, after: int, before: int | None, limit: int
+    ) -> tuple[list[SourceTurn], bool]:
+        """Live turns between two positions (both exclusive), the oldest first; whether there are more."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await store.list_turns(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                newest_first=False,
+                after=after,
+                before=before,
+                actors=None,
+                limit=limit + 1,
+                most_bytes=self._most_bytes,
+                with_erased=False,
+            )
+        rows = found.rows[:limit]
+        turns = [SourceTurn(row.id, canonical_turn(row), row.content_hash or b"", row.model) for row in rows]
+        return turns, found.cut or len(found.rows) > limit
+
+    async def store(
+        self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft, repeat_due: bool = False
+    ) -> Summary | Discarded:
+        """Store a summary and move the mark, or say why nothing was stored. NotFound when the conversation is gone.
+
+        `repeat_due`: more is to be summarised, and a job is enqueued with it.
+        """
+        prepared = await self._prepare(draft)
+        summary_id = new_uuid()
+        async with self._database.transaction(caller.tenant_id) as tx:
+            head = await lock_conversation(caller, tx, conversation_id)
+            discarded = await self._changed(caller, tx, head, draft)
+            if discarded is not None:
+                return discarded
+            rev = head.rev + 1
+            await summary_store.insert(
+                tx, caller.tenant_id, conversation_id, summary_id=summary_id, draft=draft, rev=rev
+            )
+            await summary_store.replace(tx, caller.tenant_id, draft.replaces, by=summary_id)
+            await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
+            await self._write_entry(caller, tx, head, summary_id, draft, prepared)
+            await move_mark(caller, tx, head, rev=rev)
+            if repeat_due:
+                await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
+            row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
+            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+        return summary_view(row)
+
+    async def _prepare(self, draft: SummaryDraft) -> Prepared | None:
+        if draft.kind is SummaryKind.HIGHLIGHTS:  # found as the turns that they are lines of
+            return None
+        [prepared] = await self._index.prepare([Document(draft.text, _NOBODY, draft.occurred_at)])
+        # its words find it where the embedder fails: a job for vectors reads turns
+        return replace(prepared, vectors_due=False, dates_due=False)
+
+    async def _changed(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, draft: SummaryDraft
+    ) -> Discarded | None:
+        """Why a draft cannot be stored; None where everything it was made from is as it was."""
+        conversation_id = ConversationId(head.id)
+        if head.summarized_position != draft.position:
+            return "moved"
+        replaced = await summary_store.find(tx, caller.tenant_id, draft.replaces) if draft.replaces else {}
+        if len(replaced) != len(draft.replaces) or any(row.replaced_by is not None for row in replaced.values()):
+            return "moved"
+        held = await turn_store.hold_turns(tx, caller.tenant_id, list(draft.sources))
+        if held != dict(draft.sources):
+            return "changed"
+        there = await summary_store.list_unerased(
+            tx, caller.tenant_id, conversation_id, after=draft.read_after, through=draft.to_position
+        )
+        return None if there <= draft.sources.keys() else "changed"
+
+    async def _write_entry(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        summary_id: UUID,
+        draft: SummaryDraft,
+        prepared: Prepared | None,
+    ) -> None:
+        if prepared is None:
+            return
+        entry = Entry(
+            entry_id=summary_id,
+            kind=EntryKind.SUMMARY,
+            conversation_id=ConversationId(head.id),
+            project=head.project,
+            owner=head.owner,
+            agent_id=None,
+            actor=None,
+            role=None,
+            position=None,
+            session=None,
+            occurred_at=draft.occurred_at,
+            metadata="{}",
+            prepared=prepared,
+        )
+        await self._index.write(caller, tx, entries=[entry])
+
+    async def undo(self, caller: Caller, conversation_id: ConversationId) -> Undone:
+        """Take the newest standing summary back; what it replaced stands again.
+
+        Conflict `nothing_to_undo` without any, `sources_erased` where turns that only it stands for are gone.
+        """
+        async with self._database.transaction(caller.tenant_id) as tx:
+            head = await lock_conversation(caller, tx, conversation_id)
+            rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+            newest = max(rows, key=lambda row: (row.rev, row.id), default=None)
+            if newest is None:
+                raise Conflict("nothing_to_undo", "No summary stands in this conversation.")
+            if newest.from_position <= head.erased_position:
+                raise Conflict(
+                    "sources_erased",
+                    "The turns under the newest summary have been erased, so nothing could stand in its place.",
+                )
+            rev = head.rev + 1
+            await summary_store.delete(tx, caller.tenant_id, [newest.id])
+            restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=[newest.id])
+            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=[newest.id])
+            await self._index.restore(caller, tx, entry_ids=restored)
+            await move_mark(caller, tx, head, rev=rev)
+            after = await get_conversation(caller, tx, conversation_id)
+            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+        return Undone(
+            conversation_id=format_id(conversation_id),
+            undone=format_id(newest.id),
+            restored=[format_id(one) for one in restored],
+            summarized_through=None if after.summarized_through is None else format_id(after.summarized_through),
+            rev=rev,
+        )
+
+
+def _standing(head: ConversationRow, rows: Sequence[SummaryRow]) -> Standing:
+    position = covered_through(rows, erased_position=head.erased_position)
+    return Standing(
+        policy=Compaction.model_validate(head.compaction),
+        retention=Retention(head.retention),
+        position=position,
+        beyond=min((row.from_position for row in rows if row.from_position > position), default=None),
+        turns=head.turn_count - head.summarized_turns,
+        tokens=head.token_count - head.summarized_tokens,
+        erased_position=head.erased_position,
+        summaries=[standing_summary(row) for row in rows],
+        rev=head.rev,
+        summarized_through=head.summarized_through,
+    )
+
+
+def standing_summary(row: SummaryRow) -> StandingSummary:
+    """A summary as contexts and compaction take it."""
+    return StandingSummary(
+        id=row.id,
+        kind=SummaryKind(row.kind),
+        level=row.level,
+        from_position=row.from_position,
+        to_position=row.to_position,
+        actors=row.actors,
+        text=summary_text(row),
+        abstract=row.abstract,
+        lines=row.lines,
+    )

@@ -1,0 +1,255 @@
+"""Queries on summaries. Each names the tenant; whoever changes them holds the conversation's head."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from app.conversations.summary_schemas import HighlightLine, SummaryDraft
+from app.core.db import Transaction
+from app.core.ids import ConversationId, TenantId
+
+_COLUMNS = (
+    "id, conversation_id, kind, level, from_position, to_position, actors, text, abstract, lines, tokens, model,"
+    " prompt_version, replaced_by, rev, created_at"
+)
+_LIVE = "t.status = 'committed' and t.superseded_by is null"
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """A summary as it lies in the table, JSON read. Field order is the order of `_COLUMNS`."""
+
+    id: UUID
+    conversation_id: UUID
+    kind: str
+    level: int
+    from_position: int
+    to_position: int
+    actors: Sequence[str]
+    text: str | None
+    abstract: str | None
+    lines: Sequence[HighlightLine]
+    tokens: int
+    model: str | None
+    prompt_version: str
+    replaced_by: UUID | None
+    rev: int
+    created_at: datetime
+
+
+def _row(row: asyncpg.Record) -> SummaryRow:
+    values = dict(row)
+    values["actors"] = json.loads(values["actors"])
+    values["lines"] = [
+        HighlightLine(UUID(key), text, tokens) for key, text, tokens in json.loads(values["lines"] or "[]")
+    ]
+    return SummaryRow(**values)
+
+
+def _lines(lines: Sequence[HighlightLine]) -> str | None:
+    items = [[str(line.turn_id), line.text, line.tokens] for line in lines]
+    return json.dumps(items, ensure_ascii=False) if items else None
+
+
+async def insert(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, summary_id: UUID, draft: SummaryDraft,
+    rev: int,
+) -> None:  # fmt: skip
+    """Store a summary; the text of highlights is their lines."""
+    await tx.execute(
+        """
+        insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
+                               abstract, lines, tokens, model, prompt_version, rev, created_at)
+        values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11::json, $12, $13, $14, $15,
+                date_trunc('milliseconds', clock_timestamp()))
+        """,
+        tenant_id, summary_id, conversation_id, draft.kind.value, draft.level, draft.from_position, draft.to_position,
+        json.dumps(list(draft.actors)), None if draft.lines else draft.text, draft.abstract, _lines(draft.lines),
+        draft.tokens, draft.model, draft.prompt_version, rev,
+    )  # fmt: skip
+
+
+async def list_standing(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
+    """The summaries that nothing has replaced, by range."""
+    rows = await tx.fetch(
+        f"""
+        select {_COLUMNS} from summaries
+        where tenant_id = $1 and conversation_id = $2 and replaced_by is null
+        order by to_position, id
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+    )
+    return [_row(row) for row in rows]
+
+
+async def list_reaching(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
+) -> list[SummaryRow]:
+    """All summaries, replaced ones too, that reach to a position or beyond it."""
+    rows = await tx.fetch(
+        f"""
+        select {_COLUMNS} from summaries
+        where tenant_id = $1 and conversation_id = $2 and to_position >= $3 order by to_position, id
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+    )
+    return [_row(row) for row in rows]
+
+
+async def list_page(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    with_replaced: bool,
+    newest_first: bool,
+    after: tuple[int, UUID] | None,
+    limit: int,
+) -> list[SummaryRow]:
+    """Summaries by the end of their range."""
+    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
+    args: list[object] = [tenant_id, conversation_id, limit]
+    conditions = ["tenant_id = $1", "conversation_id = $2"]
+    if not with_replaced:
+        conditions.append("replaced_by is null")
+    if after is not None:
+        args.extend(after)
+        conditions.append(f"(to_position, id) {beyond} ($4, $5)")
+    rows = await tx.fetch(
+        f"select {_COLUMNS} from summaries where {' and '.join(conditions)}"  # noqa: S608
+        f" order by to_position {direction}, id {direction} limit $3",
+        *args,
+    )
+    return [_row(row) for row in rows]
+
+
+async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryRow]:
+    """Summaries by id, of those that there are."""
+    rows = await tx.fetch(
+        f"select {_COLUMNS} from summaries where tenant_id = $1 and id = any($2::uuid[])",  # noqa: S608
+        tenant_id,
+        summary_ids,
+    )
+    return {row["id"]: _row(row) for row in rows}
+
+
+async def list_changed(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after_rev: int, limit: int
+) -> list[SummaryRow]:
+    """Standing summaries made after a rev, in the order they were made."""
+    rows = await tx.fetch(
+        f"""
+        select {_COLUMNS} from summaries
+        where tenant_id = $1 and conversation_id = $2 and rev > $3 and replaced_by is null order by rev, id limit $4
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        after_rev,
+        limit,
+    )
+    return [_row(row) for row in rows]
+
+
+async def replace(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID], *, by: UUID) -> None:
+    """Let another stand for these."""
+    await tx.execute(
+        "update summaries set replaced_by = $3 where tenant_id = $1 and id = any($2::uuid[])",
+        tenant_id,
+        summary_ids,
+        by,
+    )
+
+
+async def restore(tx: Transaction, tenant_id: TenantId, *, replaced_by: Sequence[UUID]) -> list[UUID]:
+    """Let those stand again that these had replaced; gives their ids."""
+    rows = await tx.fetch(
+        """
+        update summaries set replaced_by = null
+        where tenant_id = $1 and replaced_by = any($2::uuid[]) returning id
+        """,
+        tenant_id,
+        replaced_by,
+    )
+    return sorted(row["id"] for row in rows)
+
+
+async def delete(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> None:
+    """Delete summaries."""
+    await tx.execute("delete from summaries where tenant_id = $1 and id = any($2::uuid[])", tenant_id, summary_ids)
+
+
+async def set_lines(tx: Transaction, tenant_id: TenantId, summary_id: UUID, *, lines: Sequence[HighlightLine]) -> None:
+    """Change what lines highlights have."""
+    await tx.execute(
+        """
+        update summaries set lines = $3::json, tokens = $4, text = case when $3 is null then '' end
+        where tenant_id = $1 and id = $2
+        """,
+        tenant_id,
+        summary_id,
+        _lines(lines),
+        sum(line.tokens for line in lines),
+    )
+
+
+async def measure_through(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
+) -> tuple[int, int, UUID | None]:
+    """The live turns up to a position: how many, their tokens, the id of the last."""
+    row = await tx.fetchrow(
+        f"""
+        select count(*) as turns, coalesce(sum(t.content_tokens), 0) as tokens,
+               (array_agg(t.id order by t.position desc))[1] as last
+        from turns t where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position <= $3
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+    )
+    return (0, 0, None) if row is None else (int(row["turns"]), int(row["tokens"]), row["last"])
+
+
+async def list_unerased(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: int, through: int
+) -> set[UUID]:
+    """The live turns in a range of positions that still say something."""
+    rows = await tx.fetch(
+        f"""
+        select t.id from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.erased_at is null
+          and t.position > $3 and t.position <= $4
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        after,
+        through,
+    )
+    return {row["id"] for row in rows}
+
+
+async def update_mark(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int, through: UUID | None,
+    turns: int, tokens: int, rev: int,
+) -> None:  # fmt: skip
+    """Say in a locked head how far the turns are summarised."""
+    await tx.execute(
+        """
+        update conversation_heads set summarized_position = $3, summarized_through = $4, summarized_turns = $5,
+            summarized_tokens = $6, rev = $7
+        where tenant_id = $1 and conversation_id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        position,
+        through,
+        turns,
+        tokens,
+        rev,
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.context.parts import Policy
-from app.context.service import ContextBuilder
+from app.context.service import Compactor, ContextBuilder
 from app.conversations.drafts import DraftLimits
 from app.conversations.following import Follower, FollowOptions
 from app.conversations.hearing import listener
@@ -59,6 +59,7 @@ class Container:
     watcher: Watcher
     recaller: Recaller
     contexts: ContextBuilder
+    compactor: Compactor
     governance: Governance
     bus: Bus
     queue: JobQueue
@@ -344,6 +345,12 @@ def build_container(
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
     )
+    compactor = Compactor(
+        conversations=conversations,
+        chat=None,
+        counter=counters["o200k_base"],
+        highlight_tokens=settings.highlight_tokens,
+    )
     governance = Governance(base.database, conversations=conversations, index=index)
     return Container(
         settings=settings,
@@ -357,6 +364,7 @@ def build_container(
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
         recaller=recaller,
         contexts=contexts,
+        compactor=compactor,
         governance=governance,
         bus=bus,
         queue=queue,

@@ -14,7 +14,21 @@ from app.container import open_container
 from app.core.bus import Bus
 from app.core.errors import AppError
 from app.dashboard import pages
-from app.routers import admin, context, conversations, docs, events, jobs, live, ops, recall, streams, tokens, turns
+from app.routers import (
+    admin,
+    context,
+    conversations,
+    docs,
+    events,
+    jobs,
+    live,
+    ops,
+    recall,
+    streams,
+    summaries,
+    tokens,
+    turns,
+)
 from app.routers.connections import Connections, add_live_metrics
 from app.routers.deps import require_caller
 from app.routers.live_frames import frame_members
@@ -75,7 +89,22 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, most=settings.live_max_connections)
-    for module in (docs, pages, conversations, streams, turns, tokens, live, events, context, recall, admin, jobs, ops):
+    for module in (
+        docs,
+        pages,
+        conversations,
+        streams,
+        turns,
+        summaries,
+        tokens,
+        live,
+        events,
+        context,
+        recall,
+        admin,
+        jobs,
+        ops,
+    ):
         app.include_router(module.router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)

@@ -338,11 +338,14 @@ class Settings(BaseSettings):
     floor_summary: Share = Field(default=0.15, description="Share of the budget kept for the summary.")
     floor_other: Share = Field(default=0.05, description="Share kept for each of facts, memories and recalled.")
 
-    # compaction policy of a conversation that names none (applied by compaction, later in the road map)
+    # compaction: the policy of a conversation that names none, and how much highlights say
     compaction_trigger_turns: Positive = Field(
         default=50, description="Live unsummarised turns that trigger compaction."
     )
     compaction_trigger_tokens: Positive = Field(default=8000, description="Their tokens that trigger compaction.")
+    highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
+        default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
+    )
     conversation_ttl_hours: NotNegative = Field(
         default=0, description="Time to live of conversations that name none; 0: none."
     )

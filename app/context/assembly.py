@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.context.parts import Assembled, ContextParts, Policy, SummaryPart, TextPart
-from app.context.plan import Costs, Line, Plan
+from app.context.plan import Costs, Line, Plan, bridge_of
 from app.context.report import Reasons, report
 from app.context.schemas import ContextRequest
 from app.context.units import Unit, units_of
@@ -32,7 +32,8 @@ from app.formats.service import (
 )
 
 _NO_ROOM: Final = "it does not fit the budget"
-_ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
+_BRIDGED: Final = "it has no room; highlights of it are shown"
+_ORDER: Final = ("recent", "summary", "bridge", "facts", "memories", "recalled")
 
 
 def assemble(parts: ContextParts, *, request: ContextRequest, counter: TextCounter, policy: Policy) -> Assembled:
@@ -64,6 +65,8 @@ class _Assembly:
         self._room = max(0, self._limit - fixed)
         self._reasons = Reasons()
         self._reserved: dict[str, int] = {}
+        self._skipped: Sequence[Unit] = ()
+        self._bridges = False
 
     def run(self) -> Assembled:
         self._require_newest()
@@ -75,9 +78,13 @@ class _Assembly:
             left = max(0, self._room - sum(self._costs.unit(unit) for unit in plan.units))
             left = self._claim_summaries(plan, summaries, left)
             # turns that a summary would have stood for come back when there is no room for it
-            if len(plan.summaries) == len(summaries):
+            if len(plan.summaries) < len(summaries):
+                summaries = plan.summaries
+            elif plan.summaries and self._skipped and not self._bridges:
+                self._bridges = True  # between the summaries and the window there are turns: room is kept for them
+            else:
                 break
-            summaries = plan.summaries
+        left = self._claim_bridge(plan, left)
         self._claim_lines(plan, left)
         rendered = self._costs.render(plan.blocks())
         while self._costs.count_rendered(rendered) > self._limit and plan.give_up():
@@ -130,6 +137,7 @@ class _Assembly:
         other = self._policy.floor_other
         shares = {"recent": self._policy.floor_recent if self._units else 0.0}
         shares["summary"] = self._policy.floor_summary if summaries or self._parts.gap else 0.0
+        shares["bridge"] = other if self._bridges else 0.0
         shares["facts"] = other if self._parts.facts else 0.0
         shares["memories"] = other if self._parts.memories else 0.0
         shares["recalled"] = other if self._parts.recalled else 0.0
@@ -159,6 +167,7 @@ class _Assembly:
             for unit in candidates[first:start]:
                 self._reasons.say_unit(unit, f"the start of the window moves in blocks of {block} turns")
             first = start
+        self._skipped = candidates[:first]
         return candidates[first:]
 
     def _uncovered(self, unit: Unit, summaries: Sequence[SummaryPart]) -> bool:
@@ -179,17 +188,40 @@ class _Assembly:
     def _claim_summaries(self, plan: Plan, summaries: Sequence[SummaryPart], left: int) -> int:
         allowance = self._allowance("summary", left)
         plan.summaries, spent = [], 0
-        for part in summaries:
-            tokens = self._costs.summary(part)
-            if spent + tokens <= allowance:
-                plan.summaries.append(part)
-                spent += tokens
-            else:
+        whole = sum(self._costs.summary(part) for part in summaries) <= allowance
+        for place, part in enumerate(summaries):
+            shown: SummaryPart | None = part
+            # where not all have room as they are, each has its share, so that the older ones are not left out
+            share = allowance if whole else (allowance - spent) // (len(summaries) - place)
+            if self._costs.summary(part) > share:
+                shown = self._costs.shortened(part, share) or self._costs.shortened(part, allowance - spent)
+            if shown is None and spent + self._costs.summary(part) <= allowance:
+                shown = part  # it has no shorter form
+            if shown is None:
                 self._reasons.say("summary", part.id, _NO_ROOM)
+                continue
+            plan.summaries.append(shown)
+            spent += self._costs.summary(shown)
         kept = {part.id for part in plan.summaries}
         gone = self._parts.gap or any(part.sources_gone and part.id not in kept for part in self._parts.summaries)
         plan.gap = gone and spent + self._costs.note(GAP) <= allowance
         return left - spent - (self._costs.note(GAP) if plan.gap else 0)
+
+    def _claim_bridge(self, plan: Plan, left: int) -> int:
+        """Show highlights of the turns between the summaries and the window, so that nothing is left out unseen."""
+        turns = [turn for unit in self._skipped for turn in unit.turns]
+        if not self._bridges or not turns:
+            return left
+        part = bridge_of(turns)
+        if self._costs.summary(part) > (allowance := self._allowance("bridge", left)):
+            shortened = self._costs.shortened(part, allowance)
+            if shortened is None:
+                return left
+            part = shortened
+        plan.bridge = part
+        for unit in self._skipped:
+            self._reasons.say_unit(unit, _BRIDGED)
+        return left - self._costs.summary(part)
 
     def _claim_lines(self, plan: Plan, left: int) -> None:
         for name, lines in self._lines(plan).items():

@@ -12,7 +12,9 @@ from app.settings import Settings
 class SummaryPart:
     """A valid summary of the turns from one position through another, both included.
 
-    `sources_gone`: turns of the range were erased, so that nothing else can stand for them.
+    `sources_gone`: turns of the range were erased, so that nothing else can stand for them. Where the text has no room,
+    its abstract stands for it, or as many as fit of the `lines` that it is made of. `is_highlights`: they are lines of
+    the turns themselves, and are called so.
     """
 
     id: str
@@ -21,6 +23,9 @@ class SummaryPart:
     to_position: int
     actors: frozenset[str]
     sources_gone: bool = False
+    abstract: str | None = None
+    lines: Sequence[str] = ()
+    is_highlights: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """What has been chosen for a context so far, in what order it is shown, and what each thing costs."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from app.context.highlights import Spoken, candidates, fitting
 from app.context.parts import SummaryPart
 from app.context.units import Unit
 from app.context.wording import GAP, HEADINGS, background_frame, background_note, summary_note
+from app.core.ids import parse_id
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, Rendered, Role, TurnBlock
-from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of
+from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Plan:
 
     units: list[Unit] = field(default_factory=list[Unit])
     summaries: list[SummaryPart] = field(default_factory=list[SummaryPart])
+    bridge: SummaryPart | None = None
     gap: bool = False
     lines: dict[str, list[Line]] = field(default_factory=lambda: {name: list[Line]() for name in HEADINGS})
 
@@ -38,6 +42,9 @@ class Plan:
             if self.lines[name]:
                 self.lines[name].pop()
                 return True
+        if self.bridge is not None:
+            self.bridge = None
+            return True
         if self.summaries:
             self.summaries.pop()
             return True
@@ -62,7 +69,7 @@ class Plan:
 
     def _summary_blocks(self) -> list[Block]:
         ordered = sorted(self.summaries, key=lambda part: part.from_position)
-        notes = [summary_note(part.text, part.from_position, part.to_position) for part in ordered]
+        notes = [note_of(part) for part in (*ordered, *([] if self.bridge is None else [self.bridge]))]
         return [GAP, *notes] if self.gap else [*notes]
 
 
@@ -72,6 +79,26 @@ def _last_user(blocks: list[TurnBlock]) -> int:
         if blocks[index].turn.role is Role.USER and not blocks[index].answered:
             return index
     return max(0, len(blocks) - 1)
+
+
+def bridge_of(turns: Sequence[CanonicalTurn]) -> SummaryPart:
+    """Highlights of turns that have no room, and that no summary stands for yet."""
+    spoken = [Spoken(parse_id(turn.id), turn.position, turn.actor, turn.occurred_at, text_of(turn)) for turn in turns]
+    lines = [line.text for line in candidates(spoken)]
+    return SummaryPart(
+        id="",
+        text="\n".join(lines),
+        from_position=min(turn.position for turn in turns),
+        to_position=max(turn.position for turn in turns),
+        actors=frozenset(turn.actor for turn in turns),
+        lines=lines,
+        is_highlights=True,
+    )
+
+
+def note_of(part: SummaryPart) -> NoteBlock:
+    """The note that shows a summary."""
+    return summary_note(part.text, part.from_position, part.to_position, is_highlights=part.is_highlights)
 
 
 class Costs:
@@ -112,7 +139,19 @@ class Costs:
 
     def summary(self, part: SummaryPart) -> int:
         """Count a summary as a message."""
-        return self._tokens(summary_note(part.text, part.from_position, part.to_position))
+        return self._tokens(note_of(part))
+
+    def shortened(self, part: SummaryPart, allowance: int) -> SummaryPart | None:
+        """The summary in a shorter form that needs no more than so many tokens; None where there is none."""
+        if part.abstract is not None:
+            short = replace(part, text=part.abstract)
+        elif part.lines:
+            bare = self.summary(replace(part, text=""))
+            lines = fitting(part.lines, most_tokens=allowance - bare, count=self._counter.count)
+            short = replace(part, text="\n".join(lines))
+        else:
+            return None
+        return short if short.text.strip() and self.summary(short) <= allowance else None
 
     def line(self, text: str) -> int:
         """Count a line of the volatile block."""

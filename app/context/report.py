@@ -13,6 +13,7 @@ from app.context.schemas import (
     ContextUsage,
     Explained,
     Included,
+    PositionRange,
     SectionName,
     Sections,
     SectionUsage,
@@ -80,6 +81,9 @@ def report(
     included = Included(
         turn_ids=[*(turn.id for turn in recent), *lines["recalled"]],
         summary_ids=[part.id for part in sorted(plan.summaries, key=lambda part: part.from_position)],
+        highlights=[]
+        if plan.bridge is None
+        else [PositionRange(from_position=plan.bridge.from_position, to_position=plan.bridge.to_position)],
         fact_ids=lines["facts"],
         memory_ids=lines["memories"],
     )

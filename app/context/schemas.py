@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictFloat, StrictInt, field_validator
 
-from app.conversations.schemas import Strict
+from app.conversations.schemas import CompactionIn, IdIn, Strict
 from app.formats.schemas import Format
 
 MAX_TOKEN_BUDGET = 10_000_000
@@ -19,6 +19,18 @@ SectionName: TypeAlias = Literal["system", "recent", "summary", "facts", "memori
 Decision: TypeAlias = Literal["included", "dropped"]
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
+
+
+class CompactionRequest(CompactionIn):
+    """A compaction to make now. What is left out is the conversation's policy; `through` is the last turn it takes."""
+
+    through: IdIn | None = None
+
+
+class SummaryRequest(Strict):
+    """Turns to summarise: through one of them; left out: all but the newest."""
+
+    through: IdIn | None = None
 
 
 class SemanticRecall(Strict):
@@ -92,11 +104,23 @@ class ContextUsage(BaseModel):
     sections: Sections
 
 
+class PositionRange(BaseModel):
+    """Turns from one position through another, both included."""
+
+    from_position: int
+    to_position: int
+
+
 class Included(BaseModel):
-    """What the context shows. `turn_ids`: the recent ones by position, then the recalled ones, oldest first."""
+    """What the context shows. `turn_ids`: the recent ones by position, then the recalled ones, oldest first.
+
+    `highlights`: turns that no summary stands for yet and that have no room; lines of them are shown. Where a summary
+    stands, summaries, highlights and recent turns together are the whole conversation.
+    """
 
     turn_ids: list[str]
     summary_ids: list[str]
+    highlights: list[PositionRange]
     fact_ids: list[str]
     memory_ids: list[str]
 

@@ -9,20 +9,26 @@ from collections.abc import Mapping
 from functools import partial
 
 from app.context.assembly import assemble
-from app.context.parts import ContextParts, Policy, RecalledPart
+from app.context.compaction import COMPACT_JOB, Compactor
+from app.context.parts import ContextParts, Policy, RecalledPart, SummaryPart
 from app.context.schemas import Context, ContextRequest
 from app.conversations.schemas import content_text
 from app.conversations.service import Conversations, Recent
+from app.conversations.summary_schemas import StandingSummary, SummaryKind
 from app.core.errors import Unavailable
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.formats.schemas import Role
 from app.providers.schemas import TokenCounter
 from app.recall.service import Recaller
 from app.tenancy.schemas import Caller
 
+__all__ = ["COMPACT_JOB", "Compactor", "ContextBuilder"]
+
 # recall reads no more of a query than its model does; a whole pasted document would only be analysed for nothing
 _MAX_QUERY_CHARACTERS = 10_000
+# turns that no summary stands for are shown, as long as they are not more than compaction ever leaves for long
+_MOST_UNCOVERED = 200
 # counting so many takes under ten milliseconds
 _INLINE_TOKENS = 20_000
 
@@ -56,12 +62,15 @@ class ContextBuilder:
             conversation_id,
             limit=request.recent_turns or self._default_recent_turns,
             actors=request.filter_participants,
+            most_uncovered=(request.recent_turns or _MOST_UNCOVERED) if request.include_summary else 0,
         )
         recalled, degraded = await self._recalled(caller, conversation_id, request, recent)
         parts = ContextParts(
             system=request.system,
             recent=recent.turns,
             more_before=recent.more_before,
+            summaries=[_summary_part(one) for one in recent.summaries],
+            gap=recent.gap,
             recalled=recalled,
             degraded=degraded,
         )
@@ -114,3 +123,16 @@ class ContextBuilder:
             caller, conversation_id, role=Role.USER, actors=request.filter_participants
         )
         return "" if older is None else content_text(older.content)
+
+
+def _summary_part(one: StandingSummary) -> SummaryPart:
+    return SummaryPart(
+        id=format_id(one.id),
+        text=one.text,
+        from_position=one.from_position,
+        to_position=one.to_position,
+        actors=frozenset(one.actors),
+        abstract=one.abstract,
+        lines=[line.text for line in one.lines],
+        is_highlights=one.kind is SummaryKind.HIGHLIGHTS,
+    )

@@ -22,9 +22,10 @@ HEADINGS: Final = {
 }
 
 
-def summary_note(text: str, from_position: int, to_position: int) -> NoteBlock:
-    """Give the note that stands for the turns of a range."""
-    return NoteBlock(fenced("summary", text, f' turns="{from_position}-{to_position}"'))
+def summary_note(text: str, from_position: int, to_position: int, *, is_highlights: bool = False) -> NoteBlock:
+    """Give the note that stands for the turns of a range; lines of the turns themselves are called highlights."""
+    name = "highlights" if is_highlights else "summary"
+    return NoteBlock(fenced(name, text, f' turns="{from_position}-{to_position}"'))
 
 
 def line_of(text: str) -> str:

@@ -11,8 +11,9 @@ from uuid import UUID
 from app.conversations import summary_store
 from app.conversations.schemas import Compaction
 from app.conversations.store import ConversationRow
-from app.conversations.summary_schemas import SummaryKind
+from app.conversations.summary_schemas import StandingSummary, SummaryKind
 from app.conversations.summary_store import SummaryRow
+from app.conversations.views import summary_text
 from app.core.db import Transaction
 from app.core.ids import ConversationId
 from app.core.jobs import NewJob
@@ -105,3 +106,19 @@ def covered_through(standing: Sequence[SummaryRow], *, erased_position: int) -> 
         if row.from_position <= position + 1:
             position = max(position, row.to_position)
     return position
+
+
+def standing_summary(row: SummaryRow) -> StandingSummary:
+    """A summary as contexts and compaction take it."""
+    return StandingSummary(
+        id=row.id,
+        kind=SummaryKind(row.kind),
+        level=row.level,
+        from_position=row.from_position,
+        to_position=row.to_position,
+        actors=row.actors,
+        text=summary_text(row),
+        abstract=row.abstract,
+        lines=row.lines,
+        refused_by=row.model if row.kind == SummaryKind.HIGHLIGHTS.value else None,
+    )

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.conversations import store
+from app.conversations import store, summary_store
+from app.conversations.covering import covered_through, standing_summary
 from app.conversations.finding import get_conversation
 from app.conversations.schemas import Participant
 from app.conversations.store import TurnRow
+from app.conversations.summary_schemas import StandingSummary
 from app.conversations.views import canonical_turn
 from app.core.db import Transaction
 from app.core.ids import ConversationId
@@ -16,12 +18,18 @@ from app.tenancy.schemas import Caller
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """The newest live turns of a conversation, oldest first, and the seq it stood at."""
+    """The newest live turns of a conversation, oldest first, and the seq it stood at.
+
+    `summaries` stand side by side from the first turn on, for those of the beginning. `gap`: of these, some were erased
+    by the conversation's retention and no summary stands for them.
+    """
 
     turns: Sequence[CanonicalTurn]
     seq: int
     participants: Sequence[Participant]
     more_before: bool
+    summaries: Sequence[StandingSummary] = ()
+    gap: bool = False
 
 
 async def recent_turns(
@@ -32,9 +40,20 @@ async def recent_turns(
     limit: int,
     actors: Sequence[str] | None,
     most_bytes: int,
+    most_uncovered: int = 0,
 ) -> Recent:
-    """The newest live turns, of `most_bytes` at most. `actors` narrows; results of tools stay with their calls."""
+    """The newest live turns, of `most_bytes` at most. `actors` narrows; results of tools stay with their calls.
+
+    With `most_uncovered`, what summaries stand for comes along, and all turns that none stands for, up to so many.
+    """
     head = await get_conversation(caller, tx, conversation_id)
+    summaries: list[StandingSummary] = []
+    gap = False
+    if most_uncovered and head.summarized_position:
+        limit = max(limit, min(most_uncovered, head.turn_count - head.summarized_turns))
+        rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+        summaries = [standing_summary(row) for row in rows if row.to_position <= head.summarized_position]
+        gap = covered_through(rows, erased_position=0) < head.erased_position
     found = await store.list_turns(
         tx,
         caller.tenant_id,
@@ -53,7 +72,8 @@ async def recent_turns(
         recent = await _with_answers(caller, tx, conversation_id, recent, head.last_seq, most_bytes)
     participants = [Participant.model_validate(item) for item in head.participants]
     turns = [canonical_turn(row) for row in reversed(recent)]
-    return Recent(turns, head.last_seq, participants, more_before=found.cut or len(found.rows) > limit)
+    more_before = found.cut or len(found.rows) > limit
+    return Recent(turns, head.last_seq, participants, more_before, summaries, gap)
 
 
 async def _with_answers(

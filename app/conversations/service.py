@@ -16,6 +16,7 @@ from app.conversations import listing_store, store, stream_store, token_store, t
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
+from app.conversations.covering import COMPACT_JOB
 from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
 from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
@@ -66,6 +67,8 @@ from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
+
+__all__ = ["COMPACT_JOB", "TOKEN_EPOCHS", "ConversationOptions", "Conversations", "Order", "Recent"]
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
@@ -427,9 +430,15 @@ class Conversations:
     # for recall and context
 
     async def recent(
-        self, caller: Caller, conversation_id: ConversationId, *, limit: int, actors: Sequence[str] | None
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        limit: int,
+        actors: Sequence[str] | None,
+        most_uncovered: int = 0,
     ) -> Recent:
-        """The newest live turns as contexts see them. `actors` narrows; results of tools stay with their calls."""
+        """The newest live turns as contexts see them: see `recent_turns`."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return await recent_turns(
                 caller,
@@ -438,6 +447,7 @@ class Conversations:
                 limit=limit,
                 actors=actors,
                 most_bytes=self._options.max_answer_bytes,
+                most_uncovered=most_uncovered,
             )
 
     async def newest_of_role(

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from app.conversations import store, summary_store, turn_store
 from app.conversations.announcer import Announcer
-from app.conversations.covering import compact_job, covered_through, move_mark
+from app.conversations.covering import compact_job, covered_through, move_mark, standing_summary
 from app.conversations.finding import get_conversation, lock_conversation, turn_missing
 from app.conversations.schemas import Compaction, Retention
 from app.conversations.store import ConversationRow
@@ -19,14 +19,13 @@ from app.conversations.summary_schemas import (
     Discarded,
     SourceTurn,
     Standing,
-    StandingSummary,
     Summary,
     SummaryDraft,
     SummaryKind,
     Undone,
 )
 from app.conversations.summary_store import SummaryRow
-from app.conversations.views import canonical_turn, summary_text, summary_view
+from app.conversations.views import canonical_turn, summary_view
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
@@ -140,13 +139,15 @@ class Summaries:
         turns = [SourceTurn(row.id, canonical_turn(row), row.content_hash or b"", row.model) for row in rows]
         return turns, found.cut or len(found.rows) > limit
 
-    async def store(
-        self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft, repeat_due: bool = False
-    ) -> Summary | Discarded:
-        """Store a summary and move the mark, or say why nothing was stored. NotFound when the conversation is gone.
+    async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
+        """Let a job go on with what is due in a conversation."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
 
-        `repeat_due`: more is to be summarised, and a job is enqueued with it.
-        """
+    async def store(
+        self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft
+    ) -> Summary | Discarded:
+        """Store a summary and move the mark, or say why nothing was stored. NotFound when the conversation is gone."""
         prepared = await self._prepare(draft)
         summary_id = new_uuid()
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -162,8 +163,6 @@ class Summaries:
             await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
             await self._write_entry(caller, tx, head, summary_id, draft, prepared)
             await move_mark(caller, tx, head, rev=rev)
-            if repeat_due:
-                await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return summary_view(row)
@@ -267,19 +266,4 @@ def _standing(head: ConversationRow, rows: Sequence[SummaryRow]) -> Standing:
         summaries=[standing_summary(row) for row in rows],
         rev=head.rev,
         summarized_through=head.summarized_through,
-    )
-
-
-def standing_summary(row: SummaryRow) -> StandingSummary:
-    """A summary as contexts and compaction take it."""
-    return StandingSummary(
-        id=row.id,
-        kind=SummaryKind(row.kind),
-        level=row.level,
-        from_position=row.from_position,
-        to_position=row.to_position,
-        actors=row.actors,
-        text=summary_text(row),
-        abstract=row.abstract,
-        lines=row.lines,
     )

@@ -95,7 +95,10 @@ class HighlightLine:
 
 @dataclass(frozen=True, slots=True)
 class StandingSummary:
-    """A summary that stands in contexts, as those read it who make contexts or go on summarising."""
+    """A summary that stands in contexts, as those read it who make contexts or go on summarising.
+
+    `refused_by`: of highlights, the model that would not summarise these turns.
+    """
 
     id: UUID
     kind: SummaryKind
@@ -106,6 +109,7 @@ class StandingSummary:
     text: str
     abstract: str | None
     lines: Sequence[HighlightLine]
+    refused_by: str | None
 
 
 @dataclass(frozen=True, slots=True)

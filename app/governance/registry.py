@@ -14,7 +14,7 @@ class Belonging:
     """One table. `of_conversation` and `of_turn` are conditions that find its rows of a conversation or a turn ($2).
 
     `on_erase`: what happens to a row when its turn is erased (`tombstone`: only what was said goes; `kept`: it says
-    nothing of a turn's content; `withdrawn`: what rests on the turn goes, a summary as a whole, highlights by the line).
+    nothing of a turn's content; `withdrawn`: what rests on the turn goes, a summary whole, highlights by the line).
     Deleting a conversation deletes its rows everywhere. `export`: the member of an export that holds it; None where it
     is made again from the rest.
     """

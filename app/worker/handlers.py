@@ -1,8 +1,12 @@
 """Which service does which kind of job. Each may be run twice: the services see to that."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from app.container import Container
+from app.context.service import COMPACT_JOB
+from app.core.errors import NotFound
+from app.core.ids import ConversationId
 from app.core.jobs import Job
 from app.index.schemas import DATES_JOB, VECTORS_JOB
 from app.tenancy.schemas import job_caller
@@ -31,6 +35,11 @@ def handlings(container: Container) -> Mapping[str, Handling]:
     async def resolve_dates(job: Job) -> None:
         await conversations.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
 
+    async def compact(job: Job) -> None:
+        conversation_id = ConversationId(job.subject_ids[0])
+        with suppress(NotFound):  # deleted meanwhile
+            await container.compactor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
+
     async def sweep(_job: Job) -> None:
         await container.tenancy.sweep_repeats()
         await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
@@ -39,6 +48,7 @@ def handlings(container: Container) -> Mapping[str, Handling]:
         await conversations.streams.abort_expired()
 
     table = {
+        COMPACT_JOB: Handling(compact),
         DATES_JOB: Handling(resolve_dates),
         SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
         LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),

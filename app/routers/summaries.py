@@ -1,0 +1,60 @@
+"""Summaries over REST: list, summarise, compact, take the last one back."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from app.context.schemas import CompactionRequest, SummaryRequest
+from app.conversations.summary_schemas import Compacted, Summary, Undone
+from app.core.paging import Page
+from app.routers.body import StrictJsonRoute
+from app.routers.deps import ConversationPath, ConversationReader, Cursor, Order, Services, Writer
+from app.routers.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
+
+_WORKING = problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503)
+
+
+@router.get("/summaries", responses=problem_responses(400, 401, 403, 404, 422, 503))
+async def list_summaries(
+    conversation_id: ConversationPath,
+    caller: ConversationReader,
+    services: Services,
+    *,
+    include_replaced: Annotated[bool, Query(description="Also those that another stands for now.")] = False,
+    order: Order = "asc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[Summary]:
+    """The summaries of a conversation, by the end of the range of turns that they stand for."""
+    return await services.conversations.summaries.list_page(
+        caller,
+        conversation_id,
+        include_replaced=include_replaced,
+        newest_first=order == "desc",
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+@router.post("/summaries", responses=_WORKING)
+async def summarise_turns(
+    conversation_id: ConversationPath, body: SummaryRequest, caller: Writer, services: Services
+) -> Compacted:
+    """Summarise turns now, through a named one or all but the newest. Sent again, it finds nothing left to do."""
+    return await services.compactor.summarise(caller, conversation_id, request=body)
+
+
+@router.post("/compact", responses=_WORKING)
+async def compact_conversation(
+    conversation_id: ConversationPath, body: CompactionRequest, caller: Writer, services: Services
+) -> Compacted:
+    """Compact now, by the conversation's policy or what is given in its place; nothing, if nothing is due."""
+    return await services.compactor.compact(caller, conversation_id, request=body)
+
+
+@router.post("/compact/undo", responses=problem_responses(400, 401, 403, 404, 409, 503))
+async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
+    """Take the newest summary back; those that it had replaced stand again."""
+    return await services.conversations.summaries.undo(caller, conversation_id)

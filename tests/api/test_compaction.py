@@ -1,0 +1,205 @@
+"""Compaction: summaries come to stand for older turns; nothing is lost, shown twice or left out unseen."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Client, Service, problem
+
+TRIGGERS = {"trigger_turns": 10, "trigger_tokens": 100_000}
+
+
+async def talk(client: Client, turns: int, *, start: int = 0, **body: Any) -> str:
+    """A conversation of so many turns, each with a fact of its own."""
+    conversation = await client.conversation(compaction=TRIGGERS | body.pop("compaction", {}), **body)
+    await say(client, conversation, turns, start=start)
+    return conversation
+
+
+async def say(client: Client, conversation: str, turns: int, *, start: int = 0) -> None:
+    said = [
+        {"role": "user" if number % 2 else "assistant", "content": f"I paid {number} euros to Maria in Lisbon."}
+        for number in range(start, start + turns)
+    ]
+    await client.append(conversation, *said)
+
+
+async def summaries(client: Client, conversation: str, **params: Any) -> list[dict[str, Any]]:
+    answer = await client.get(f"/v1/conversations/{conversation}/summaries", params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"]
+
+
+async def compact(client: Client, conversation: str, path: str = "compact", **body: Any) -> dict[str, Any]:
+    answer = await client.post(f"/v1/conversations/{conversation}/{path}", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def covered(client: Client, conversation: str, budget: int, **body: Any) -> tuple[set[int], set[int]]:
+    """The positions that a context shows by summaries and highlights, and those it shows verbatim."""
+    context = await client.context(conversation, budget, **body)
+    assert context["usage"]["used"] <= budget
+    included = context["included"]
+    ranges = [one for one in await summaries(client, conversation) if one["id"] in included["summary_ids"]]
+    ranges += included["highlights"]
+    told = {place for one in ranges for place in range(one["from_position"], one["to_position"] + 1)}
+    positions = {turn["id"]: turn["position"] for turn in await client.history(conversation)}
+    return told, {positions[turn_id] for turn_id in included["turn_ids"]}
+
+
+async def test_a_job_lets_highlights_stand_for_the_oldest_half(client: Client, service: Service) -> None:
+    conversation = await talk(client, 11)
+    assert await summaries(client, conversation) == []
+    await service.run_jobs()
+    (one,) = await summaries(client, conversation)
+    assert (one["kind"], one["from_position"], one["to_position"], one["valid"]) == ("highlights", 1, 6, True)
+    turns = await client.history(conversation)
+    assert one["lines"]
+    assert one["text"] == "\n".join(line["text"] for line in one["lines"])
+    for line in one["lines"]:
+        (turn,) = [turn for turn in turns if turn["id"] == line["turn_id"]]
+        assert line["text"].endswith(turn["content"])
+        assert turn["actor"] in line["text"]
+    head = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert head["summarized_through"] == turns[5]["id"]
+    assert head["rev"] == one["rev"]
+
+
+async def test_nothing_is_due_below_the_triggers_or_where_the_policy_is_never(client: Client, service: Service) -> None:
+    few = await talk(client, 10)
+    never = await talk(client, 30, compaction={"strategy": "never"})
+    await service.run_jobs()
+    assert await summaries(client, few) == []
+    assert await summaries(client, never) == []
+    assert (await compact(client, few))["summaries"] == []
+    assert (await compact(client, never))["summaries"] == []
+
+
+async def test_tokens_trigger_too(client: Client, service: Service) -> None:
+    conversation = await client.conversation(compaction={"trigger_turns": 1000, "trigger_tokens": 200})
+    await client.append(conversation, *["I have 12 cats and 3 dogs in Porto, and moved there in 2021."] * 20)
+    await service.run_jobs()
+    head = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert head["summarized_through"] is not None
+    turns, (one,) = await client.history(conversation), await summaries(client, conversation)
+    left = sum(turn["content_tokens"] for turn in turns if turn["position"] > one["to_position"])
+    assert left <= 200
+
+
+@pytest.mark.parametrize(
+    ("strategy", "budget"),
+    [("rolling", 400), ("rolling", 1000), ("rolling", 16_000), ("hierarchical", 1000), ("hierarchical", 16_000)],
+)
+async def test_summaries_and_turns_together_are_the_whole_conversation(
+    client: Client, service: Service, strategy: str, budget: int
+) -> None:
+    conversation = await talk(client, 0 + 1, compaction={"strategy": strategy})
+    for start in range(1, 66, 13):
+        await say(client, conversation, 13, start=start)
+        await service.run_jobs()
+        told, verbatim = await covered(client, conversation, budget)
+        assert not told & verbatim
+        assert told | verbatim == set(range(1, start + 14))
+
+
+async def test_rolling_goes_on_with_one_summary_and_keeps_the_last_to_be_undone(
+    client: Client, service: Service
+) -> None:
+    conversation = await talk(client, 11)
+    await service.run_jobs()
+    await say(client, conversation, 11, start=11)
+    await service.run_jobs()
+    (standing,) = await summaries(client, conversation)
+    replaced, again = await summaries(client, conversation, include_replaced=True)
+    assert again == standing
+    assert (replaced["to_position"], replaced["valid"], replaced["replaced_by"]) == (6, False, standing["id"])
+    undone = (await client.post(f"/v1/conversations/{conversation}/compact/undo")).json()
+    assert (undone["undone"], undone["restored"]) == (standing["id"], [replaced["id"]])
+    (back,) = await summaries(client, conversation)
+    assert back["id"] == replaced["id"]
+    assert back["valid"]
+    await client.post(f"/v1/conversations/{conversation}/compact/undo")
+    assert await summaries(client, conversation, include_replaced=True) == []
+    assert (await client.get(f"/v1/conversations/{conversation}")).json()["summarized_through"] is None
+    problem(await client.post(f"/v1/conversations/{conversation}/compact/undo"), 409, "nothing_to_undo")
+
+
+async def test_hierarchical_folds_four_of_a_level(client: Client, service: Service) -> None:
+    conversation = await talk(client, 1, compaction={"strategy": "hierarchical"})
+    for start in range(1, 66, 11):
+        await say(client, conversation, 11, start=start)
+        await service.run_jobs()
+    standing = await summaries(client, conversation)
+    assert {one["level"] for one in standing} >= {1}
+    assert standing[0]["from_position"] == 1
+    for one, other in zip(standing, standing[1:], strict=False):
+        assert one["to_position"] + 1 == other["from_position"]
+
+
+async def test_summarising_through_a_turn_leaves_the_newest(client: Client) -> None:
+    conversation = await talk(client, 8)
+    turns = await client.history(conversation)
+    made = await compact(client, conversation, "summaries", through=turns[2]["id"])
+    assert [one["to_position"] for one in made["summaries"]] == [3]
+    assert made["summarized_through"] == turns[2]["id"]
+    assert made["remaining_turns"] == 5
+    assert (await compact(client, conversation, "summaries", through=turns[1]["id"]))["summaries"] == []
+    everything = await compact(client, conversation, "summaries")
+    assert [one["to_position"] for one in everything["summaries"]] == [7]
+    assert (await compact(client, conversation, "summaries"))["summaries"] == []
+
+
+async def test_a_call_is_never_parted_from_its_result(client: Client, service: Service) -> None:
+    conversation = await client.conversation(compaction=TRIGGERS)
+    turns: list[Any] = [f"I owe {number} to Ann" for number in range(5)]
+    call = {"role": "assistant", "tool_calls": [{"id": "c", "name": "look", "arguments": "{}"}]}
+    await client.append(conversation, *turns, call, {"role": "tool", "tool_call_id": "c", "content": "42"}, *turns)
+    await service.run_jobs()
+    (one,) = await summaries(client, conversation)
+    assert one["to_position"] == 7
+    made = await compact(client, conversation, "compact/undo")
+    assert made["restored"] == []
+    turns_now = await client.history(conversation)
+    through = await compact(client, conversation, through=turns_now[5]["id"])
+    assert through["summaries"][0]["to_position"] == 7
+
+
+async def test_a_revised_turn_loses_its_line_and_an_erased_one_too(client: Client, service: Service) -> None:
+    conversation = await talk(client, 11)
+    await service.run_jobs()
+    (one,) = await summaries(client, conversation)
+    first, second = (line["turn_id"] for line in one["lines"][:2])
+    await client.post(f"/v1/conversations/{conversation}/turns/{first}/revisions", json={"content": "never mind"})
+    await client.delete(f"/v1/conversations/{conversation}/turns/{second}")
+    (after,) = await summaries(client, conversation)
+    assert {first, second}.isdisjoint(line["turn_id"] for line in after["lines"])
+    assert len(after["lines"]) == len(one["lines"]) - 2
+    told, verbatim = await covered(client, conversation, 4000)
+    assert told | verbatim == set(range(1, 12))
+
+
+async def test_a_truncation_takes_summaries_behind_it(client: Client, service: Service) -> None:
+    conversation = await talk(client, 30)
+    await service.run_jobs()
+    turns = await client.history(conversation)
+    path = f"/v1/conversations/{conversation}/turns/{turns[3]['id']}/revisions"
+    answer = await client.post(path, json={"content": "from here anew", "truncate_after": True})
+    assert answer.status_code == 201, answer.text
+    assert await summaries(client, conversation, include_replaced=True) == []
+    head = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert head["summarized_through"] is None
+    context = await client.context(conversation, 4000)
+    assert len(context["included"]["turn_ids"]) == 4
+
+
+async def test_what_does_not_exist_is_not_summarised(client: Client) -> None:
+    conversation = await talk(client, 3)
+    other = (await client.history(await talk(client, 3)))[0]["id"]
+    for path in ("compact", "summaries"):
+        answer = await client.post(f"/v1/conversations/{conversation}/{path}", json={"through": other})
+        problem(answer, 404, "not_found")
+        answer = await client.post(f"/v1/conversations/{other}/{path}", json={})
+        problem(answer, 404, "not_found")
+    problem(await client.get(f"/v1/conversations/{other}/summaries"), 404, "not_found")
+    problem(await client.post(f"/v1/conversations/{other}/compact/undo"), 404, "not_found")

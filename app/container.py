@@ -249,8 +249,12 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             clock_skew_s=settings.clock_skew_s,
         ),
         session_gap_s=settings.session_gap_s,
-        compaction_trigger_turns=settings.compaction_trigger_turns,
-        compaction_trigger_tokens=settings.compaction_trigger_tokens,
+        compaction={
+            "strategy": "rolling",
+            "trigger_turns": settings.compaction_trigger_turns,
+            "trigger_tokens": settings.compaction_trigger_tokens,
+            "summarizer_model": None,
+        },
         default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
         streams=StreamOptions(
             debounce_s=settings.stream_debounce_ms / 1000,

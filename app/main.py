@@ -46,6 +46,13 @@ place. Ids are ULIDs (UUIDs are read too), times RFC 3339 in UTC. Every error is
 with a stable `code`, listed in `docs/errors.md`.
 """
 
+_ROUTERS = tuple(
+    module.router
+    for module in (
+        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, admin, jobs, ops
+    )
+)  # fmt: skip
+
 
 def create_app(settings: Settings) -> FastAPI:
     """The application for these settings. Nothing is started before its lifespan."""
@@ -89,23 +96,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, most=settings.live_max_connections)
-    for module in (
-        docs,
-        pages,
-        conversations,
-        streams,
-        turns,
-        summaries,
-        tokens,
-        live,
-        events,
-        context,
-        recall,
-        admin,
-        jobs,
-        ops,
-    ):
-        app.include_router(module.router)
+    for router in _ROUTERS:
+        app.include_router(router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)
     install_middleware(app, settings, registry)

@@ -28,7 +28,7 @@ from app.conversations.summary_schemas import (
     SummaryKind,
 )
 from app.core.errors import AppError, Busy
-from app.core.ids import ConversationId, TurnId, format_id
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind
 from app.formats.service import text_of
@@ -345,10 +345,13 @@ class Compactor:
     ) -> SummaryDraft:
         turns = due.turns
         before = self._before(standing, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
-        kept = [of_line(line.turn_id, place, line.text) for place, line in enumerate(_lines(before), start=-10_000)]
+        kept = [
+            of_line(format_id(line.turn_id), place, line.text)
+            for place, line in enumerate(_lines(before), start=-10_000)
+        ]
         fresh = candidates(_spoken(source) for source in turns if _is_said(source.turn))
         chosen = choose([*kept, *fresh], most_tokens=self._highlight_tokens, count=self._counter.count)
-        lines = [HighlightLine(line.turn_id, line.text, self._counter.count(line.text)) for line in chosen]
+        lines = [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
             level=_level(before, turns) if fold is not None else max((one.level for one in before), default=0),
@@ -426,4 +429,4 @@ def _is_said(turn: CanonicalTurn) -> bool:
 
 def _spoken(source: SourceTurn) -> Spoken:
     turn = source.turn
-    return Spoken(source.id, turn.position, turn.actor, turn.occurred_at, text_of(turn))
+    return Spoken(turn.id, turn.position, turn.actor, turn.occurred_at, text_of(turn))

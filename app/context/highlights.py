@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from uuid import UUID
 
 PROMPT_VERSION: Final = "highlights-1"
 
@@ -39,7 +38,7 @@ _GREETING: Final = re.compile(
 class Spoken:
     """What a turn says, and who said it when."""
 
-    turn_id: UUID
+    turn_id: str
     position: int
     actor: str
     occurred_at: datetime | None
@@ -50,7 +49,7 @@ class Spoken:
 class Candidate:
     """A line that may be kept. Of two equally dense ones the later counts."""
 
-    turn_id: UUID
+    turn_id: str
     position: int
     place: int
     text: str
@@ -119,7 +118,7 @@ def _labelled(turn: Spoken, sentence: str) -> str:
     return f"[{when}{' '.join(turn.actor.split())}] {sentence}"
 
 
-def of_line(turn_id: UUID, position: int, text: str) -> Candidate:
+def of_line(turn_id: str, position: int, text: str) -> Candidate:
     """A line that was kept before, to be weighed against others again."""
     _, _, said = text.partition("] ")
     return Candidate(turn_id, position, 0, text, density(said or text))
@@ -127,5 +126,5 @@ def of_line(turn_id: UUID, position: int, text: str) -> Candidate:
 
 def fitting(lines: Sequence[str], *, most_tokens: int, count: Callable[[str], int]) -> list[str]:
     """As many of the densest of some highlights as fit, in their order."""
-    some = [of_line(UUID(int=place), place, line) for place, line in enumerate(lines)]
+    some = [of_line(str(place), place, line) for place, line in enumerate(lines)]
     return [line.text for line in choose(some, most_tokens=most_tokens, count=count)]

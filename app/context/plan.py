@@ -7,7 +7,6 @@ from app.context.highlights import Spoken, candidates, fitting
 from app.context.parts import SummaryPart
 from app.context.units import Unit
 from app.context.wording import GAP, HEADINGS, background_frame, background_note, summary_note
-from app.core.ids import parse_id
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, Rendered, Role, TurnBlock
 from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of, text_of
 
@@ -83,7 +82,7 @@ def _last_user(blocks: list[TurnBlock]) -> int:
 
 def bridge_of(turns: Sequence[CanonicalTurn]) -> SummaryPart:
     """Highlights of turns that have no room, and that no summary stands for yet."""
-    spoken = [Spoken(parse_id(turn.id), turn.position, turn.actor, turn.occurred_at, text_of(turn)) for turn in turns]
+    spoken = [Spoken(turn.id, turn.position, turn.actor, turn.occurred_at, text_of(turn)) for turn in turns]
     lines = [line.text for line in candidates(spoken)]
     return SummaryPart(
         id="",

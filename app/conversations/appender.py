@@ -22,7 +22,6 @@ from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
-from app.core.jobs import JobQueue
 from app.index.schemas import Document
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
@@ -49,7 +48,6 @@ class Appender:
         limits: DraftLimits,
         session_gap_s: int,
         announcer: Announcer,
-        jobs: JobQueue,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
@@ -58,7 +56,6 @@ class Appender:
         self._limits = limits
         self._session_gap_s = session_gap_s
         self._announcer = announcer
-        self._jobs = jobs
 
     async def append(
         self,
@@ -153,7 +150,9 @@ class Appender:
         """Store what was placed behind a locked head, with its index entries, and the head after it."""
         conversation_id = ConversationId(head.id)
         await store.insert_turns(tx, caller.tenant_id, placed.rows)
-        await self._index.write(caller, tx, entries=placed.entries)
+        due = is_due(head, turns=placed.turn_count, tokens=placed.token_count)
+        also = [compact_job(conversation_id)] if due else []
+        await self._index.write(caller, tx, entries=placed.entries, also=also)
         await store.update_head(
             tx,
             caller.tenant_id,
@@ -177,8 +176,6 @@ class Appender:
                 active_at=placed.at if is_stale else head.active_at,
                 participants=participants,
             )
-        if is_due(head, turns=placed.turn_count, tokens=placed.token_count):
-            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
 
     async def _known(

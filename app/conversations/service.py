@@ -24,11 +24,11 @@ from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
 from app.conversations.opening import StreamOptions
 from app.conversations.permits import permitted_turns
+from app.conversations.policies import compaction_policy, require_small
 from app.conversations.recent import Recent, recent_turns
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
-    CompactionIn,
     Conversation,
     ConversationCreate,
     ConversationFilter,
@@ -58,7 +58,7 @@ from app.conversations.views import (
 )
 from app.core.bus import Bus
 from app.core.db import Database, Transaction
-from app.core.errors import Busy, Conflict, FieldError, Invalid
+from app.core.errors import Busy, Conflict, FieldError
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
@@ -82,8 +82,7 @@ class ConversationOptions:
 
     limits: DraftLimits
     session_gap_s: int
-    compaction_trigger_turns: int
-    compaction_trigger_tokens: int
+    compaction: JsonObject
     default_ttl_s: int | None
     streams: StreamOptions
     max_answer_bytes: int
@@ -121,7 +120,6 @@ class Conversations:
             limits=options.limits,
             session_gap_s=options.session_gap_s,
             announcer=announcer,
-            jobs=jobs,
         )
         self._reviser = Reviser(
             database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits, jobs=jobs
@@ -170,7 +168,7 @@ class Conversations:
     async def _get_or_create(
         self, caller: Caller, tx: Transaction, body: ConversationCreate
     ) -> tuple[ConversationRow, bool]:
-        self._check_metadata(body.metadata)
+        require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
         created = await store.insert_conversation(
             tx,
             caller.tenant_id,
@@ -182,7 +180,7 @@ class Conversations:
             participants=participants_column(body.participants),
             metadata=body.metadata,
             retention=body.retention.value,
-            compaction=self._compaction(body.compaction),
+            compaction=compaction_policy(body.compaction, self._options.compaction),
             facts=body.facts.model_dump(),
             ttl_s=self._options.default_ttl_s if body.ttl_s is None else body.ttl_s,
             genesis=GENESIS,
@@ -202,27 +200,6 @@ class Conversations:
                 fields=[FieldError("/id", "belongs to a conversation of another external_id or project")],
             )
         return row, created
-
-    def _check_metadata(self, metadata: JsonObject) -> None:
-        limit = self._options.limits.max_metadata_bytes
-        if len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode()) > limit:
-            raise Invalid(
-                "invalid_request",
-                "The metadata is too large.",
-                fields=[FieldError("/metadata", f"over {limit} bytes as JSON")],
-            )
-
-    def _compaction(self, given: CompactionIn, current: JsonObject | None = None) -> JsonObject:
-        base: JsonObject = current or {
-            "strategy": "rolling",
-            "trigger_turns": self._options.compaction_trigger_turns,
-            "trigger_tokens": self._options.compaction_trigger_tokens,
-            "summarizer_model": None,
-        }
-        changed = given.model_dump(exclude_none=True)
-        if "summarizer_model" in given.model_fields_set:
-            changed["summarizer_model"] = given.summarizer_model
-        return {**base, **changed}
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """One conversation. Tokens reach it."""
@@ -265,7 +242,7 @@ class Conversations:
     ) -> Conversation:
         """Change what was given; everything left out stays."""
         given = body.model_fields_set
-        self._check_metadata(body.metadata)
+        require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
         async with self._database.transaction(caller.tenant_id) as tx:
             await lock_conversation(caller, tx, conversation_id)
             # read only now that the head is held, so that no change made meanwhile is lost
@@ -278,7 +255,7 @@ class Conversations:
                 participants=participants_column(body.participants) if "participants" in given else row.participants,
                 metadata=body.metadata if "metadata" in given else row.metadata,
                 retention=body.retention.value if "retention" in given else row.retention,
-                compaction=self._compaction(body.compaction, row.compaction),
+                compaction=compaction_policy(body.compaction, row.compaction),
                 facts={**row.facts, **body.facts.model_dump(exclude_unset=True)},
                 ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
             )
@@ -302,7 +279,7 @@ class Conversations:
         Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
         stands) or `conversation_conflict`.
         """
-        self._check_metadata(body.metadata or {})
+        require_small(body.metadata or {}, at_most=self._options.limits.max_metadata_bytes)
         return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:

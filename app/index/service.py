@@ -150,17 +150,23 @@ class SearchIndex:
             return []
         return self._embedder.split(text, most=self._options.max_vectors_per_entry)
 
-    async def write(self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry]) -> None:
-        """Store entries and their vectors, in the transaction of what they stand for, and enqueue what is due later."""
+    async def write(
+        self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry], also: Sequence[NewJob] = ()
+    ) -> None:
+        """Store entries and their vectors, in the transaction of what they stand for, and enqueue what is due later.
+
+        `also`: what else the owner has due, which goes with that.
+        """
         if entries:
             await store.insert_entries(tx, caller.tenant_id, entries)
             vectors = {entry.entry_id: entry.prepared.vectors for entry in entries}
             await store.insert_vectors(tx, caller.tenant_id, self._space_id, vectors)
-            jobs = [
-                *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if entry.prepared.vectors_due]),
-                *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
-            ]
-            await self._jobs.enqueue(tx, caller.tenant_id, jobs)
+        jobs = [
+            *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if entry.prepared.vectors_due]),
+            *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
+            *also,
+        ]
+        await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
     async def resolve_dates(self, documents: Mapping[UUID, Document]) -> list[DatedEntry]:
         """What relative dates in documents mean, by entry; only those that have any."""

@@ -13,10 +13,8 @@ from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
 
-_WORKING = problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503)
 
-
-@router.get("/summaries", responses=problem_responses(400, 401, 403, 404, 422, 503))
+@router.get("/summaries", responses=problem_responses(401, 403, 404, 422, 503))
 async def list_summaries(
     conversation_id: ConversationPath,
     caller: ConversationReader,
@@ -38,7 +36,7 @@ async def list_summaries(
     )
 
 
-@router.post("/summaries", responses=_WORKING)
+@router.post("/summaries", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
 async def summarise_turns(
     conversation_id: ConversationPath, body: SummaryRequest, caller: Writer, services: Services
 ) -> Compacted:
@@ -46,7 +44,7 @@ async def summarise_turns(
     return await services.compactor.summarise(caller, conversation_id, request=body)
 
 
-@router.post("/compact", responses=_WORKING)
+@router.post("/compact", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
 async def compact_conversation(
     conversation_id: ConversationPath, body: CompactionRequest, caller: Writer, services: Services
 ) -> Compacted:
@@ -54,7 +52,7 @@ async def compact_conversation(
     return await services.compactor.compact(caller, conversation_id, request=body)
 
 
-@router.post("/compact/undo", responses=problem_responses(400, 401, 403, 404, 409, 503))
+@router.post("/compact/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
 async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
     """Take the newest summary back; those that it had replaced stand again."""
     return await services.conversations.summaries.undo(caller, conversation_id)

@@ -226,6 +226,7 @@ async def open_turn(client: Client, conversation: str, text: str) -> str:
 async def test_deleting_and_erasing_do_what_the_registry_says(client: Client, service: Service) -> None:
     conversation, ids = await started(client, "one", "two")
     opened = await open_turn(client, conversation, "half of a sen")
+    await client.post(f"/v1/conversations/{conversation}/summaries", json={})
     connection = await asyncpg.connect(service.database.superuser)
     tenant, own = client.tenant_id, parse_id(conversation)
     for table, belongs in REGISTRY.items():
@@ -248,6 +249,7 @@ async def test_a_deletion_counts_every_table_of_the_registry(client: Client, ser
     conversation, _ = await started(client, "one", "two")
     caller = await service.container.tenancy.authenticate(client.key)
     await open_turn(client, conversation, "half of a sen")
+    await client.post(f"/v1/conversations/{conversation}/summaries", json={})
     counts = await service.container.governance.delete_conversation(caller, parse_id(conversation))  # type: ignore[arg-type]
     assert counts == {
         "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "conversation_heads": 1,

@@ -10,6 +10,7 @@ import asyncpg
 import numpy as np
 import pytest
 
+from app.conversations import listing_store
 from app.conversations import store as conversations_store
 from app.conversations import stream_store, turn_store
 from app.conversations.schemas import ConversationFilter
@@ -33,7 +34,7 @@ async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 async def warm(client: Client) -> str:
     """A conversation on which every hot path has been walked once, so that keys and plans are cached."""
-    conversation = await client.conversation()
+    conversation = await client.conversation(compaction={"trigger_turns": 1000})
     for _ in range(2):
         await client.append(conversation, "the first parrot", "the second parrot")
         await client.recall(conversation, "parrot")
@@ -63,6 +64,11 @@ async def test_what_is_due_later_costs_an_append_one_round_trip_whatever_it_is(c
             await client.append(warm, *turns)
         assert first_words(sent)[4:6] == ["insert into vectors", "insert into jobs"]
         assert len(sent) == 8
+    await client.patch(f"/v1/conversations/{warm}", json={"compaction": {"trigger_turns": 10}})
+    with counted_statements() as sent:
+        await client.append(warm, "yesterday, once more")  # a date, and a compaction
+    assert first_words(sent)[4:6] == ["insert into vectors", "insert into jobs"]
+    assert len(sent) == 8
 
 
 async def test_an_append_with_turn_ids_or_an_idempotency_key_says_what_it_adds(client: Client, warm: str) -> None:
@@ -258,10 +264,10 @@ async def test_hot_queries_keep_their_index_under_row_security(
         ),
         "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500, most_bytes=2**20),
         "open_call_ids": lambda tx: turn_store.open_call_ids(tx, tenant, conversation, ["c1"]),
-        "list_conversations": lambda tx: conversations_store.list_conversations(
+        "list_conversations": lambda tx: listing_store.list_conversations(
             tx, tenant, where=ConversationFilter(), **listing
         ),
-        "list_conversations_project": lambda tx: conversations_store.list_conversations(
+        "list_conversations_project": lambda tx: listing_store.list_conversations(
             tx, tenant, where=ConversationFilter(project="p1"), **listing
         ),
         "delete_entries": lambda tx: index_store.delete_entries(tx, tenant, conversation, None),

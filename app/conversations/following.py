@@ -160,8 +160,11 @@ class Subscription:
                 self._since = Since(after_seq=rows[-1].seq)
         elif since.after_rev is not None or since.position is not None:
             after = since.position or (since.after_rev or 0, LAST_SEQ)
-            rows = await stream_store.list_changed(tx, tenant_id, conversation_id, after=after, limit=_PAGE)
-            if more := len(rows) == _PAGE:
+            changed = await stream_store.list_changed(
+                tx, tenant_id, conversation_id, after=after, limit=_PAGE, most_bytes=_PAGE_BYTES
+            )
+            rows, more = changed.rows, changed.cut
+            if more:
                 self._since = Since(position=(rows[-1].rev, rows[-1].seq or 0))
         else:
             newest = await store.list_turns(
@@ -420,9 +423,11 @@ class Follower:
         if head is None:
             return None
         while channel.told is not None and channel.told < (head[1], 0):
-            rows = await stream_store.list_changed(tx, tenant_id, conversation_id, after=channel.told, limit=_PAGE)
-            followed.push(channel.tell_rows(rows))
-            if len(rows) < _PAGE:
+            changed = await stream_store.list_changed(
+                tx, tenant_id, conversation_id, after=channel.told, limit=_PAGE, most_bytes=_PAGE_BYTES
+            )
+            followed.push(channel.tell_rows(changed.rows))
+            if not changed.cut:
                 break
         opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MOST_OPEN)
         turn_ids = [row.id for row, _ in opened]

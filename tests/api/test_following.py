@@ -4,10 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
+from app.conversations import stream_store
 from app.conversations.following import Since, Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
 from app.core.errors import Conflict, NotFound
@@ -277,3 +279,32 @@ async def test_many_followers_share_one_channel_and_frames_are_written_once(pair
     for subscription in subscriptions:
         subscription.close()
     assert one.container.follower.channels == 0
+
+
+async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
+    pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, two, hub = pair
+    conversation = await user.conversation()
+    await user.append(conversation, "small")
+    read: list[int] = []
+    original = stream_store.list_changed
+
+    async def counting(*args: Any, **more: Any) -> Any:
+        page = await original(*args, **more)
+        read.append(sum(len(row.content or "") for row in page.rows))
+        return page
+
+    monkeypatch.setattr(stream_store, "list_changed", counting)
+    reader = await follow(two, user, conversation)
+    await reader.until_said("small")
+    hub.drops = lambda _: True
+    large = [f"{n} " + "x" * 700_000 for n in range(5)]
+    for text in large:
+        await user.append(conversation, text)
+    late = await follow(two, user, conversation, Since(after_rev=1))
+    await late.until_said(*large)
+    assert reader.frames[-1] == {"type": "reread", "after_rev": 1}, "so much at once waits for nobody"
+    late.close()
+    assert sum(read) == 2 * sum(len(text) + 2 for text in large)
+    assert max(read) < 2 * 2**20

@@ -10,7 +10,7 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -448,8 +448,12 @@ class Follower:
         """Now and then compare what is followed with where the rows stand, until cancelled."""
         while True:
             await asyncio.sleep(self.options.check_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads load
-            with suppress(AppError):  # the next round asks again, and whoever follows has said it
+            try:
                 await self.check()
+            except AppError:
+                pass  # the next round asks again, and whoever follows has said it
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round asks again
+                self._log.error("following.check_failed", error_type=error_type(error), stack=error_stack(error))
 
     async def check(self) -> None:
         """Compare once: one query for up to 500 conversations of a tenant."""

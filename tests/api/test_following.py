@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.conversations import stream_store
+from app.conversations import follow_store, store, stream_store
 from app.conversations.following import Since, Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
 from app.core.errors import Conflict, NotFound
@@ -308,3 +308,50 @@ async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     late.close()
     assert sum(read) == 2 * sum(len(text) + 2 for text in large)
     assert max(read) < 2 * 2**20
+
+
+async def test_the_check_goes_on_after_whatever_befalls_it(
+    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Exception] = [asyncpg.PostgresError("odd"), OSError("lost"), ValueError("ours")]
+    original = follow_store.list_standings
+
+    async def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await original(*args)
+
+    async with (
+        open_service(database, tmp_path, **QUICK | {"live_check_s": 0.1}) as service,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        hub = Hub()
+        hub.join(service.container)
+        reader = await follow(service, user, conversation)
+        service.container.follower.hear = lambda _: None  # type: ignore[method-assign]
+        monkeypatch.setattr(follow_store, "list_standings", failing)
+        await user.append(conversation, "unheard")
+        await reader.until_said("unheard")
+        assert failures == []
+        reader.close()
+
+
+async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
+    pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _, _ = pair
+    failures: list[Exception] = [asyncpg.PostgresError("odd"), ValueError("ours")]
+    original = store.find_conversations
+
+    async def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await original(*args)
+
+    monkeypatch.setattr(store, "find_conversations", failing)
+    watch = one.container.watcher.watch(await caller_of(one, user), project=None, last=None)
+    conversation = await user.conversation()
+    events = await asyncio.wait_for(watch.batch(), 5)
+    assert json.loads(events[0].text)["conversation"]["id"] == conversation
+    watch.close()

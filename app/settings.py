@@ -188,7 +188,8 @@ class Settings(BaseSettings):
     # live view
     live_queue_frames: Positive = Field(default=1000, description="Frames that wait for a subscriber, at most.")
     live_queue_bytes: Positive = Field(
-        default=2**20, description="Bytes of frames that wait for a subscriber, at most."
+        default=2**20,
+        description="Bytes of frames that wait for a subscriber, and of answers that wait for a client, at most.",
     )
     live_snapshot_turns: Annotated[int, Field(ge=0, le=200)] = Field(
         default=50, description="Newest turns that a subscriber is shown who does not say where it goes on."

@@ -17,9 +17,9 @@ from app.core.ids import ConversationId, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import CREDENTIALS_IN_QUERY, Connections, log_closed, log_connected
 from app.routers.live_frames import error_frame, parse_frame, read_frame
+from app.routers.outbox import GONE, send_text
 from app.routers.sockets import (
     FAILED,
-    GONE,
     MALFORMED,
     NO_KEY,
     NOT_TEXT,
@@ -27,7 +27,6 @@ from app.routers.sockets import (
     Closing,
     LiveSocket,
     closing_of,
-    send_text,
 )
 from app.tenancy.schemas import Caller
 

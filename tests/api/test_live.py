@@ -387,6 +387,34 @@ async def test_who_reads_nothing_at_all_is_cut(user: Client, port: int) -> None:
         raise AssertionError("still connected")
 
 
+async def test_answers_that_are_not_read_wait_in_so_many_bytes_and_then_no_more_is_done(
+    live: tuple[Service, int], user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    streams, done = live[0].container.conversations.streams, 0
+    original = streams.commit
+
+    async def counting(*args: Any, **more: Any) -> Any:
+        nonlocal done
+        done += 1
+        return await original(*args, **more)
+
+    monkeypatch.setattr(streams, "commit", counting)
+    async with socket_on(port, conversation, user.key, max_queue=1) as deaf:
+        turn_id = await deaf.open_turn()
+        for n in range(16):
+            await deaf.ask("chunk", turn_id=turn_id, offset=n * 60_000, delta="x" * 60_000)
+        await deaf.ask("commit", turn_id=turn_id)
+        deaf.connection.transport.pause_reading()
+        for n in range(100):
+            await deaf.send("commit", id=str(n), turn_id=turn_id)
+        await asyncio.sleep(3)
+        assert done < 30, "what the sockets of the system hold, and little more"
+        deaf.connection.transport.resume_reading()
+        for n in range(100):
+            assert (await deaf.until(lambda frame: "turn" in frame))["id"] == str(n)
+
+
 async def test_open_turns_are_limited_and_their_connection_lives_on(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with socket_on(port, conversation, user.key) as one:

@@ -203,6 +203,9 @@ class Settings(BaseSettings):
     live_frames_per_s: Annotated[float, Field(gt=0)] = Field(
         default=2000.0, description="Frames of one connection that are carried out a second."
     )
+    live_bytes_per_s: Annotated[int, Field(ge=1024)] = Field(
+        default=2 * 2**20, description="Bytes of frames of one connection that are carried out a second."
+    )
     live_bad_frames: Positive = Field(
         default=20, description="Frames in a row that cannot be read before a connection is closed."
     )

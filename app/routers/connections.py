@@ -68,17 +68,17 @@ def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
 
 
 class Bucket:
-    """Lets so many through a second; a second's worth may come at once, and what is beyond waits."""
+    """Lets so much through a second; a second's worth may come at once, and what is beyond waits."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
         self._left = per_s
         self._at = asyncio.get_running_loop().time()
 
-    async def take(self) -> None:
-        """Wait until one more may pass."""
+    async def take(self, amount: float = 1) -> None:
+        """Wait until so much more may pass."""
         now = asyncio.get_running_loop().time()
-        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s) - 1
+        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s) - amount
         self._at = now
         if self._left < 0:
             await asyncio.sleep(-self._left / self._per_s)

@@ -16,13 +16,14 @@ from app.core.errors import AppError, NotFound
 from app.core.ids import ConversationId, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import CREDENTIALS_IN_QUERY, Connections, log_closed, log_connected
-from app.routers.live_frames import error_frame, parse_frame, read_frame
+from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, send_text
 from app.routers.sockets import (
     FAILED,
     MALFORMED,
     NO_KEY,
     NOT_TEXT,
+    TOO_LARGE,
     TOO_LATE,
     Closing,
     LiveSocket,
@@ -33,6 +34,8 @@ from app.tenancy.schemas import Caller
 SUBPROTOCOL: Final = "turnkeep.v1"
 _BEARER: Final = "bearer."
 _MAX_REASON_BYTES: Final = 120
+_FIRST_FRAME_BYTES: Final = 8 * 2**10
+"""Whoever sends it may be anybody: nothing larger is read."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -140,9 +143,12 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
     text = message.get("text")
     if not isinstance(text, str):
         raise _ClosedError(Closing(NOT_TEXT, "frames are JSON in text messages"))
+    data = text.encode()
+    if len(data) > _FIRST_FRAME_BYTES:
+        raise _ClosedError(Closing(TOO_LARGE, "the first frame is `auth`, of 8 KiB at most"))
     try:
-        parsed, frame_id = parse_frame(text, max_depth=settings.max_json_depth)
-        frame = read_frame(parsed)
+        read, frame_id = await read_message(data, max_depth=settings.max_json_depth)
+        frame = asked(read)
         if not isinstance(frame, AuthFrame):
             raise _ClosedError(Closing(MALFORMED, "the first frame is `auth`, unless a header carries the key"))
         caller = await container.tenancy.authenticate(frame.token)

@@ -42,11 +42,11 @@ from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, R
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import Bucket, Connections, recheck
-from app.routers.live_frames import error_frame, parse_frame, read_frame
+from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, Outbox, send_text
 from app.tenancy.schemas import Caller
 
-NOT_TEXT, FAILED, RESTARTING, TRY_LATER = 1003, 1011, 1012, 1013
+NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
 _LAST_WORDS_S: Final = 1.0
 _CODE_OF_KIND: Final[dict[str, int]] = {
@@ -153,7 +153,7 @@ class LiveSocket:
     # what is received
 
     async def _read(self) -> None:
-        bucket = Bucket(self._settings.live_frames_per_s)
+        frames, volume = Bucket(self._settings.live_frames_per_s), Bucket(self._settings.live_bytes_per_s)
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -165,18 +165,20 @@ class LiveSocket:
                 return
             self.frames_received += 1
             self._connections.received()
-            await bucket.take()
-            await self._answer(text)
+            data = text.encode()
+            await frames.take()
+            await volume.take(len(data))
+            await self._answer(data)
             await self._outbox.room()
 
-    async def _answer(self, text: str) -> None:
+    async def _answer(self, data: bytes) -> None:
         """Carry a frame out, or say why not."""
         frame_id: str | None = None
         turn_id: str | None = None
         self._renew()
         try:
-            parsed, frame_id = parse_frame(text, max_depth=self._settings.max_json_depth)
-            frame = read_frame(parsed)
+            read, frame_id = await read_message(data, max_depth=self._settings.max_json_depth)
+            frame = asked(read)
             if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
                 turn_id = format_id(frame.turn_id)
             self._bad_in_row = 0
@@ -293,8 +295,7 @@ class LiveSocket:
     async def _append(self, frame: AppendFrame) -> AckFrame:
         repeat = None
         if frame.idempotency_key is not None:
-            body = frame.model_dump(mode="json", include={"turns", "expected_seq"}, exclude_unset=True)
-            written = json.dumps(body, sort_keys=True).encode()
+            written = await asyncio.to_thread(_written, frame)
             repeat = self._container.tenancy.repeatable(
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
@@ -369,6 +370,11 @@ class LiveSocket:
                 self._end(Closing(RESTARTING, "the server is being stopped"))
             case _:
                 pass
+
+
+def _written(frame: AppendFrame) -> bytes:
+    body = frame.model_dump(mode="json", include={"turns", "expected_seq"}, exclude_unset=True)
+    return json.dumps(body, sort_keys=True).encode()
 
 
 def _log_failure(error: BaseException) -> None:

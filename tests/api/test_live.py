@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
 from app.core.ids import format_id, new_uuid
+from app.routers import live_frames
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Reader, Socket, serving, socket_on
 from tests.support.postgres import TestDatabase
@@ -269,6 +271,77 @@ async def test_binary_large_and_broken_messages_end_the_connection_with_a_code(u
         piece = Frame(Opcode.CONT, b"", fin=False).serialize(mask=True)
         one.connection.transport.write(Frame(Opcode.TEXT, b"[", fin=False).serialize(mask=True) + piece * 5000)
         assert (await one.closed())[0] == 1009, "nor in empty pieces"
+
+
+async def test_of_somebody_unknown_no_more_is_read_than_a_key_has(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    read: list[int] = []
+    original = live_frames.parse_json
+
+    def counting(data: bytes, *, max_depth: int) -> Any:
+        read.append(len(data))
+        return original(data, max_depth=max_depth)
+
+    monkeypatch.setattr(live_frames, "parse_json", counting)
+    async with socket_on(port, conversation, None) as one:
+        await one.send("auth", token="x" * 9000)
+        code, reason = await one.closed()
+        assert code == 1009
+        assert "8 KiB" in (reason or "")
+    assert read == []
+    async with socket_on(port, conversation, None) as one:
+        await one.send("auth", id="a", token=user.key, more="x" * 7000)
+        assert (await one.next())["code"] == "invalid_request", "read, and wrong in its way"
+
+
+async def test_large_frames_are_read_in_a_thread_and_in_order_and_small_ones_in_none(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    ran_in: list[threading.Thread] = []
+    original = live_frames.parse_json
+
+    def noting(data: bytes, *, max_depth: int) -> Any:
+        ran_in.append(threading.current_thread())
+        return original(data, max_depth=max_depth)
+
+    monkeypatch.setattr(live_frames, "parse_json", noting)
+    async with socket_on(port, conversation, user.key) as one:
+        turns = [{"role": "user", "content": "x" * 600}] * 30
+        await one.send("append", id="1", turns=turns)
+        await one.send("ping", id="2")
+        await one.send("open", id="3", turn={"role": "user", "metadata": {"a": [[[]]] * 9000}, "no": 1})
+        await one.send("ping", id="4")
+        assert [(await one.next())["id"] for _ in range(4)] == ["1", "2", "3", "4"]
+        assert one.received[2]["code"] == "invalid_request"
+        assert "/turn/no" not in json.dumps(one.received[2]["errors"])
+    assert [thread is threading.current_thread() for thread in ran_in] == [False, True, False, True]
+
+
+async def test_so_many_bytes_a_second_are_carried_out(
+    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    original = asyncio.sleep
+
+    async def noting(delay: float, *more: Any) -> Any:
+        slept.append(delay)
+        return await original(min(delay, 0.05), *more)
+
+    async with (
+        open_service(database, tmp_path, **QUICK, live_bytes_per_s=20_000) as service,
+        serving(service.app, service.settings) as its_port,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        async with socket_on(its_port, conversation, user.key) as one:
+            await one.ask("ping")
+            monkeypatch.setattr("app.routers.connections.asyncio.sleep", noting)
+            for _ in range(3):
+                await one.ask("append", turns=[{"role": "user", "content": "x" * 15_000}])
+    assert max(slept) > 0.3
 
 
 async def test_who_connects_says_who_it_is_by_header_subprotocol_or_first_frame(user: Client, port: int) -> None:

@@ -33,6 +33,7 @@ from app.routers.deps import ConversationPath, ConversationReader, QueryText, Re
 from app.routers.live_frames import error_frame
 from app.routers.problems import problem_responses
 from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Scope as KeyScope
 
 EVENTS_MEDIA_TYPE: Final = "text/event-stream"
 _RETRY_MS: Final = 1000
@@ -263,7 +264,11 @@ async def _with_heartbeats(
 
 async def _require_still(services: Container, token: str | None, conversation_id: ConversationId | None) -> None:
     caller: Caller | None = await recheck(services, token)
-    if caller is not None and conversation_id is not None:
+    if caller is None:
+        return
+    if conversation_id is None:
+        caller.require(KeyScope.READ)
+    else:
         require_follower(caller, conversation_id)
 
 

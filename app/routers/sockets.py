@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
-from app.conversations.following import Since, Subscription, require_either
+from app.conversations.following import Since, Subscription, require_either, require_follower
 from app.conversations.frames import (
     AbortFrame,
     Aborting,
@@ -320,7 +320,18 @@ class LiveSocket:
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         self._caller, self._token = caller, frame.token
+        self._require_reading()
         return AckFrame(type="ack", id=frame.id)
+
+    def _require_reading(self) -> None:
+        """End what is followed, where whoever it is now may not read; the connection goes on."""
+        if self._pumping is None or self._pumping.done():
+            return
+        try:
+            require_follower(self._caller, self._conversation_id)
+        except Forbidden as error:
+            self._unsubscribe()
+            self._outbox.say(error_frame(error, known=self._known))
 
     async def _recheck(self) -> None:
         while True:
@@ -330,6 +341,7 @@ class LiveSocket:
             if caller is not None and token == self._token:
                 require_either(caller, self._conversation_id)
                 self._caller = caller
+                self._require_reading()
 
     # what it follows
 
@@ -341,6 +353,7 @@ class LiveSocket:
         )
         self._outbox.say(AckFrame(type="ack", id=frame.id))
         self._pumping = asyncio.create_task(self._guarded(self._pump(self._subscription)))
+        self._require_reading()  # who it is may have changed meanwhile
 
     def _unsubscribe(self) -> None:
         if self._pumping is not None:

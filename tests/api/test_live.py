@@ -410,6 +410,30 @@ async def test_a_key_revoked_while_connected_ends_the_connection_and_another_can
         assert (await two.ask("ping"))["type"] == "pong"
 
 
+async def test_whoever_goes_on_under_a_key_that_may_not_read_follows_no_more_and_may_write(
+    user: Client, port: int
+) -> None:
+    conversation = await user.conversation()
+    writer = (await user.post("/v1/admin/keys", json={"name": "w", "scopes": ["write"]})).json()["key"]
+    async with socket_on(port, conversation, user.key) as one:
+        await one.ask("subscribe")
+        await one.until("snapshot")
+        await one.send("auth", id="a", token=writer)
+        ended = await one.next()
+        assert (ended["type"], ended["code"], ended["id"]) == ("error", "forbidden", None)
+        assert (await one.next())["id"] == "a"
+        seen = len(one.received)
+        await user.append(conversation, "not for a writer")
+        assert await one.open_turn()
+        await asyncio.sleep(0.5)
+        await one.ask("ping")
+        assert {frame["type"] for frame in one.received[seen:]} <= {"ack", "pong"}
+        assert (await one.ask("subscribe"))["code"] == "forbidden"
+        assert (await one.ask("auth", token=user.key))["type"] == "ack"
+        assert (await one.ask("subscribe"))["type"] == "ack"
+        assert [turn["content"] for turn in (await one.until("snapshot"))["turns"]] == ["not for a writer"]
+
+
 async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(
     live: tuple[Service, int], user: Client, port: int
 ) -> None:

@@ -44,7 +44,7 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import Bucket, Connections, recheck
 from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, Outbox, send_text
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, token_expired
 
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
@@ -105,14 +105,18 @@ class LiveSocket:
         self._pumping: asyncio.Task[None] | None = None
         self._bad_in_row = 0
         self._renewed_at = 0.0
+        self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self) -> Closing:
         """Serve until one side ends it; says how it ended. The close frame is left to the caller."""
+        self._set_expiry()
         works = (self._read, self._outbox.send_forever, self._recheck)
         tasks = [asyncio.create_task(self._guarded(work())) for work in works]
         try:
             closing = await self._over
         finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
             self._streams.leave(self)
             self._unsubscribe()
             for task in tasks:
@@ -320,8 +324,21 @@ class LiveSocket:
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         self._caller, self._token = caller, frame.token
+        self._set_expiry()
         self._require_reading()
         return AckFrame(type="ack", id=frame.id)
+
+    def _set_expiry(self) -> None:
+        """Let the connection end with the token, whatever is under way and whether or not the database answers."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        bound, loop = self._caller.bound, asyncio.get_running_loop()
+        self._expiry = None if bound is None else loop.call_later(max(0.0, bound.left_s()), self._end_expired)
+
+    def _end_expired(self) -> None:
+        error = token_expired()
+        self._outbox.say(error_frame(error, known=self._known))
+        self._end(closing_of(error))
 
     def _require_reading(self) -> None:
         """End what is followed, where whoever it is now may not read; the connection goes on."""

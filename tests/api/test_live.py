@@ -14,7 +14,7 @@ from websockets.frames import Frame, Opcode
 from app.core.ids import format_id, new_uuid
 from app.routers import live_frames
 from tests.support.api import Client, Service, open_service
-from tests.support.live import Reader, Socket, serving, socket_on
+from tests.support.live import Reader, Socket, events_on, serving, socket_on
 from tests.support.postgres import TestDatabase
 
 QUICK = {
@@ -556,6 +556,41 @@ async def test_a_conversation_token_follows_and_writes_its_own_conversation_only
         assert (await one.closed())[0] == 4401, "void while connected"
     async with socket_on(port, other, token) as one:
         assert (await one.closed())[0] in {4401, 4404}
+
+
+async def test_a_connection_ends_with_its_token_and_a_fresh_one_lets_it_go_on(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    seldom = QUICK | {"live_recheck_s": 60, "live_heartbeat_s": 60}
+    async with (
+        open_service(database, tmp_path, **seldom) as service,
+        serving(service.app, service.settings) as its_port,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        path = f"/v1/conversations/{conversation}"
+
+        async def token(ttl_s: int) -> str:
+            return (await user.post(f"{path}/tokens", json={"access": "read", "ttl_s": ttl_s})).json()["token"]
+
+        brief, long = await token(2), await token(60)
+        started = asyncio.get_running_loop().time()
+        async with (
+            socket_on(its_port, conversation, brief) as one,
+            socket_on(its_port, conversation, brief) as renewed,
+            socket_on(its_port, conversation, long) as shortened,
+            events_on(its_port, f"{path}/events", brief) as events,
+        ):
+            await renewed.ask("auth", token=long)
+            await one.ask("subscribe")
+            assert (await shortened.ask("auth", token=brief))["type"] == "ack"
+            assert await one.closed() == (4401, "token_expired")
+            assert one.received[-1]["code"] == "token_expired"
+            assert await shortened.closed() == (4401, "token_expired")
+            assert (await events.until("error"))["code"] == "token_expired"
+            assert await events.next() is None
+            assert asyncio.get_running_loop().time() - started < 5
+            assert (await renewed.ask("ping"))["type"] == "pong"
 
 
 async def test_a_token_for_reading_does_not_write(user: Client, port: int) -> None:

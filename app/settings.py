@@ -210,7 +210,7 @@ class Settings(BaseSettings):
         default=20, description="Frames in a row that cannot be read before a connection is closed."
     )
     live_auth_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        default=10.0, description="How long a connection without a key may take to send one."
+        default=5.0, description="How long a connection without a key may take to send one."
     )
     live_recheck_s: Annotated[float, Field(gt=0)] = Field(
         default=5.0, description="How often the key of a connection is looked up again."
@@ -223,6 +223,15 @@ class Settings(BaseSettings):
     )
     live_max_connections: Positive = Field(
         default=10_000, description="Live connections of one process, WebSockets and event streams together."
+    )
+    live_max_connections_per_tenant: Positive = Field(
+        default=5000, description="Live connections of one tenant to one process."
+    )
+    live_max_connections_per_key: Positive = Field(
+        default=2500, description="Live connections of one key, with the tokens made by it, to one process."
+    )
+    live_max_unauthenticated: Positive = Field(
+        default=500, description="WebSockets of one process that have not said yet who they are."
     )
 
     # jobs

@@ -34,7 +34,7 @@ CLOSE_CODES: Final[dict[int, str]] = {
     sockets.FORBIDDEN: "The key or token does not open this conversation.",
     sockets.NO_CONVERSATION: "There is no such conversation, or not any more.",
     sockets.TOO_LATE: "No key came in time, or what the server sent was not taken for too long.",
-    sockets.TOO_MANY: "Too many live connections. Connect again in a while.",
+    sockets.TOO_MANY: "Too many live connections: an `error` before says whose. Close some, or connect again later.",
 }
 """What the server closes a WebSocket with, and why."""
 _LIVE: Final = "live"

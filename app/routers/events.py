@@ -213,7 +213,7 @@ async def _stream(
 ) -> Response:
     """Open what is followed, so that what is wrong is a problem, and answer with its events."""
     async with AsyncExitStack() as opening:
-        opening.enter_context(follows.connections.entered("events"))
+        opening.enter_context(follows.connections.entered("events", caller))
         source = await open_source(opening)
         stack = opening.pop_all()
     log_connected("events", caller, conversation_id)

@@ -41,7 +41,7 @@ from app.conversations.frames import (
 from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
-from app.routers.connections import Bucket, Connections, recheck
+from app.routers.connections import Bucket, Connections, Place, recheck
 from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, Outbox, send_text
 from app.tenancy.schemas import Caller, token_expired
@@ -82,6 +82,7 @@ class LiveSocket:
         websocket: WebSocket,
         container: Container,
         connections: Connections,
+        place: Place,
         *,
         conversation_id: ConversationId,
         caller: Caller,
@@ -93,6 +94,7 @@ class LiveSocket:
         self._container = container
         self._streams = container.conversations.streams
         self._connections = connections
+        self._place = place
         self._settings = container.settings
         self._conversation_id = conversation_id
         self._caller = caller
@@ -323,6 +325,7 @@ class LiveSocket:
         before, now = (require_either(one, self._conversation_id) for one in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
+        self._place.move(caller)
         self._caller, self._token = caller, frame.token
         self._set_expiry()
         self._require_reading()

@@ -191,6 +191,9 @@ class Settings(BaseSettings):
         default=2**20,
         description="Bytes of frames that wait for a subscriber, and of answers that wait for a client, at most.",
     )
+    live_open_bytes: Positive = Field(
+        default=4 * 2**20, description="Text of a conversation's open turns that its followers are shown, at most."
+    )
     live_snapshot_turns: Annotated[int, Field(ge=0, le=200)] = Field(
         default=50, description="Newest turns that a subscriber is shown who does not say where it goes on."
     )

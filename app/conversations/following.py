@@ -13,12 +13,24 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+from uuid import UUID
 
 from app.conversations import follow_store, store, stream_store, turn_store
 from app.conversations.announcer import Told
-from app.conversations.channel import LAST_SEQ, Channel, Frame, Look, Need, OpenRow, Position, fingerprint, write_frame
+from app.conversations.channel import (
+    LAST_SEQ,
+    Channel,
+    Frame,
+    Look,
+    Need,
+    OpenRow,
+    Position,
+    Waiting,
+    fingerprint,
+    snapshot_parts,
+    write_frame,
+)
 from app.conversations.frames import RereadFrame
-from app.conversations.schemas import Turn
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Forbidden, Invalid, NotFound, Unavailable
@@ -48,6 +60,7 @@ class FollowOptions:
     snapshot_turns: int
     queue_frames: int
     queue_bytes: int
+    open_bytes: int
     concurrent_looks: int
 
 
@@ -174,7 +187,7 @@ class Subscription:
             rows = list(reversed(newest.rows))
         by_rev = since.after_seq is None and (since.after_rev is not None or since.position is not None)
         positions = [(row.rev, row.seq or 0) if by_rev else None for row in rows]
-        parts = _parts([turn_view(row) for row in rows])
+        parts = snapshot_parts([turn_view(row) for row in rows], most_bytes=_PAGE_BYTES)
         taken = 0
         for part in parts if more else parts[:-1]:
             taken += len(part)
@@ -204,27 +217,13 @@ class Subscription:
         self._arrived.set()
 
 
-def _parts(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Cut turns where a frame of them would grow too large; the last part may be empty, where there are none."""
-    parts: list[list[Turn]] = [[]]
-    size = 0
-    for turn in turns:
-        length = len(turn.model_dump_json())
-        if parts[-1] and size + length > _PAGE_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(turn)
-        size += length
-    return parts
-
-
 class _Followed:
     """A followed conversation: its channel, its subscribers, and when its rows are looked at next."""
 
-    def __init__(self, tenant_id: TenantId, conversation_id: ConversationId) -> None:
+    def __init__(self, tenant_id: TenantId, conversation_id: ConversationId, limits: Waiting) -> None:
         self.tenant_id = tenant_id
         self.conversation_id = conversation_id
-        self.channel = Channel()
+        self.channel = Channel(limits)
         self.subscribers: set[Subscription] = set()
         self.lock = asyncio.Lock()
         self.timer: asyncio.Handle | None = None
@@ -296,7 +295,7 @@ class Follower:
         key = (caller.tenant_id, conversation_id)
         followed = self._followed.get(key)
         if followed is None:
-            followed = self._followed[key] = _Followed(*key)
+            followed = self._followed[key] = _Followed(*key, Waiting(open_bytes=self.options.open_bytes))
         subscription = Subscription(self, followed, since)
         followed.subscribers.add(subscription)
         try:
@@ -431,8 +430,7 @@ class Follower:
                 break
         opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MOST_OPEN)
         turn_ids = [row.id for row, _ in opened]
-        known = channel.confirmed()
-        texts = await follow_store.read_texts_after(tx, tenant_id, turn_ids, known=known) if turn_ids else {}
+        texts, cut = await self._read_texts(tx, followed, turn_ids)
         missing = set(channel.pending_ids()).difference(turn_ids)
         ended = await store.find_turns(tx, tenant_id, list(missing)) if missing else {}
         return Look(
@@ -440,6 +438,17 @@ class Follower:
             rev=head[1],
             opened=[OpenRow(row, stream.writer, stream.epoch, texts.get(row.id, {})) for row, stream in opened],
             ended=ended,
+            cut=cut,
+        )
+
+    async def _read_texts(
+        self, tx: Transaction, followed: _Followed, turn_ids: list[UUID]
+    ) -> tuple[dict[UUID, dict[str, str]], bool]:
+        if not turn_ids:
+            return {}, False
+        channel = followed.channel
+        return await follow_store.read_texts_after(
+            tx, followed.tenant_id, turn_ids, known=channel.confirmed(), most_bytes=channel.room()
         )
 
     # what was lost without a sign

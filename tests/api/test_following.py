@@ -13,7 +13,7 @@ from app.conversations import follow_store, store, stream_store
 from app.conversations.following import Since, Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
 from app.core.errors import Conflict, NotFound
-from app.core.ids import ConversationId, TurnId, parse_id
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
@@ -308,6 +308,38 @@ async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     late.close()
     assert sum(read) == 2 * sum(len(text) + 2 for text in large)
     assert max(read) < 2 * 2**20
+
+
+async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_room(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    async with (
+        open_service(database, tmp_path, **QUICK | {"live_open_bytes": 1000, "live_check_s": 0.2}) as service,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        caller = await caller_of(service, user)
+        early = await follow(service, user, conversation)
+        one, two = [await Writer(service, caller, conversation).open() for _ in range(2)]
+        for _ in range(30):
+            await one.write("0123456789" * 5, wait=True)
+        await two.write("waits", wait=True)
+        late = await follow(service, user, conversation)
+        await asyncio.sleep(0.6)
+        for reader in (early, late):
+            shown = reader.reader.texts[format_id(one.turn_id)]
+            assert 900 <= len(shown) <= 1000
+            assert one.text.startswith(shown)
+        await one.commit()
+        for reader in (early, late):
+            await reader.until_said(one.text)
+            await reader.until_text("waits")
+        await two.write(" no more", wait=True)
+        await early.until_text("waits no more")
+        await two.commit()
+        await late.until_said(one.text, "waits no more")
+        early.close()
+        late.close()
 
 
 async def test_the_check_goes_on_after_whatever_befalls_it(

@@ -10,13 +10,13 @@ committed and superseded between two looks is told as both.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, cast
 from uuid import UUID
 
 from app.conversations.announcer import Told
+from app.conversations.follow_store import EndedTurn
 from app.conversations.frames import (
     PartText,
     PendingTurn,
@@ -79,14 +79,14 @@ class OpenRow:
 class Look:
     """The rest of what one look at a conversation's rows found, besides the rows that changed.
 
-    `ended` are rows of turns that were known to be open and are not any more. `cut`: open turns have more durable text
-    than there was room for.
+    `ended` is what became of turns that were known to be open and are not any more. `cut`: open turns have more durable
+    text than there was room for.
     """
 
     seq: int
     rev: int
     opened: Sequence[OpenRow]
-    ended: Mapping[UUID, TurnRow]
+    ended: Mapping[UUID, EndedTurn]
     cut: bool = False
 
 
@@ -396,7 +396,7 @@ class Channel:
             self._has_room_again = True
             self._forget_waiting(turn_id)
             if row is None or row.status == "aborted":
-                length = pending.part(CONTENT).text.length if row is None else _content_length(row)
+                length = pending.part(CONTENT).text.length if row is None else row.length
                 frames.append(
                     write_frame(TurnAbortedFrame(type="turn.aborted", turn_id=format_id(turn_id), length=length))
                 )
@@ -449,8 +449,3 @@ def fingerprint(opened: Iterable[tuple[UUID, int]]) -> str:
 def _delta(turn_id: UUID, part: str, offset: int, text: str) -> Frame:
     frame = TurnDeltaFrame(type="turn.delta", turn_id=format_id(turn_id), part=part, offset=offset, delta=text)
     return write_frame(frame)
-
-
-def _content_length(row: TurnRow) -> int:
-    content: object = json.loads(row.content) if row.content is not None else ""
-    return len(content) if isinstance(content, str) else 0

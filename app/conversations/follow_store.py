@@ -57,6 +57,29 @@ async def read_texts_after(
 
 
 @dataclass(frozen=True, slots=True)
+class EndedTurn:
+    """What became of a turn that was open; of an aborted one, how many characters its content has."""
+
+    status: str
+    length: int = 0
+
+
+async def find_ended(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, EndedTurn]:
+    """What became of turns that were open, of those that there are; never what they say."""
+    rows = await tx.fetch(
+        """
+        select id, status,
+               case when status = 'aborted' and json_typeof(content) = 'string' then char_length(content #>> '{}')
+                    else 0 end as length
+        from turns where tenant_id = $1 and id = any($2::uuid[])
+        """,
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: EndedTurn(row["status"], row["length"]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """Where a followed conversation stands: its rev, its open turns with their epochs, how much of them is durable."""
 

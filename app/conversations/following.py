@@ -432,7 +432,7 @@ class Follower:
         turn_ids = [row.id for row, _ in opened]
         texts, cut = await self._read_texts(tx, followed, turn_ids)
         missing = set(channel.pending_ids()).difference(turn_ids)
-        ended = await store.find_turns(tx, tenant_id, list(missing)) if missing else {}
+        ended = await follow_store.find_ended(tx, tenant_id, list(missing)) if missing else {}
         return Look(
             seq=head[0],
             rev=head[1],

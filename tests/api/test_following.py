@@ -72,10 +72,13 @@ class Followed:
         raise AssertionError(self.reader.said)
 
     async def until_text(self, text: str) -> None:
+        await self.until_texts({text})
+
+    async def until_texts(self, texts: set[str]) -> None:
         for _ in range(400):
             if self._task.done():
                 self._task.result()
-            if list(self.reader.texts.values()) == [text]:
+            if set(self.reader.texts.values()) == texts:
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(self.reader.texts)
@@ -245,6 +248,29 @@ async def test_a_database_that_is_away_for_a_moment_is_caught_up_with(pair: Pair
         await asyncio.sleep(0.1)
     two.container.follower.on_loss()
     await reader.until_said("before", "after")
+    reader.close()
+
+
+async def test_turns_that_end_together_are_told_without_reading_what_they_say(
+    pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, hub = pair
+    conversation = await user.conversation()
+    caller = await caller_of(one, user)
+    reader = await follow(two, user, conversation)
+    aborted, committed, empty = [await Writer(one, caller, conversation).open() for _ in range(3)]
+    await aborted.write('wört "😀" \n', wait=True)
+    await committed.write("whole", wait=True)
+    await reader.until_texts({'wört "😀" \n', "whole", ""})
+    hub.drops = lambda _: True
+    for writer in (aborted, empty):
+        await writer.streams.abort(caller, writer.conversation, turn_id=writer.turn_id, aborting=Aborting(), epoch=None)
+    await committed.commit()
+    monkeypatch.setattr(store, "find_turns", None)
+    await two.container.follower.check()
+    await reader.until_said("whole")
+    await reader.until_texts(set())
+    assert reader.reader.aborted == {format_id(aborted.turn_id): 10, format_id(empty.turn_id): 0}
     reader.close()
 
 

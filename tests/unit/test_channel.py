@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.conversations.announcer import Told
 from app.conversations.channel import Channel, Frame, Look, OpenRow, Waiting
+from app.conversations.follow_store import EndedTurn
 from app.conversations.store import TurnRow
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
 
@@ -192,7 +193,7 @@ def test_an_end_is_a_commit_or_an_abort_and_presence_follows() -> None:
     other = UUID(int=9)
     reader.apply(look(channel, (TURN, 1, ""), (other, 1, "half")))
     rows = [committed(TURN, 1, 1, "whole")]
-    ended = {TURN: rows[0], other: row(other, status="aborted", content='"half"')}
+    ended = {TURN: EndedTurn("committed"), other: EndedTurn("aborted", 4)}
     frames = look(channel, seq=1, rev=1, rows=rows, ended=ended)
     assert [frame.type for frame in frames] == ["turn.committed", "turn.aborted", "presence"]
     assert json.loads(frames[1].text)["length"] == 4
@@ -317,7 +318,7 @@ def test_of_open_turns_so_much_text_is_held_and_shown_and_the_rest_when_one_ends
     assert late.texts == reader.texts
     assert channel.needs_look() == "nothing"
     rows = [committed(TURN, 1, 1, "1234567890123")]
-    frames = look(channel, (other, 1, "äöü"), seq=1, rev=1, rows=rows, ended={TURN: rows[0]})
+    frames = look(channel, (other, 1, "äöü"), seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     frames += look(channel, (other, 1, "äöü"), seq=1, rev=1) if channel.needs_look() == "now" else []
     for one in (reader, late):
         one.apply(frames)
@@ -346,7 +347,7 @@ def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_end
         rounds += 1
         assert rounds < 20, "looks come to an end"
     rows = [committed(TURN, 1, 1, world.text)]
-    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: rows[0]})
+    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     for reader in world.readers:
         reader.apply(frames)
         assert reader.live == {1: (format_id(TURN), world.text)}
@@ -376,7 +377,7 @@ def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.
         # more than is durable may be held of a process that is gone, until its writer goes on
         assert reader.texts[format_id(TURN)].startswith(world.text)
     rows = [committed(TURN, 1, 1, world.text)]
-    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: rows[0]})
+    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     for reader in world.readers:
         reader.apply(frames)
         assert reader.live == {1: (format_id(TURN), world.text)}

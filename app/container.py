@@ -271,6 +271,7 @@ def _follow_options(settings: Settings) -> FollowOptions:
         snapshot_turns=settings.live_snapshot_turns,
         queue_frames=settings.live_queue_frames,
         queue_bytes=settings.live_queue_bytes,
+        open_bytes=settings.live_open_bytes,
         # whoever writes needs connections more than whoever reads along
         concurrent_looks=max(1, settings.database_pool_size // 4),
     )

@@ -15,7 +15,7 @@ from app.core.bus import Bus
 from app.core.errors import AppError
 from app.dashboard import pages
 from app.routers import admin, context, conversations, docs, events, jobs, live, ops, recall, streams, tokens, turns
-from app.routers.connections import Connections, add_live_metrics
+from app.routers.connections import ConnectionLimits, Connections, add_live_metrics
 from app.routers.deps import require_caller
 from app.routers.live_frames import frame_members
 from app.routers.middleware import install_middleware
@@ -74,7 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.body_guard = require_caller
     app.state.metrics = registry
     app.state.frame_members = frame_members()
-    app.state.connections = Connections(registry, most=settings.live_max_connections)
+    app.state.connections = Connections(registry, limits=_connection_limits(settings))
     for module in (docs, pages, conversations, streams, turns, tokens, live, events, context, recall, admin, jobs, ops):
         app.include_router(module.router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
@@ -83,6 +83,15 @@ def create_app(settings: Settings) -> FastAPI:
     app.openapi = lambda: openapi_document(app)
     declared_members(app)
     return app
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(
+        most=settings.live_max_connections,
+        of_tenant=settings.live_max_connections_per_tenant,
+        of_key=settings.live_max_connections_per_key,
+        unknown=settings.live_max_unauthenticated,
+    )
 
 
 def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from uuid import UUID
 
-from app.conversations.store import TurnRow
+from app.conversations.store import TurnRow, TurnRows, turn_rows, within
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId, TurnId
 
@@ -229,21 +229,27 @@ async def list_open(
 
 
 async def list_changed(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: tuple[int, int], limit: int
-) -> list[TurnRow]:
-    """Committed turns, superseded and erased ones too, that changed after a (rev, seq), in that order."""
-    rows = await tx.fetch(
-        f"""
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    after: tuple[int, int],
+    limit: int,
+    most_bytes: int,
+) -> TurnRows:
+    """Committed turns, superseded and erased ones too, that changed after a (rev, seq), in that order.
+
+    They end at `limit`, or where their texts reach `most_bytes`; `cut` when there are more.
+    """
+    turns = f"""
         select {_TURN} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and (t.rev, t.seq) > ($3, $4)
         order by t.rev, t.seq limit $5
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        *after,
-        limit,
-    )
-    return [TurnRow(*row.values()) for row in rows]
+        """  # noqa: S608
+    sql = within(turns, order="t.rev, t.seq", most_bytes="$6")
+    # one more than are given, to know whether there are more
+    found = turn_rows(await tx.fetch(sql, tenant_id, conversation_id, *after, limit + 1, most_bytes))
+    return TurnRows(found.rows[:limit], cut=found.cut or len(found.rows) > limit)
 
 
 async def delete_open(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:

@@ -12,7 +12,7 @@ from app.conversations.frames import Opening
 from app.conversations.schemas import TurnInput
 from app.core.errors import FieldError, Forbidden
 from app.formats.schemas import Kind, Role
-from app.tenancy.schemas import Access, Caller
+from app.tenancy.schemas import Access, Binding, Caller
 
 
 def require_may_write(
@@ -58,14 +58,9 @@ def permitted_opening(caller: Caller, opening: Opening) -> Opening:
     return opening.model_copy(update={"turn": turn.model_copy(update={"actor": actor})})
 
 
-def bound_actor(caller: Caller) -> str | None:
-    """Whose open turns alone a caller may write; None for those of anybody."""
-    return None if caller.bound is None else caller.bound.actor
-
-
-def require_actor(actor: str | None, writes_as: str) -> None:
+def require_actor(bound: Binding | None, writes_as: str) -> None:
     """Refuse the holder of a token a turn that is not its actor's."""
-    if actor is not None and actor != writes_as:
+    if bound is not None and bound.actor != writes_as:
         _refuse("", "this turn is another actor's")
 
 

@@ -7,7 +7,8 @@ nothing any more.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -23,7 +24,7 @@ from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
 from app.conversations.held import Held, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
-from app.conversations.permits import bound_actor, permitted_opening, require_actor
+from app.conversations.permits import permitted_opening, require_actor
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
@@ -33,13 +34,30 @@ from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
 from app.core.telemetry import get_logger
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import Binding, Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
 _SWEEP_LIMIT = 1000
 _MAYBE_STALE = frozenset({"stream_fenced", "stream_gap"})
 _OVER = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call on an open turn: its caller, let into the conversation, and what the caller's token bound it to."""
+
+    caller: Caller
+    bound: Binding | None
+    conversation_id: ConversationId
+    turn_id: TurnId
+    epoch: int | None
+
+    @classmethod
+    def of(cls, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None = None) -> "_Call":
+        """Raises Forbidden and NotFound for who may not write here."""
+        let_in = caller.require_conversation(Scope.WRITE, conversation_id)
+        return cls(let_in, caller.bound, conversation_id, turn_id, epoch)
 
 
 class Streams:
@@ -65,7 +83,8 @@ class Streams:
         self._options = options
         self._holder = new_uuid()
         self._held: dict[TurnId, Held] = {}
-        self._ender = Ender(database, appender=appender, reviser=reviser, announcer=announcer, limits=limits)
+        self._ender = Ender(database, appender=appender, reviser=reviser, holder=self._holder, announcer=announcer,
+                            limits=limits)  # fmt: skip
         self._opener = Opener(limits=limits, options=options, holder=self._holder, announcer=announcer)
         self._flusher = Flusher(database, self._held, holder=self._holder, debounce_s=options.debounce_s,
                                 lease_s=options.lease_s)  # fmt: skip
@@ -111,7 +130,7 @@ class Streams:
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
             opened = await self._read(caller, tx, row)
         if created:
-            self._hold(caller, row, opened, listener)
+            self._hold(caller, row, opened, listener, key_id=caller.key_id)
         return opened, created, False
 
     # write
@@ -140,9 +159,8 @@ class Streams:
                 f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
                 fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
             )
-        actor = bound_actor(caller)
-        caller = caller.require_conversation(Scope.WRITE, conversation_id)
-        held = await self._hold_here(caller, conversation_id, turn_id, epoch, actor)
+        call = _Call.of(caller, conversation_id, turn_id, epoch)
+        held = await self._hold_here(call)
         if listener is not None:
             held.listener = listener
         try:
@@ -151,7 +169,7 @@ class Streams:
             if not wait or error.code not in _MAYBE_STALE:
                 raise
         # calls of the same writer may have gone to another process, which holds the turn since
-        held = await self._take_over(caller, conversation_id, turn_id, epoch, actor)
+        held = await self._take_over(call)
         return await self._take(held, chunk, wait=wait)
 
     async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
@@ -217,33 +235,21 @@ class Streams:
 
     # take over and resume
 
-    async def _take_over(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        turn_id: TurnId,
-        epoch: int | None,
-        actor: str | None,
-    ) -> Held:
+    async def _take_over(self, call: _Call) -> Held:
         """Hold an open turn that another process held, for a call of its writer that came here."""
+        caller, turn_id = call.caller, call.turn_id
         async with self._database.transaction(caller.tenant_id) as tx:
-            stream = await self._lock(caller, tx, conversation_id, turn_id)
-            _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=epoch)
+            stream, row = await self._lock(call, tx)
+            _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
             known = self._held.get(turn_id)
             if known is not None and (stream.holder, stream.epoch) == (self._holder, known.epoch):
                 return known
+            key_id = KeyId(stream.key_id)
             await stream_store.take(
-                tx,
-                caller.tenant_id,
-                turn_id,
-                holder=self._holder,
-                epoch=stream.epoch,
-                key_id=stream.key_id,
+                tx, caller.tenant_id, turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
             )
-            row = await get_turn(caller, tx, conversation_id, turn_id)
-            require_actor(actor, row.actor)
             opened = await self._read(caller, tx, row)
-        return self._hold(caller, row, opened, None, key_id=stream.key_id)
+        return self._hold(caller, row, opened, None, key_id=key_id)
 
     async def resume(
         self,
@@ -255,33 +261,31 @@ class Streams:
         listener: StreamListener | None = None,
     ) -> OpenedTurn:
         """Go on with an open turn as the same writer; whoever wrote before, anywhere, is fenced off."""
-        actor = bound_actor(caller)
-        caller = caller.require_conversation(Scope.WRITE, conversation_id)
+        call = _Call.of(caller, conversation_id, turn_id)
+        caller = call.caller
         async with self._database.transaction(caller.tenant_id) as tx:
-            stream = await self._lock(caller, tx, conversation_id, turn_id)
+            stream, row = await self._lock(call, tx)
             if stream.writer != resuming.writer:
                 raise Conflict("writer_mismatch", "Another writer opened this turn; only the same one may resume it.")
             epoch = stream.epoch + 1
             await stream_store.take(
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
             )
-            row = await get_turn(caller, tx, conversation_id, turn_id)
-            require_actor(actor, row.actor)
             opened = await self._read(caller, tx, row)
             self._announcer.turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
-        self._hold(caller, row, opened, listener)
+        self._hold(caller, row, opened, listener, key_id=caller.key_id)
         return opened
 
-    async def _lock(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
-    ) -> StreamRow:
-        """An open turn's stream, locked and within its lease; otherwise why it is not open."""
-        stream = await stream_store.lock_stream(tx, caller.tenant_id, turn_id)
-        if stream is None or stream.conversation_id != conversation_id:
-            raise not_open(await get_turn(caller, tx, conversation_id, turn_id))
+    async def _lock(self, call: _Call, tx: Transaction) -> tuple[StreamRow, TurnRow]:
+        """An open turn that the caller may write, its stream locked and within its lease; else why it is not open."""
+        stream = await stream_store.lock_stream(tx, call.caller.tenant_id, call.turn_id)
+        row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+        if stream is None:
+            raise not_open(row)
+        require_actor(call.bound, row.actor)
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
-        return stream
+        return stream, row
 
     async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> OpenedTurn:
         turn_id = TurnId(row.id)
@@ -307,7 +311,7 @@ class Streams:
         opened: OpenedTurn,
         listener: StreamListener | None,
         *,
-        key_id: "UUID | None" = None,
+        key_id: KeyId,
     ) -> Held:
         turn_id, now = TurnId(row.id), monotonic()
         held = Held(
@@ -316,7 +320,7 @@ class Streams:
             turn_id=turn_id,
             actor=row.actor,
             writer=opened.writer,
-            key_id=caller.key_id if key_id is None else KeyId(key_id),
+            key_id=key_id,
             epoch=opened.epoch,
             listener=listener,
             heard=now,
@@ -343,14 +347,7 @@ class Streams:
         epoch: int | None = None,
     ) -> Turn:
         """Store an open turn; again gives the same. Raises as `append` does, and Conflict `length_mismatch`."""
-        return await self._end(
-            caller,
-            conversation_id,
-            turn_id,
-            epoch,
-            done="turn_committed",
-            run=lambda opened, held: self._ender.commit(opened, held, holder=self._holder, ending=ending),
-        )
+        return await self._end(_Call.of(caller, conversation_id, turn_id, epoch), ending)
 
     async def abort(
         self,
@@ -362,52 +359,34 @@ class Streams:
         epoch: int | None = None,
     ) -> Turn:
         """Give an open turn up; again changes nothing."""
-        return await self._end(
-            caller,
-            conversation_id,
-            turn_id,
-            epoch,
-            done="turn_aborted",
-            run=lambda opened, held: self._ender.abort(opened, held, holder=self._holder, reason=aborting.reason),
-        )
+        return await self._end(_Call.of(caller, conversation_id, turn_id, epoch), aborting)
 
-    async def _end(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        turn_id: TurnId,
-        epoch: int | None,
-        *,
-        done: str,
-        run: Callable[[Caller, Held], Awaitable[TurnRow]],
-    ) -> Turn:
-        actor = bound_actor(caller)
-        caller = caller.require_conversation(Scope.WRITE, conversation_id)
-
-        async def end(held: Held) -> TurnRow:
-            return await self._end_here(held, lambda: run(caller, held))
-
+    async def _end(self, call: _Call, how: Ending | Aborting) -> Turn:
+        done = "turn_committed" if isinstance(how, Ending) else "turn_aborted"
         try:
             try:
-                row = await end(await self._hold_here(caller, conversation_id, turn_id, epoch, actor))
+                row = await self._end_here(call.caller, await self._hold_here(call), how)
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                row = await end(await self._take_over(caller, conversation_id, turn_id, epoch, actor))
+                row = await self._end_here(call.caller, await self._take_over(call), how)
         except Conflict as error:
             if error.code != done:
                 raise
             # it had ended so before: the answer to the first call was perhaps lost
-            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                row = await get_turn(caller, tx, conversation_id, turn_id)
+            async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
+                row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
         return turn_view(row)
 
-    async def _end_here(self, held: Held, run: Callable[[], Awaitable[TurnRow]]) -> TurnRow:
+    async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
         async with held.ending:
             if held.flush is not None:
                 await held.flush
             try:
-                row = await run()
+                if isinstance(how, Ending):
+                    row = await self._ender.commit(caller, held, ending=how)
+                else:
+                    row = await self._ender.abort(caller, held, reason=how.reason)
             except Conflict as error:
                 if error.code in _OVER:
                     self._flusher.drop(held, error)
@@ -415,24 +394,17 @@ class Streams:
             self._flusher.drop(held, None)
         return row
 
-    async def _hold_here(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        turn_id: TurnId,
-        epoch: int | None,
-        actor: str | None,
-    ) -> Held:
-        held = self._held.get(turn_id)
+    async def _hold_here(self, call: _Call) -> Held:
+        caller, held = call.caller, self._held.get(call.turn_id)
         if (
             held is not None
-            and (held.tenant_id, held.conversation_id) == (caller.tenant_id, conversation_id)
-            and (held.key_id == caller.key_id if epoch is None else held.epoch == epoch)
+            and (held.tenant_id, held.conversation_id) == (caller.tenant_id, call.conversation_id)
+            and (held.key_id == caller.key_id if call.epoch is None else held.epoch == call.epoch)
         ):
-            require_actor(actor, held.actor)
+            require_actor(call.bound, held.actor)
             return held
         # what is remembered here may be over: the rows say who writes
-        return await self._take_over(caller, conversation_id, turn_id, epoch, actor)
+        return await self._take_over(call)
 
     async def abort_expired(self) -> int:
         """Give up the open turns, of every tenant, whose writers were not heard of for a lease; says how many."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId
+from app.formats.schemas import Role
 
 
 class StreamListener(Protocol):
@@ -25,11 +26,10 @@ class StreamListener(Protocol):
 
 @dataclass(slots=True)
 class HeldPart:
-    """One part of an open turn; lengths in code points, `size` of all that was taken in bytes of UTF-8."""
+    """One part of an open turn; lengths in code points."""
 
     taken: int = 0
     durable: int = 0
-    size: int = 0
     tail: list[str] = field(default_factory=list[str])
 
     def take(self, offset: int, delta: str) -> str:
@@ -44,7 +44,6 @@ class HeldPart:
         if fresh:
             self.tail.append(fresh)
             self.taken += len(fresh)
-            self.size += len(fresh.encode())
         return fresh
 
     def flushed(self, pieces: int, length: int) -> None:
@@ -63,15 +62,20 @@ class HeldPart:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """An open turn that this process holds. Times are of the monotonic clock."""
+    """An open turn that this process holds. Times are of the monotonic clock.
+
+    `size`: all that was taken of all its parts, by this process and before, in bytes of UTF-8.
+    """
 
     tenant_id: TenantId
     conversation_id: ConversationId
     turn_id: TurnId
     actor: str
+    role: Role
     writer: str
     key_id: KeyId
     epoch: int
+    size: int
     listener: StreamListener | None
     heard: float
     renewed: float

@@ -31,9 +31,10 @@ from app.conversations.store import TurnRow
 from app.conversations.stream_store import StreamRow
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
-from app.core.errors import AppError, Conflict, FieldError, TooLarge, Unavailable
+from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
 from app.core.telemetry import get_logger
+from app.formats.schemas import Role
 from app.tenancy.schemas import Binding, Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
 
@@ -123,14 +124,15 @@ class Streams:
                 if replay is not None:
                     turn_id = TurnId(replay.result_ids[0])
                     row = await get_turn(caller, tx, conversation_id, turn_id)
-                    return await self._read(caller, tx, row), replay.status == _CREATED, True
+                    opened, _ = await self._read(caller, tx, row)
+                    return opened, replay.status == _CREATED, True
             row, created = await self._opener.open(caller, tx, conversation_id, opening)
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            opened = await self._read(caller, tx, row)
+            opened, size = await self._read(caller, tx, row)
         if created:
-            self._hold(caller, row, opened, listener, key_id=caller.key_id)
+            self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
         return opened, created, False
 
     # write
@@ -179,11 +181,16 @@ class Streams:
             if self._held.get(held.turn_id) is not held:
                 raise fenced()
         held.heard = monotonic()
+        if chunk.part != CONTENT and held.role is not Role.ASSISTANT:
+            problem = FieldError("/part", "only an assistant turn calls tools")
+            raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
         part = held.part(chunk.part)
-        self._require_space(part.size, part.taken, chunk)
         offset = part.taken
+        size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
+        self._require_space(held.size + size)
         fresh = part.take(chunk.offset, chunk.delta)
         if fresh:
+            held.size += size
             self._announcer.delta(
                 held.tenant_id,
                 held.conversation_id,
@@ -207,12 +214,12 @@ class Streams:
             turn_id=format_id(held.turn_id), part=chunk.part, offset=part.taken, durable_offset=part.durable
         )
 
-    def _require_space(self, size: int, taken: int, chunk: Chunk) -> None:
-        fresh = max(0, taken - chunk.offset)
-        if size + len(chunk.delta[fresh:].encode()) > self._limits.max_text_bytes:
+    def _require_space(self, size: int) -> None:
+        if size > self._limits.max_text_bytes:
             raise TooLarge(
                 "text_too_large",
-                f"A text may have {self._limits.max_text_bytes} bytes; commit this turn and go on in another.",
+                f"All parts of a streamed turn may have {self._limits.max_text_bytes} bytes; commit it and go on in"
+                " another.",
                 fields=[FieldError("/delta", f"over {self._limits.max_text_bytes} bytes in all")],
             )
         if self._flusher.unflushed > self._options.max_unflushed:
@@ -248,8 +255,8 @@ class Streams:
             await stream_store.take(
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
             )
-            opened = await self._read(caller, tx, row)
-        return self._hold(caller, row, opened, None, key_id=key_id)
+            opened, size = await self._read(caller, tx, row)
+        return self._hold(caller, row, opened, None, key_id=key_id, size=size)
 
     async def resume(
         self,
@@ -271,9 +278,9 @@ class Streams:
             await stream_store.take(
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
             )
-            opened = await self._read(caller, tx, row)
+            opened, size = await self._read(caller, tx, row)
             self._announcer.turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
-        self._hold(caller, row, opened, listener, key_id=caller.key_id)
+        self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
         return opened
 
     async def _lock(self, call: _Call, tx: Transaction) -> tuple[StreamRow, TurnRow]:
@@ -287,7 +294,8 @@ class Streams:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
         return stream, row
 
-    async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> OpenedTurn:
+    async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> tuple[OpenedTurn, int]:
+        """An open turn, and the bytes that are durable of it."""
         turn_id = TurnId(row.id)
         stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
         if stream is None:
@@ -295,7 +303,7 @@ class Streams:
         found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
         lengths = {part: length for part, (length, _) in found.items()}
         left_s = max(0.0, self._options.lease_s - stream.age_s)
-        return OpenedTurn(
+        opened = OpenedTurn(
             turn=turn_view(row),
             writer=stream.writer,
             epoch=stream.epoch,
@@ -303,6 +311,7 @@ class Streams:
             parts=[Offset(part=part, durable_offset=length, offset=length) for part, length in lengths.items()],
             lease_expires_at=datetime.now(UTC) + timedelta(seconds=left_s),
         )
+        return opened, sum(size for _, size in found.values())
 
     def _hold(
         self,
@@ -312,6 +321,7 @@ class Streams:
         listener: StreamListener | None,
         *,
         key_id: KeyId,
+        size: int,
     ) -> Held:
         turn_id, now = TurnId(row.id), monotonic()
         held = Held(
@@ -319,9 +329,11 @@ class Streams:
             conversation_id=ConversationId(row.conversation_id),
             turn_id=turn_id,
             actor=row.actor,
+            role=Role(row.role),
             writer=opened.writer,
             key_id=key_id,
             epoch=opened.epoch,
+            size=size,
             listener=listener,
             heard=now,
             renewed=now,

@@ -278,6 +278,36 @@ async def test_a_text_that_grows_too_long_is_refused_at_the_chunk(
         assert (await writing.commit(length=50)).json()["content"] == "ü" * 50
 
 
+async def test_all_parts_of_a_turn_have_one_limit_that_resuming_does_not_widen(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp
+    async with (
+        open_service(service.database, folder("one"), max_text_bytes=100) as one,
+        open_service(service.database, folder("two"), max_text_bytes=100) as two,
+    ):
+        client = await one.new_tenant()
+        there = two.client(client.key)
+        writing = await opened(client, await client.conversation())
+        await writing.chunk(0, "ü" * 30)
+        await writing.chunk(0, "x" * 30, part="tool_calls/0/arguments")
+        problem(await writing.chunk(0, "n" * 11, part="tool_calls/0/name"), 413, "text_too_large", "/delta")
+        problem(await writing.chunk(30, "n" * 11, client=there), 413, "text_too_large", "/delta")
+        for client_ in (client, there):
+            await writing.resume(client=client_)
+            problem(await writing.chunk(30, "n" * 11, client=client_), 413, "text_too_large", "/delta")
+        assert (await writing.chunk(20, "ü" * 10 + "n" * 10, client=there)).json()["durable_offset"] == 40
+
+
+@pytest.mark.parametrize("turn", [{"role": "user"}, {"role": "tool", "tool_call_id": "c"}, {"role": "system"}])
+async def test_only_an_assistants_turn_has_other_parts_than_content(
+    client: Client, conversation: str, turn: dict[str, Any]
+) -> None:
+    writing = await opened(client, conversation, **turn)
+    problem(await writing.chunk(0, "c", part="tool_calls/0/id"), 422, "invalid_request", "/part")
+    assert (await writing.chunk(0, "c")).status_code == 200
+
+
 async def test_open_turns_are_limited_by_conversation_and_by_tenant(
     service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

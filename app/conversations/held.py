@@ -9,7 +9,7 @@ from typing import Protocol
 
 from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId
-from app.formats.schemas import Role
+from app.formats.schemas import Kind, Role
 
 
 class StreamListener(Protocol):
@@ -22,6 +22,16 @@ class StreamListener(Protocol):
     def lost(self, turn_id: TurnId, error: AppError) -> None:
         """Say that this connection does not write the turn any more."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How a turn speaks: what decides who may write it. `replaces`: it is to take another turn's place."""
+
+    role: Role
+    kind: Kind
+    actor: str
+    replaces: bool
 
 
 @dataclass(slots=True)
@@ -70,8 +80,7 @@ class Held:
     tenant_id: TenantId
     conversation_id: ConversationId
     turn_id: TurnId
-    actor: str
-    role: Role
+    voice: Voice
     writer: str
     key_id: KeyId
     epoch: int

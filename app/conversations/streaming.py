@@ -24,7 +24,7 @@ from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
 from app.conversations.held import Held, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
-from app.conversations.permits import permitted_opening, require_actor
+from app.conversations.permits import permitted_opening, require_may_continue, voice_of
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
@@ -114,7 +114,7 @@ class Streams:
 
         Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
         """
-        opening = permitted_opening(caller, opening)
+        opening, bound = permitted_opening(caller, opening), caller.bound
         repeat = None if repeat is None else repeat.of(caller)
         caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(opened_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
@@ -127,6 +127,8 @@ class Streams:
                     opened, _ = await self._read(caller, tx, row)
                     return opened, replay.status == _CREATED, True
             row, created = await self._opener.open(caller, tx, conversation_id, opening)
+            if not created:
+                require_may_continue(bound, voice_of(row))
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
@@ -181,7 +183,7 @@ class Streams:
             if self._held.get(held.turn_id) is not held:
                 raise fenced()
         held.heard = monotonic()
-        if chunk.part != CONTENT and held.role is not Role.ASSISTANT:
+        if chunk.part != CONTENT and held.voice.role is not Role.ASSISTANT:
             problem = FieldError("/part", "only an assistant turn calls tools")
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
         part = held.part(chunk.part)
@@ -289,7 +291,7 @@ class Streams:
         row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
         if stream is None:
             raise not_open(row)
-        require_actor(call.bound, row.actor)
+        require_may_continue(call.bound, voice_of(row))
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
         return stream, row
@@ -328,8 +330,7 @@ class Streams:
             tenant_id=caller.tenant_id,
             conversation_id=ConversationId(row.conversation_id),
             turn_id=turn_id,
-            actor=row.actor,
-            role=Role(row.role),
+            voice=voice_of(row),
             writer=opened.writer,
             key_id=key_id,
             epoch=opened.epoch,
@@ -388,6 +389,7 @@ class Streams:
             # it had ended so before: the answer to the first call was perhaps lost
             async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
                 row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+            require_may_continue(call.bound, voice_of(row))
         return turn_view(row)
 
     async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
@@ -413,7 +415,7 @@ class Streams:
             and (held.tenant_id, held.conversation_id) == (caller.tenant_id, call.conversation_id)
             and (held.key_id == caller.key_id if call.epoch is None else held.epoch == call.epoch)
         ):
-            require_actor(call.bound, held.actor)
+            require_may_continue(call.bound, held.voice)
             return held
         # what is remembered here may be over: the rows say who writes
         return await self._take_over(call)

@@ -53,6 +53,9 @@ class Ender:
             await self._require_ours(caller, tx, held, lock=False)
             row = await get_turn(caller, tx, held.conversation_id, held.turn_id)
             parts = await self._whole(tx, held)
+        if held.falls_short(parts):
+            # what was acknowledged, if not as durable, is not left out in silence: the writer sends it again
+            raise fenced()
         turn = committed_turn(row, parts, ending)
         draft = make_draft(
             turn,
@@ -92,7 +95,7 @@ class Ender:
         stream = await read(tx, caller.tenant_id, held.turn_id)
         if stream is None:
             raise not_open(await get_turn(caller, tx, held.conversation_id, held.turn_id))
-        if (stream.epoch, stream.holder) != (held.epoch, self._holder):
+        if held.dropped or (stream.epoch, stream.holder) != (held.epoch, self._holder):
             raise fenced()
 
     async def _whole(self, tx: Transaction, held: Held) -> dict[str, str]:

@@ -23,6 +23,7 @@ _TURNS_A_WRITE = 500
 _WRITES_AT_ONCE = 4
 _LOOKS_PER_LEASE = 6
 _RENEWALS_PER_LEASE = 3
+_MOST_OWED = 10_000
 
 
 class Flusher:
@@ -40,6 +41,7 @@ class Flusher:
         self._looked = monotonic()
         self._places = asyncio.Semaphore(_WRITES_AT_ONCE)
         self._log = get_logger()
+        self._owed: dict[TurnId, tuple[int, dict[str, int]]] = {}
         self.unflushed = 0
         """Code points that are not durable, of all turns held here."""
 
@@ -52,12 +54,27 @@ class Flusher:
         """Hold a turn no more: it has ended, or with an `error` somebody else writes it."""
         if self._held.get(held.turn_id) is held:
             del self._held[held.turn_id]
+        if not held.dropped:
+            self._remember(held, ended=error is None or error.code != "stream_fenced")
         self.unflushed -= held.unflushed()
         held.forget()
         if error is None:
             held.tell_durable()
         else:
             held.lose(error)
+
+    def _remember(self, held: Held, *, ended: bool) -> None:
+        """Keep what is owed of a turn whose text is dropped, until it has ended or is written under another epoch."""
+        self._owed.pop(held.turn_id, None)
+        if not ended and (owing := held.owing()):
+            self._owed[held.turn_id] = (held.epoch, owing)
+            if len(self._owed) > _MOST_OWED:
+                del self._owed[next(iter(self._owed))]
+
+    def owed(self, turn_id: TurnId, epoch: int) -> dict[str, int]:
+        """How much of each part this process once took under this epoch, and lost some of."""
+        of, lengths = self._owed.get(turn_id, (epoch, {}))
+        return lengths if of == epoch else {}
 
     async def run_forever(self) -> None:
         """Flush and renew, until cancelled."""

@@ -4,6 +4,7 @@ What always holds: `durable <= taken`; the tail is exactly the text between the 
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -74,7 +75,9 @@ class HeldPart:
 class Held:
     """An open turn that this process holds. Times are of the monotonic clock.
 
-    `size`: all that was taken of all its parts, by this process and before, in bytes of UTF-8.
+    `size`: all that was taken of all its parts, by this process and before, in bytes of UTF-8. `owed`: what was taken
+    here of each part under this epoch and then lost, so that its writer may believe it stored. `dropped`: this process
+    holds the turn so no more, and has no tail of it.
     """
 
     tenant_id: TenantId
@@ -95,6 +98,8 @@ class Held:
     ending: asyncio.Lock = field(default_factory=asyncio.Lock)
     flush: "asyncio.Future[None] | None" = None
     unsure: bool = False
+    dropped: bool = False
+    owed: dict[str, int] = field(default_factory=dict[str, int])
 
     def part(self, name: str) -> HeldPart:
         """A part, begun where it is new."""
@@ -107,6 +112,15 @@ class Held:
     def unflushed(self) -> int:
         """How much text is not durable."""
         return sum(part.taken - part.durable for part in self.parts.values())
+
+    def owing(self) -> dict[str, int]:
+        """What its writer would miss of each part if this were forgotten now."""
+        tails = {name: part.taken for name, part in self.parts.items() if part.tail}
+        return {name: max(length, self.owed.get(name, 0)) for name, length in (self.owed | tails).items()}
+
+    def falls_short(self, parts: Mapping[str, str]) -> bool:
+        """Whether these texts lack something of what was taken of the writer."""
+        return any(len(parts.get(name, "")) < length for name, length in self.owed.items())
 
     def found_durable(self, lengths: dict[str, int]) -> None:
         """What turned out to be durable, by part."""
@@ -136,6 +150,7 @@ class Held:
 
     def forget(self) -> None:
         """Drop the text that is not durable."""
+        self.dropped = True
         for part in self.parts.values():
             part.tail, part.durable = [], part.taken
 

@@ -345,6 +345,7 @@ class Streams:
         before = self._held.pop(turn_id, None)
         if before is not None:
             self._flusher.drop(before, fenced())
+        held.owed = self._flusher.owed(turn_id, held.epoch)
         self._held[turn_id] = held
         return held
 

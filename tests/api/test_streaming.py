@@ -8,7 +8,8 @@ import asyncpg
 import httpx
 import pytest
 
-from app.core.ids import parse_id
+from app.conversations.frames import Chunk
+from app.core.ids import ConversationId, TurnId, parse_id
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
@@ -358,6 +359,36 @@ async def test_who_resumes_fences_off_who_wrote_before(client: Client, conversat
     assert (await writing.chunk(8, "new", client=there, epoch=2)).json()["durable_offset"] == 11
     problem(await writing.chunk(8, "old", epoch=1), 409, "stream_fenced")
     assert (await writing.commit(client=there)).json()["content"] == "durable new"
+
+
+@pytest.mark.parametrize("noticed", ["at the commit", "before"])
+async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
+    client: Client, conversation: str, service: Service, replica: Service, noticed: str
+) -> None:
+    there = replica.client(client.key)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "durable ")
+    streams = service.container.conversations.streams
+    caller = await service.container.tenancy.authenticate(client.key)
+    tail = Chunk(offset=8, delta="and not")
+    ids = {"turn_id": TurnId(parse_id(writing.id)), "epoch": 1}
+    taken = await streams.chunk(caller, ConversationId(parse_id(conversation)), chunk=tail, wait=False, **ids)
+    assert (taken.offset, taken.durable_offset) == (15, 8)
+    # another process takes over under the same epoch, and cannot know what is here
+    assert (await writing.chunk(8, "", client=there)).json()["offset"] == 8
+    if noticed == "before":
+        await asyncio.sleep(0.5)
+    for _ in range(2):
+        problem(await writing.commit(), 409, "stream_fenced")
+    assert (await writing.read())["status"] == "pending"
+    assert (await writing.chunk(8, "and", client=there)).json()["offset"] == 11
+    problem(await writing.commit(), 409, "stream_fenced")
+    if noticed == "before":
+        assert (await writing.resume()).json()["durable_offset"] == 11
+        assert (await writing.commit()).json()["content"] == "durable and"
+    else:
+        assert (await writing.chunk(11, " not")).json()["durable_offset"] == 15
+        assert (await writing.commit()).json()["content"] == "durable and not"
 
 
 async def test_another_key_writes_only_with_the_epoch_or_as_the_writer(

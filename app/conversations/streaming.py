@@ -33,7 +33,7 @@ from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
-from app.core.telemetry import get_logger
+from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
 from app.tenancy.schemas import Binding, Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
@@ -430,8 +430,11 @@ class Streams:
         for tenant_id, turn_id in expired:
             try:
                 ended += await self._ender.abort_expired(tenant_id, turn_id, lease_s=lease_s)
-            except AppError as error:  # one that cannot be ended must not keep the others open
-                self._log.error("stream.abort_failed", tenant_id=tenant_id, turn_id=turn_id, code=error.code)
+            except Exception as error:  # noqa: BLE001 - one that cannot be ended must not keep the others open
+                code = error.code if isinstance(error, AppError) else "internal_error"
+                self._log.error(
+                    "stream.abort_failed", tenant_id=tenant_id, turn_id=turn_id, code=code, error_type=error_type(error)
+                )
         if ended:
             self._log.info("stream.leases_over", count=ended)
         return ended

@@ -1,15 +1,18 @@
 """Turns that are written while they stream, over plain HTTP, at one process and at several."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import httpx
 import pytest
 
+from app.conversations import stream_store
 from app.conversations.frames import Chunk
-from app.core.ids import ConversationId, TurnId, parse_id
+from app.core.db import Transaction
+from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
@@ -439,6 +442,27 @@ async def test_a_stream_that_cannot_be_ended_keeps_no_other_open(
     await connection.execute("delete from turn_streams where turn_id = $1", parse_id(broken.id))
     await connection.close()
     assert (await silent.read())["status"] == "aborted"
+
+
+async def test_a_stream_that_the_database_cannot_read_keeps_no_other_open(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, silent = await opened(client, conversation), await opened(client, conversation)
+    await age(service, broken.id, 62)
+    await age(service, silent.id, 61)
+    read_texts = stream_store.read_texts
+
+    async def read(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, dict[str, str]]:
+        if parse_id(broken.id) in turn_ids:
+            raise asyncpg.DataCorruptedError("missing chunk number 0 for toast value")
+        return await read_texts(tx, tenant_id, turn_ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_store, "read_texts", read)
+        await service.container.conversations.streams.abort_expired()
+    assert (await broken.read())["status"] == "pending"
+    assert (await silent.read())["status"] == "aborted"
+    assert (await broken.abort()).status_code in {200, 409}
 
 
 async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(

@@ -69,15 +69,29 @@ async def insert_stream(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTurns:
+    """How many turns are open: in a conversation, there as one actor, and in the tenant."""
+
+    here: int
+    as_actor: int
+    everywhere: int
+
+
 async def count_open(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, at_most: int
-) -> tuple[int, int]:
-    """How many turns are open in a conversation, and in the tenant, each counted up to `at_most` and one more."""
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, actor: str | None, at_most: int
+) -> OpenTurns:
+    """How many turns are open, each counted up to `at_most` and one more; as no actor, none."""
     row = await tx.fetchrow(
         """
         select (select count(*) from (
                    select 1 from turn_streams where tenant_id = $1 and conversation_id = $2 limit $3
                ) here) as here,
+               (select count(*) from (
+                   select 1 from turn_streams s join turns t on t.tenant_id = s.tenant_id and t.id = s.turn_id
+                   where $4::text is not null and s.tenant_id = $1 and s.conversation_id = $2 and t.actor = $4
+                   limit $3
+               ) as_actor) as as_actor,
                (select count(*) from (
                    select 1 from turn_streams where tenant_id = $1 limit $3
                ) everywhere) as everywhere
@@ -85,8 +99,14 @@ async def count_open(
         tenant_id,
         conversation_id,
         at_most + 1,
+        actor,
     )
-    return (0, 0) if row is None else (row["here"], row["everywhere"])
+    return OpenTurns(0, 0, 0) if row is None else OpenTurns(*row.values())
+
+
+async def lock_opening(tx: Transaction, tenant_id: TenantId) -> None:
+    """Wait for whoever else holds this in the tenant, and hold it until the transaction ends."""
+    await tx.execute("select pg_advisory_xact_lock(hashtextextended($1::text || ':open', 0))", str(tenant_id))
 
 
 async def find_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> StreamRow | None:

@@ -126,9 +126,7 @@ class Streams:
                     row = await get_turn(caller, tx, conversation_id, turn_id)
                     opened, _ = await self._read(caller, tx, row)
                     return opened, replay.status == _CREATED, True
-            row, created = await self._opener.open(caller, tx, conversation_id, opening)
-            if not created:
-                require_may_continue(bound, voice_of(row))
+            row, created = await self._opener.open(caller, tx, conversation_id, opening, bound=bound)
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])

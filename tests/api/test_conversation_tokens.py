@@ -338,6 +338,26 @@ async def test_opening_again_what_another_opened_is_refused_to_a_token(writer: B
     problem(await writer.browser.post(f"{writer.path}/turns/open", json={"turn": mine}), 403, "token_not_allowed")
 
 
+async def test_a_token_has_fewer_turns_open_at_once_than_a_key(
+    client: Client, service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("few")
+    async with (
+        open_service(service.database, folder, embedder="none", max_open_turns_per_token=2) as few,
+        bound_by(few, client, access="append", actor="ann") as ann,
+    ):
+        path, body = f"{ann.path}/turns/open", {"turn": {"role": "user"}}
+        answers = await asyncio.gather(*(ann.browser.post(path, json=body) for _ in range(5)))
+        assert sorted(answer.status_code for answer in answers) == [201, 201, 429, 429, 429]
+        problem(await ann.browser.post(path, json=body), 429, "too_many_open_turns")
+        bobs = (await make(client, ann.conversation, access="append", actor="bob"))["token"]
+        async with few.client(bobs) as bob, few.client(client.key) as backend:
+            assert (await bob.post(path, json=body)).status_code == 201
+            for actor in ("ann", "ann", "ann"):
+                own = {"turn": {"role": "user", "actor": actor}}
+                assert (await backend.post(path, json=own)).status_code == 201
+
+
 async def test_idempotency_keys_of_token_holders_are_their_own(service: Service, client: Client) -> None:
     async with bound_by(service, client, access="append", actor="ann") as ann:
         bobs = (await make(client, ann.conversation, access="append", actor="bob"))["token"]

@@ -329,6 +329,22 @@ async def test_open_turns_are_limited_by_conversation_and_by_tenant(
         await opened(client, second)
 
 
+async def test_the_limits_of_open_turns_hold_for_many_opened_at_once(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    limits = {"max_open_turns_per_conversation": 2, "max_open_turns": 3}
+    body = {"turn": {"role": "assistant"}}
+    async with open_service(service.database, tmp_path_factory.mktemp("few"), **limits) as few:
+        for number in (1, 12):
+            client = await few.new_tenant()
+            conversations = [await client.conversation() for _ in range(number)]
+            paths = [f"/v1/conversations/{conversation}/turns/open" for conversation in conversations] * (12 // number)
+            answers = await asyncio.gather(*(client.post(path, json=body) for path in paths))
+            codes = sorted(answer.status_code for answer in answers)
+            most = 2 if number == 1 else 3
+            assert codes == [201] * most + [429] * (12 - most)
+
+
 async def test_several_turns_are_written_at_once(client: Client, conversation: str) -> None:
     writings = [await opened(client, conversation, actor=f"agent {n}") for n in range(5)]
     for piece in range(4):

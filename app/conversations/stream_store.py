@@ -1,7 +1,8 @@
 """Queries on open turns: who writes them, what of their text is durable. Each names the tenant, but for the sweep.
 
 A stream's row is locked `for share` by whoever flushes and `for update` by whoever ends or takes it, so that nothing is
-written under an epoch or a holder that is over.
+written under an epoch or a holder that is over. Whoever locks several does so in the order of their turns; and streams
+come before chunks, chunks before turns, the conversation's head before all: so nobody waits in a circle.
 """
 
 from collections.abc import Sequence
@@ -268,6 +269,12 @@ async def list_changed(
 
 async def delete_open(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
     """Forget writers and chunks of turns (the chunks go with the stream)."""
+    if len(turn_ids) > 1:
+        await tx.execute(
+            "select 1 from turn_streams where tenant_id = $1 and turn_id = any($2::uuid[]) order by turn_id for update",
+            tenant_id,
+            turn_ids,
+        )
     await tx.execute("delete from turn_streams where tenant_id = $1 and turn_id = any($2::uuid[])", tenant_id, turn_ids)
 
 
@@ -317,6 +324,11 @@ async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[t
 
 async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
     """Delete a conversation with its turns, open ones too, and its head; says how many rows of each."""
+    await tx.execute(
+        "select 1 from turn_streams where tenant_id = $1 and conversation_id = $2 order by turn_id for update",
+        tenant_id,
+        conversation_id,
+    )
     deleted: dict[str, int] = {
         "turn_chunks": await tx.execute(
             """

@@ -222,6 +222,32 @@ async def test_a_conversation_is_deleted_with_its_open_turns(client: Client, con
     problem(await writing.commit(), 404, "not_found")
 
 
+@pytest.mark.parametrize("what", ["conversation", "turns"])
+async def test_what_deletes_open_turns_waits_for_their_writers_holding_nothing_they_need(
+    client: Client, conversation: str, service: Service, what: str
+) -> None:
+    high = await opened(client, conversation, id="7ZZZZZZZZZZZZZZZZZZZZZZZZY")
+    low = await opened(client, conversation, id="00000000000000000000000001")
+    for one in (high, low):
+        await one.chunk(0, "text")
+    path = f"/v1/conversations/{conversation}"
+    query = f"/turns?ids={high.id}&ids={low.id}" if what == "turns" else ""
+    connection = await asyncpg.connect(service.database.superuser)
+    writer = connection.transaction()
+    await writer.start()
+    # as a flush does, in the order of the turns
+    await connection.execute("select 1 from turn_streams where turn_id = $1 for share", parse_id(low.id))
+    deleting = asyncio.create_task(client.delete(path + query))
+    await asyncio.sleep(0.3)
+    assert not deleting.done()
+    await connection.execute("select 1 from turn_streams where turn_id = $1 for share nowait", parse_id(high.id))
+    # as whoever ends one does
+    await connection.execute("select 1 from turn_chunks where turn_id = $1 for update nowait", parse_id(low.id))
+    await writer.commit()
+    await connection.close()
+    assert (await deleting).status_code in {200, 204}
+
+
 async def test_opening_again_with_the_same_id_or_key_opens_once(client: Client, conversation: str) -> None:
     path = f"/v1/conversations/{conversation}/turns/open"
     body = {"turn": {"role": "assistant", "id": "01BX5ZZKBKACTAV9WEVGEMMVRZ"}, "writer": "w"}

@@ -29,7 +29,7 @@ from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
 from app.conversations.stream_store import StreamRow
-from app.conversations.views import turn_view
+from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
@@ -304,7 +304,7 @@ class Streams:
         lengths = {part: length for part, (length, _) in found.items()}
         left_s = max(0.0, self._options.lease_s - stream.age_s)
         opened = OpenedTurn(
-            turn=turn_view(row),
+            turn=turn_view_for(caller, row),
             writer=stream.writer,
             epoch=stream.epoch,
             durable_offset=lengths.get(CONTENT, 0),
@@ -358,7 +358,10 @@ class Streams:
         ending: Ending,
         epoch: int | None = None,
     ) -> Turn:
-        """Store an open turn; again gives the same. Raises as `append` does, and Conflict `length_mismatch`."""
+        """Store an open turn; again gives the same. A key that may not read is told no content.
+
+        Raises as `append` does, and Conflict `length_mismatch`.
+        """
         return await self._end(_Call.of(caller, conversation_id, turn_id, epoch), ending)
 
     async def abort(
@@ -389,7 +392,7 @@ class Streams:
             async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
                 row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
             require_may_continue(call.bound, voice_of(row))
-        return turn_view(row)
+        return turn_view_for(call.caller, row)
 
     async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
         async with held.ending:

@@ -557,6 +557,28 @@ async def test_a_write_whose_end_was_not_heard_of_is_not_written_twice(
     assert (await writing.commit(length=12)).json()["content"] == "first second"
 
 
+async def test_a_key_without_read_is_told_of_turns_but_not_what_they_say(
+    client: Client, conversation: str, service: Service
+) -> None:
+    caller = await service.container.tenancy.authenticate(client.key)
+    key = await service.container.tenancy.create_key(caller.tenant_id, name="writer", scopes=[Scope.WRITE])
+    blind = service.client(str(key))
+    ended = {"commit": {"usage": {"tokens": 1}}, "abort": {"reason": "why"}}
+    for end, body in ended.items():
+        writing = await opened(client, conversation, metadata={"a": "private"}, writer="mine")
+        await writing.chunk(0, "private")
+        resumed = await blind.post(f"{writing.path}/resume", json={"writer": "mine"})
+        assert (resumed.status_code, resumed.json()["turn"]["metadata"]) == (200, {})
+        first = await blind.post(f"{writing.path}/{end}", json=body)
+        again = await blind.post(f"{writing.path}/{end}", json=body)
+        assert first.status_code == 200, first.text
+        assert again.json() == first.json()
+        turn = await writing.read()
+        assert turn["content"] == "private"
+        hidden = {"content": None, "usage": None, "metadata": {}}
+        assert first.json() == turn | hidden | {"index_state": first.json()["index_state"]}
+
+
 async def test_a_key_without_write_opens_nothing(client: Client, conversation: str, service: Service) -> None:
     caller = await service.container.tenancy.authenticate(client.key)
     key = await service.container.tenancy.create_key(caller.tenant_id, name="reader", scopes=[Scope.READ])

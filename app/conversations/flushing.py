@@ -24,6 +24,7 @@ _WRITES_AT_ONCE = 4
 _LOOKS_PER_LEASE = 6
 _RENEWALS_PER_LEASE = 3
 _MOST_OWED = 10_000
+_LAST_FLUSHES = 3
 
 
 class Flusher:
@@ -80,7 +81,9 @@ class Flusher:
         """Flush and renew, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._dirty.wait(), self._lease_s / _LOOKS_PER_LEASE)
+                # not `wait_for`, which forgets a cancellation that comes together with what it waited for
+                async with asyncio.timeout(self._lease_s / _LOOKS_PER_LEASE):
+                    await self._dirty.wait()
             if self._dirty.is_set():
                 await asyncio.sleep(self._debounce_s)
                 self._dirty.clear()
@@ -91,6 +94,14 @@ class Flusher:
                     await self._renew()
                 except Exception as error:  # noqa: BLE001 - whatever it was, flushing goes on
                     self._log.error("stream.renewal_crashed", error_type=error_type(error), exc_info=error)
+
+    async def flush_last(self) -> None:
+        """Write all that is not durable yet, again where a write that was under way or failed is in doubt."""
+        for _ in range(_LAST_FLUSHES):
+            await self.flush()
+            if not self.unflushed:
+                return
+            await asyncio.sleep(self._debounce_s)
 
     async def flush(self) -> None:
         """Write all that is not durable yet; what cannot be written now stays for the next time."""
@@ -162,26 +173,41 @@ class Flusher:
             held.found_durable({part: length for part, (length, _) in found.get(held.turn_id, {}).items()})
             self.unflushed -= before - held.unflushed()
 
+    async def hear(self, held: Held) -> None:
+        """Note that a turn's writer was heard of, and if need be renew its lease at once, for what takes long."""
+        held.heard = monotonic()
+        await self._renew_due([held])
+
     async def _renew(self) -> None:
         """Renew leases of writers that were heard of but brought no text, and forget whom nothing was heard of."""
         now = monotonic()
+        for held in self._held.values():
+            if held.ending.locked():  # its writer waits for the answer
+                held.heard = now
         for held in [held for held in self._held.values() if now - held.heard > 2 * self._lease_s]:
             self.drop(held, fenced())
+        await self._renew_due(self._held.values())
+
+    async def _renew_due(self, some: Iterable[Held]) -> None:
+        now = monotonic()
         due = [
             held
-            for held in self._held.values()
+            for held in some
             if held.heard > held.renewed and now - held.renewed > self._lease_s / _RENEWALS_PER_LEASE
         ]
         for tenant_id, turns in _batches(due):
             try:
                 async with self._database.transaction(tenant_id) as tx:
                     named = [(held.turn_id, held.epoch) for held in turns]
-                    await stream_store.renew(tx, tenant_id, named, holder=self._holder)
+                    ours = await stream_store.renew(tx, tenant_id, named, holder=self._holder)
             except AppError as error:
                 self._log.warning("stream.renewal_failed", code=error.code, count=len(turns))
                 continue
             for held in turns:
-                held.renewed = now
+                if held.turn_id in ours:
+                    held.renewed = now
+                elif not held.ending.locked():  # what ends it finds out by itself, and says why
+                    self.drop(held, fenced())
 
 
 def _chunks(held: Held) -> Iterable[tuple[Held, NewChunk, int]]:

@@ -146,19 +146,24 @@ async def take(
     )
 
 
-async def renew(tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID) -> None:
-    """Begin the leases of streams (turn, epoch) anew, where they are still held so."""
-    await tx.execute(
+async def renew(tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID) -> set[UUID]:
+    """Begin the leases of streams (turn, epoch) anew, where they are still held so; says of which turns."""
+    rows = await tx.fetch(
         """
-        update turn_streams s set renewed_at = clock_timestamp()
-        from unnest($2::uuid[], $3::integer[]) u (turn_id, epoch)
-        where s.tenant_id = $1 and s.turn_id = u.turn_id and s.epoch = u.epoch and s.holder = $4
+        with ours as materialized (
+            select s.turn_id from turn_streams s
+            join unnest($2::uuid[], $3::integer[]) u (turn_id, epoch) on u.turn_id = s.turn_id and u.epoch = s.epoch
+            where s.tenant_id = $1 and s.holder = $4 order by s.turn_id for update of s
+        )
+        update turn_streams s set renewed_at = clock_timestamp() from ours
+        where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.turn_id
         """,
         tenant_id,
         [turn_id for turn_id, _ in turns],
         [epoch for _, epoch in turns],
         holder,
     )
+    return {row["turn_id"] for row in rows}
 
 
 async def hold_streams(

@@ -97,7 +97,7 @@ class Streams:
 
     async def close(self) -> None:
         """Make durable what was taken, as far as the database answers."""
-        await self._flusher.flush()
+        await self._flusher.flush_last()
 
     # open
 
@@ -398,6 +398,7 @@ class Streams:
         async with held.ending:
             if held.flush is not None:
                 await held.flush
+            await self._flusher.hear(held)
             try:
                 if isinstance(how, Ending):
                     row = await self._ender.commit(caller, held, ending=how)

@@ -10,8 +10,12 @@ import httpx
 import pytest
 
 from app.conversations import stream_store
+from app.conversations.appender import Appender
+from app.conversations.appending import Incoming
+from app.conversations.drafts import Draft
 from app.conversations.frames import Chunk
 from app.core.db import Transaction
+from app.core.errors import Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
@@ -513,6 +517,79 @@ async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
     writing = await opened(client, conversation)
     await age(service, writing.id, 61)
     problem(await writing.resume(client=replica.client(client.key)), 409, "turn_aborted")
+
+
+async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = service.container.conversations.streams
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "all of it")
+    held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
+    work_out = Appender.work_out
+
+    async def slowly(appender: Appender, drafts: Sequence[Draft]) -> list[Incoming]:
+        # what was nearly over when the commit came, is not any more
+        await age(service, writing.id, 3)
+        await streams.abort_expired()
+        assert (await writing.read())["status"] == "pending"
+        # and a commit may take longer than a lease
+        await age(service, writing.id, 50)
+        held.renewed -= 53
+        await streams._flusher._renew()  # noqa: SLF001
+        await age(service, writing.id, 50)
+        await streams.abort_expired()
+        return await work_out(appender, drafts)
+
+    monkeypatch.setattr(Appender, "work_out", slowly)
+    await age(service, writing.id, 58)
+    held.renewed -= 58
+    held.heard -= 58
+    done = await writing.commit()
+    assert (done.status_code, done.json().get("content")) == (200, "all of it"), done.text
+
+
+async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
+    client: Client, conversation: str, service: Service, replica: Service
+) -> None:
+    streams = service.container.conversations.streams
+    writing, other = [await opened(client, conversation) for _ in range(2)]
+    await writing.chunk(0, "", client=replica.client(client.key))
+    ours = [TurnId(parse_id(one.id)) for one in (writing, other)]
+    for turn_id in ours:
+        streams._held[turn_id].renewed -= 30  # noqa: SLF001
+    streams.renew(dict.fromkeys(ours, 1))
+    await streams._flusher._renew()  # noqa: SLF001
+    assert [turn_id in streams._held for turn_id in ours] == [False, True]  # noqa: SLF001
+
+
+async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fails(
+    service: Service, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_chunks = stream_store.insert_chunks
+    failures = [Unavailable("database_unavailable", "The database does not answer.")]
+
+    async def insert(tx: Transaction, tenant_id: TenantId, chunks: Sequence[stream_store.NewChunk]) -> None:
+        if failures:
+            raise failures.pop()
+        await insert_chunks(tx, tenant_id, chunks)
+
+    async with open_service(service.database, tmp_path_factory.mktemp("ending")) as ending:
+        client = await ending.new_tenant()
+        writing = await opened(client, conversation := await client.conversation())
+        caller = await ending.container.tenancy.authenticate(client.key)
+        monkeypatch.setattr(stream_store, "insert_chunks", insert)
+        await ending.container.conversations.streams.chunk(
+            caller,
+            ConversationId(parse_id(conversation)),
+            turn_id=TurnId(parse_id(writing.id)),
+            chunk=Chunk(offset=0, delta="taken"),
+            epoch=1,
+            wait=False,
+        )
+    assert failures == []
+    resumed = await writing.resume(client=service.client(client.key))
+    assert resumed.json()["durable_offset"] == 5
 
 
 async def test_the_sweep_is_a_periodic_job(service: Service) -> None:

@@ -132,20 +132,23 @@ class Ender:
 
     async def abort_expired(self, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
         """Give an open turn up whose writer was not heard of for so long; false when it was, or has ended."""
-        caller = job_caller(tenant_id)
         async with self._database.transaction(tenant_id) as tx:
-            stream = await stream_store.lock_stream(tx, tenant_id, turn_id)
-            if stream is None or stream.age_s <= lease_s:
-                return False
-            texts = (await stream_store.read_texts(tx, tenant_id, [turn_id])).get(turn_id, {})
-            await self._abort(
-                caller,
-                tx,
-                ConversationId(stream.conversation_id),
-                turn_id,
-                parts=texts,
-                reason=LEASE_EXPIRED,
-            )
+            return await self.expire(tx, tenant_id, turn_id, lease_s=lease_s)
+
+    async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
+        """The same, in the transaction of whoever asks."""
+        stream = await stream_store.lock_stream(tx, tenant_id, turn_id)
+        if stream is None or stream.age_s <= lease_s:
+            return False
+        texts = (await stream_store.read_texts(tx, tenant_id, [turn_id])).get(turn_id, {})
+        await self._abort(
+            job_caller(tenant_id),
+            tx,
+            ConversationId(stream.conversation_id),
+            turn_id,
+            parts=texts,
+            reason=LEASE_EXPIRED,
+        )
         return True
 
 

@@ -6,6 +6,7 @@ from uuid import UUID
 from app.conversations import store, stream_store
 from app.conversations.announcer import Announcer
 from app.conversations.drafts import Draft, DraftLimits, make_draft
+from app.conversations.ending import Ender
 from app.conversations.finding import lock_conversation
 from app.conversations.folding import opened_turn
 from app.conversations.frames import Opening
@@ -42,10 +43,13 @@ class Opener:
     tenant's are nearly too many, so are its openings.
     """
 
-    def __init__(self, *, limits: DraftLimits, options: StreamOptions, holder: UUID, announcer: Announcer) -> None:
+    def __init__(
+        self, *, limits: DraftLimits, options: StreamOptions, holder: UUID, ender: Ender, announcer: Announcer
+    ) -> None:
         self._limits = limits
         self._options = options
         self._holder = holder
+        self._ender = ender
         self._announcer = announcer
 
     async def open(
@@ -71,11 +75,7 @@ class Opener:
                 return row, False
         await self._require_room(caller, tx, conversation_id, None if bound is None else bound.actor)
         if given.supersedes is not None:
-            old = await store.find_turn(tx, caller.tenant_id, conversation_id, TurnId(given.supersedes))
-            if old is None:
-                problem = FieldError("/turn/supersedes", "no turn of this conversation")
-                raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
-            require_standing(old)
+            await self._require_standing(caller, tx, conversation_id, TurnId(given.supersedes))
         row = _pending_row(head, make_draft(opened_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await store.insert_turns(tx, caller.tenant_id, [row])
         turn_id = TurnId(row.id)
@@ -103,6 +103,19 @@ class Opener:
                 fields=[FieldError("/turn/id", "a turn of this id exists")],
             )
         return known
+
+    async def _require_standing(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
+    ) -> None:
+        old = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
+        if old is None:
+            problem = FieldError("/turn/supersedes", "no turn of this conversation")
+            raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
+        if old.status == "pending" and await self._ender.expire(
+            tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s
+        ):
+            return  # its writer was told that it is aborted, before the sweep came
+        require_standing(old)
 
     async def _require_room(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None

@@ -86,7 +86,8 @@ class Streams:
         self._held: dict[TurnId, Held] = {}
         self._ender = Ender(database, appender=appender, reviser=reviser, holder=self._holder, announcer=announcer,
                             limits=limits)  # fmt: skip
-        self._opener = Opener(limits=limits, options=options, holder=self._holder, announcer=announcer)
+        self._opener = Opener(limits=limits, options=options, holder=self._holder, ender=self._ender,
+                              announcer=announcer)  # fmt: skip
         self._flusher = Flusher(database, self._held, holder=self._holder, debounce_s=options.debounce_s,
                                 lease_s=options.lease_s)  # fmt: skip
         self._log = get_logger()

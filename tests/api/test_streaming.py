@@ -515,8 +515,20 @@ async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
     client: Client, conversation: str, service: Service, replica: Service
 ) -> None:
     writing = await opened(client, conversation)
+    await writing.chunk(0, "so far")
     await age(service, writing.id, 61)
     problem(await writing.resume(client=replica.client(client.key)), 409, "turn_aborted")
+    path = f"/v1/conversations/{conversation}/turns/open"
+    instead = await opened(client, conversation, supersedes=writing.id)
+    turn = await writing.read()
+    assert (turn["status"], turn["content"], turn["metadata"]) == (
+        "aborted",
+        "so far",
+        {"abort_reason": "lease_expired"},
+    )
+    assert (await instead.commit()).json()["supersedes"] == writing.id
+    alive = await opened(client, conversation)
+    problem(await client.post(path, json={"turn": {"role": "user", "supersedes": alive.id}}), 409, "turn_pending")
 
 
 async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(

@@ -25,6 +25,7 @@ _LOOKS_PER_LEASE = 6
 _RENEWALS_PER_LEASE = 3
 _MOST_OWED = 10_000
 _LAST_FLUSHES = 3
+_LAST_WAIT_S = 0.2
 
 
 class Flusher:
@@ -52,11 +53,12 @@ class Flusher:
         self._dirty.set()
 
     def drop(self, held: Held, error: AppError | None) -> None:
-        """Hold a turn no more: it has ended, or with an `error` somebody else writes it."""
+        """Hold a turn no more: it has ended, or with an `error` somebody else writes it. Again changes nothing."""
+        if held.dropped:
+            return
         if self._held.get(held.turn_id) is held:
             del self._held[held.turn_id]
-        if not held.dropped:
-            self._remember(held, ended=error is None or error.code != "stream_fenced")
+        self._remember(held, ended=error is None or error.code != "stream_fenced")
         self.unflushed -= held.unflushed()
         held.forget()
         if error is None:
@@ -101,7 +103,7 @@ class Flusher:
             await self.flush()
             if not self.unflushed:
                 return
-            await asyncio.sleep(self._debounce_s)
+            await asyncio.sleep(_LAST_WAIT_S)
 
     async def flush(self) -> None:
         """Write all that is not durable yet; what cannot be written now stays for the next time."""

@@ -179,8 +179,8 @@ class Streams:
         if held.ending.locked():
             async with held.ending:
                 pass
-            if self._held.get(held.turn_id) is not held:
-                raise fenced()
+        if held.dropped:
+            raise fenced()
         held.heard = monotonic()
         if chunk.part != CONTENT and held.voice.role is not Role.ASSISTANT:
             problem = FieldError("/part", "only an assistant turn calls tools")

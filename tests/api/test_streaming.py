@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextvars import Context
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import asyncpg
@@ -15,7 +17,7 @@ from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
 from app.conversations.frames import Chunk
 from app.core.db import Transaction
-from app.core.errors import Unavailable
+from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
@@ -573,6 +575,37 @@ async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
     streams.renew(dict.fromkeys(ours, 1))
     await streams._flusher._renew()  # noqa: SLF001
     assert [turn_id in streams._held for turn_id in ours] == [False, True]  # noqa: SLF001
+
+
+async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = service.container.conversations.streams
+    writing = await opened(client, conversation)
+    held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
+    told: list[tuple[TurnId, str]] = []
+
+    class Listening:
+        def durable(self, turn_id: TurnId, part: str, offset: int) -> None: ...
+
+        def lost(self, turn_id: TurnId, error: AppError) -> None:
+            told.append((turn_id, error.code))
+
+    renew = stream_store.renew
+
+    async def late(*args: Any, **more: Any) -> set[UUID]:
+        # in a context of its own, as another request is: it is in no transaction
+        done = await asyncio.create_task(writing.commit(), context=Context())
+        assert done.status_code == 200
+        return await renew(*args, **more)
+
+    held.listener = Listening()
+    held.renewed -= 30
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_store, "renew", late)
+        patched.setattr(streams._flusher, "hear", AsyncMock())  # noqa: SLF001
+        await streams._flusher._renew()  # noqa: SLF001
+    assert told == []
 
 
 async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fails(

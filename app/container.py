@@ -257,6 +257,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             max_chunk_bytes=settings.max_chunk_bytes,
             max_open_per_conversation=settings.max_open_turns_per_conversation,
             max_open_per_tenant=settings.max_open_turns,
+            max_open_per_token=settings.max_open_turns_per_token,
             max_unflushed=settings.max_unflushed_characters,
             wait_s=settings.database_timeout_s,
         ),

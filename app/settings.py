@@ -179,8 +179,13 @@ class Settings(BaseSettings):
     max_chunk_bytes: Annotated[int, Field(ge=1)] = Field(
         default=64 * 2**10, description="Largest chunk of an open turn's text, in UTF-8 bytes."
     )
-    max_open_turns_per_conversation: Positive = Field(default=64, description="Turns open at once in a conversation.")
+    max_open_turns_per_conversation: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=64, description="Turns open at once in a conversation."
+    )
     max_open_turns: Positive = Field(default=2000, description="Turns open at once in all conversations of a tenant.")
+    max_open_turns_per_token: Positive = Field(
+        default=8, description="Turns of its actor open at once beyond which a conversation token opens no more."
+    )
     max_unflushed_characters: Positive = Field(
         default=64 * 2**20, description="Text that a process takes while the database does not answer."
     )

@@ -262,6 +262,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             max_chunk_bytes=settings.max_chunk_bytes,
             max_open_per_conversation=settings.max_open_turns_per_conversation,
             max_open_per_tenant=settings.max_open_turns,
+            max_open_per_token=settings.max_open_turns_per_token,
             max_unflushed=settings.max_unflushed_characters,
             wait_s=settings.database_timeout_s,
         ),
@@ -276,6 +277,7 @@ def _follow_options(settings: Settings) -> FollowOptions:
         snapshot_turns=settings.live_snapshot_turns,
         queue_frames=settings.live_queue_frames,
         queue_bytes=settings.live_queue_bytes,
+        open_bytes=settings.live_open_bytes,
         # whoever writes needs connections more than whoever reads along
         concurrent_looks=max(1, settings.database_pool_size // 4),
     )

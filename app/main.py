@@ -29,7 +29,7 @@ from app.routers import (
     tokens,
     turns,
 )
-from app.routers.connections import Connections, add_live_metrics
+from app.routers.connections import ConnectionLimits, Connections, add_live_metrics
 from app.routers.deps import require_caller
 from app.routers.live_frames import frame_members
 from app.routers.middleware import install_middleware
@@ -95,7 +95,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.body_guard = require_caller
     app.state.metrics = registry
     app.state.frame_members = frame_members()
-    app.state.connections = Connections(registry, most=settings.live_max_connections)
+    app.state.connections = Connections(registry, limits=_connection_limits(settings))
     for router in _ROUTERS:
         app.include_router(router)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
@@ -104,6 +104,15 @@ def create_app(settings: Settings) -> FastAPI:
     app.openapi = lambda: openapi_document(app)
     declared_members(app)
     return app
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(
+        most=settings.live_max_connections,
+        of_tenant=settings.live_max_connections_per_tenant,
+        of_key=settings.live_max_connections_per_key,
+        unknown=settings.live_max_unauthenticated,
+    )
 
 
 def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:

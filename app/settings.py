@@ -179,8 +179,13 @@ class Settings(BaseSettings):
     max_chunk_bytes: Annotated[int, Field(ge=1)] = Field(
         default=64 * 2**10, description="Largest chunk of an open turn's text, in UTF-8 bytes."
     )
-    max_open_turns_per_conversation: Positive = Field(default=64, description="Turns open at once in a conversation.")
+    max_open_turns_per_conversation: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=64, description="Turns open at once in a conversation."
+    )
     max_open_turns: Positive = Field(default=2000, description="Turns open at once in all conversations of a tenant.")
+    max_open_turns_per_token: Positive = Field(
+        default=8, description="Turns of its actor open at once beyond which a conversation token opens no more."
+    )
     max_unflushed_characters: Positive = Field(
         default=64 * 2**20, description="Text that a process takes while the database does not answer."
     )
@@ -188,7 +193,11 @@ class Settings(BaseSettings):
     # live view
     live_queue_frames: Positive = Field(default=1000, description="Frames that wait for a subscriber, at most.")
     live_queue_bytes: Positive = Field(
-        default=2**20, description="Bytes of frames that wait for a subscriber, at most."
+        default=2**20,
+        description="Bytes of frames that wait for a subscriber, and of answers that wait for a client, at most.",
+    )
+    live_open_bytes: Positive = Field(
+        default=4 * 2**20, description="Text of a conversation's open turns that its followers are shown, at most."
     )
     live_snapshot_turns: Annotated[int, Field(ge=0, le=200)] = Field(
         default=50, description="Newest turns that a subscriber is shown who does not say where it goes on."
@@ -202,11 +211,14 @@ class Settings(BaseSettings):
     live_frames_per_s: Annotated[float, Field(gt=0)] = Field(
         default=2000.0, description="Frames of one connection that are carried out a second."
     )
+    live_bytes_per_s: Annotated[int, Field(ge=1024)] = Field(
+        default=2 * 2**20, description="Bytes of frames of one connection that are carried out a second."
+    )
     live_bad_frames: Positive = Field(
         default=20, description="Frames in a row that cannot be read before a connection is closed."
     )
     live_auth_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        default=10.0, description="How long a connection without a key may take to send one."
+        default=5.0, description="How long a connection without a key may take to send one."
     )
     live_recheck_s: Annotated[float, Field(gt=0)] = Field(
         default=5.0, description="How often the key of a connection is looked up again."
@@ -219,6 +231,15 @@ class Settings(BaseSettings):
     )
     live_max_connections: Positive = Field(
         default=10_000, description="Live connections of one process, WebSockets and event streams together."
+    )
+    live_max_connections_per_tenant: Positive = Field(
+        default=5000, description="Live connections of one tenant to one process."
+    )
+    live_max_connections_per_key: Positive = Field(
+        default=2500, description="Live connections of one key, with the tokens made by it, to one process."
+    )
+    live_max_unauthenticated: Positive = Field(
+        default=500, description="WebSockets of one process that have not said yet who they are."
     )
 
     # jobs

@@ -10,13 +10,13 @@ committed and superseded between two looks is told as both.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, cast
 from uuid import UUID
 
 from app.conversations.announcer import Told
+from app.conversations.follow_store import EndedTurn
 from app.conversations.frames import (
     PartText,
     PendingTurn,
@@ -31,6 +31,7 @@ from app.conversations.frames import (
     TurnSupersededFrame,
     WriterPresence,
 )
+from app.conversations.open_text import Meter, Part, Text, same_length, size_of
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
 from app.conversations.views import turn_view
@@ -40,7 +41,6 @@ CONTENT: Final = "content"
 LAST_SEQ: Final = 2**63 - 1
 """Stands behind every seq: (rev, LAST_SEQ) is the end of a rev."""
 
-_MOST_IN_VAIN: Final = 8
 
 Position: TypeAlias = tuple[int, int]
 """A place among what changed: (rev, seq)."""
@@ -79,68 +79,15 @@ class OpenRow:
 class Look:
     """The rest of what one look at a conversation's rows found, besides the rows that changed.
 
-    `ended` are rows of turns that were known to be open and are not any more.
+    `ended` is what became of turns that were known to be open and are not any more. `cut`: open turns have more durable
+    text than there was room for.
     """
 
     seq: int
     rev: int
     opened: Sequence[OpenRow]
-    ended: Mapping[UUID, TurnRow]
-
-
-class _Text:
-    """A growing text, kept in pieces: to append costs the same however long it is."""
-
-    __slots__ = ("_pieces", "length")
-
-    def __init__(self, text: str = "") -> None:
-        self._pieces = [text] if text else []
-        self.length = len(text)
-
-    def append(self, text: str) -> None:
-        self._pieces.append(text)
-        self.length += len(text)
-
-    def value(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
-
-    def cut(self, length: int) -> None:
-        kept = self.value()[:length]
-        self._pieces, self.length = ([kept] if kept else []), len(kept)
-
-
-@dataclass(slots=True)
-class _Part:
-    """One part of an open turn.
-
-    Through `confirmed` the text was seen in the rows, and stays. Rows have to show it through `unsure` before
-    it is taken for what was written; `expected` is how much there is at least, by what was heard.
-    """
-
-    text: _Text = field(default_factory=_Text)
-    confirmed: int = 0
-    expected: int = 0
-    unsure: int = 0
-    in_vain: int = 0
-    seen: int = -1
-
-    def is_open(self) -> bool:
-        """Whether text is missing, or not confirmed."""
-        return self.unsure > 0 or self.expected > self.text.length
-
-    def looked(self) -> bool:
-        """Note that the rows were looked at; true when too many looks changed nothing.
-
-        What was heard was then of a writer that had been fenced off, and will never be a row.
-        """
-        self.in_vain = self.in_vain + 1 if self.is_open() and self.seen == self.text.length else 0
-        self.seen = self.text.length
-        if self.in_vain < _MOST_IN_VAIN:
-            return False
-        self.expected = self.unsure = self.in_vain = 0
-        return True
+    ended: Mapping[UUID, EndedTurn]
+    cut: bool = False
 
 
 @dataclass(slots=True)
@@ -150,22 +97,31 @@ class _Pending:
     turn: Turn
     writer: str
     epoch: int
-    parts: dict[str, _Part] = field(default_factory=dict[str, _Part])
+    meter: Meter
+    parts: dict[str, Part] = field(default_factory=dict[str, Part])
 
-    def part(self, name: str) -> _Part:
-        return self.parts.setdefault(name, _Part())
+    def part(self, name: str) -> Part:
+        part = self.parts.get(name)
+        if part is None:
+            part = self.parts[name] = Part(Text(self.meter))
+        return part
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Limits on text that waits for what comes before it."""
+    """Limits on text: of what waits for what comes before it, and of what is held of all open turns."""
 
     messages: int = 256
     characters: int = 2**19
+    open_bytes: int = 4 * 2**20
 
 
 class Channel:
-    """One conversation, as its followers in this process know it."""
+    """One conversation, as its followers in this process know it.
+
+    Of open turns it holds so much text and no more. While that is full, their text grows no further for followers,
+    until one of them has ended; a turn that is committed is told as a whole.
+    """
 
     def __init__(self, limits: Waiting | None = None) -> None:
         self.told: Position | None = None
@@ -178,6 +134,9 @@ class Channel:
         self._looking = False
         self._during: set[UUID] = set()
         self._unsettled = False
+        self._meter = Meter()
+        self._is_full = False
+        self._has_room_again = False
 
     # what is asked about it
 
@@ -196,6 +155,11 @@ class Channel:
             for turn_id, pending in self._pending.items()
             for name, part in pending.parts.items()
         ]
+
+    def room(self) -> int:
+        """How many bytes of durable text may be read at the next look."""
+        parts = [part for pending in self._pending.values() for part in pending.parts.values()]
+        return max(0, self._limits.open_bytes - self._meter.bytes + sum(part.unconfirmed_size() for part in parts))
 
     def has_holes(self) -> bool:
         """Whether text is missing, or not confirmed: the rows have to be looked at again."""
@@ -234,6 +198,8 @@ class Channel:
             return [], "now"
         if told.epoch < pending.epoch:
             return [], "nothing"
+        if self._is_full:
+            return [], "nothing"  # it will be found in the rows, once there is room
         part = pending.part(told.part)
         if told.offset > part.text.length:
             part.expected = max(part.expected, told.offset + len(told.text))
@@ -274,7 +240,7 @@ class Channel:
                 self._wait(turn_id, told)
         return frames
 
-    def _apply(self, turn_id: UUID, name: str, part: _Part, offset: int, text: str) -> list[Frame]:
+    def _apply(self, turn_id: UUID, name: str, part: Part, offset: int, text: str) -> list[Frame]:
         """Put text at an offset that is not beyond what is held. What is there already says nothing new."""
         held = part.text.length
         if offset < held:
@@ -284,18 +250,26 @@ class Channel:
                 if not text:
                     return []
             else:
-                same = _same_length(there, text)
+                same = same_length(there, text)
                 offset, text = offset + same, text[same:]
                 if offset < part.confirmed:
                     return []  # of a writer that had been fenced off
+                if not self._fits(text):
+                    return []
                 part.text.cut(offset)
                 part.expected = 0
                 # either is of such a writer: the rows will show which
                 part.unsure = max(part.unsure, offset + len(text))
         elif not text:
             return []
+        if not self._fits(text):
+            return []
         part.text.append(text)
         return [_delta(turn_id, name, offset, text)]
+
+    def _fits(self, text: str) -> bool:
+        self._is_full = self._is_full or self._meter.bytes + size_of(text) > self._limits.open_bytes
+        return not self._is_full
 
     # looks at the rows
 
@@ -303,6 +277,7 @@ class Channel:
         """The rows are being looked at: what is heard from now on may be newer than what is found."""
         self._looking = True
         self._during = set()
+        self._has_room_again = False
 
     def end_look(self) -> None:
         """The look is over, well or not."""
@@ -335,6 +310,7 @@ class Channel:
         """What else a look found. After it everything up to its rev is told."""
         before = self._pending.keys() | set[UUID]()
         frames: list[Frame] = []
+        self._is_full = look.cut
         for opened in look.opened:
             frames += self._meet(opened)
         frames += self._end_missing(look)
@@ -352,6 +328,8 @@ class Channel:
             for turn_id, waiting in self._waiting.items()
         ):
             return "now"
+        if self._is_full:
+            return "now" if self._has_room_again else "nothing"
         return "soon" if self.has_holes() else "nothing"
 
     def doubt(self) -> None:
@@ -368,7 +346,7 @@ class Channel:
         frames: list[Frame] = []
         pending = self._pending.get(turn_id)
         if pending is None:
-            pending = _Pending(turn_view(opened.row), opened.writer, opened.epoch)
+            pending = _Pending(turn_view(opened.row), opened.writer, opened.epoch, self._meter)
             self._pending[turn_id] = pending
             frames.append(write_frame(TurnOpenedFrame(type="turn.opened", turn=pending.turn, writer=pending.writer)))
             self._unsettled = True
@@ -392,13 +370,13 @@ class Channel:
                     self._wait(turn_id, told)
         return frames
 
-    def _confirm(self, turn_id: UUID, name: str, part: _Part, durable: str) -> list[Frame]:
+    def _confirm(self, turn_id: UUID, name: str, part: Part, durable: str) -> list[Frame]:
         """Take more durable text of a part. What is held beyond it is kept, unless it followed something else."""
         start, part.confirmed = part.confirmed, part.confirmed + len(durable)
         held = part.text.value()[start : part.confirmed]
         if held == durable:
             return []
-        same = _same_length(held, durable)
+        same = same_length(held, durable)
         if same < len(held):
             part.expected = max(part.expected, part.text.length)
             part.text.cut(start + same)
@@ -413,9 +391,12 @@ class Channel:
             if row is not None and row.status == "pending":
                 continue
             pending = self._pending.pop(turn_id)
+            for part in pending.parts.values():
+                self._meter.bytes -= part.text.size
+            self._has_room_again = True
             self._forget_waiting(turn_id)
             if row is None or row.status == "aborted":
-                length = pending.part(CONTENT).text.length if row is None else _content_length(row)
+                length = pending.part(CONTENT).text.length if row is None else row.length
                 frames.append(
                     write_frame(TurnAbortedFrame(type="turn.aborted", turn_id=format_id(turn_id), length=length))
                 )
@@ -445,6 +426,20 @@ class Channel:
         return write_frame(frame, position)
 
 
+def snapshot_parts(turns: Sequence[Turn], *, most_bytes: int) -> list[list[Turn]]:
+    """Cut turns where a frame of them would grow too large; the last part may be empty, where there are none."""
+    parts: list[list[Turn]] = [[]]
+    size = 0
+    for turn in turns:
+        length = len(turn.model_dump_json())
+        if parts[-1] and size + length > most_bytes:
+            parts.append([])
+            size = 0
+        parts[-1].append(turn)
+        size += length
+    return parts
+
+
 def fingerprint(opened: Iterable[tuple[UUID, int]]) -> str:
     """Stands for open turns with their epochs."""
     text = ",".join(sorted(f"{turn_id}:{epoch}" for turn_id, epoch in opened))
@@ -454,20 +449,3 @@ def fingerprint(opened: Iterable[tuple[UUID, int]]) -> str:
 def _delta(turn_id: UUID, part: str, offset: int, text: str) -> Frame:
     frame = TurnDeltaFrame(type="turn.delta", turn_id=format_id(turn_id), part=part, offset=offset, delta=text)
     return write_frame(frame)
-
-
-def _same_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginnings."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _content_length(row: TurnRow) -> int:
-    content: object = json.loads(row.content) if row.content is not None else ""
-    return len(content) if isinstance(content, str) else 0

@@ -19,7 +19,6 @@ from app.conversations.frames import Ending
 from app.conversations.held import Held, fenced
 from app.conversations.reviser import Reviser, require_standing
 from app.conversations.store import ConversationRow, TurnRow
-from app.conversations.stream_store import StreamRow
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId
@@ -37,21 +36,26 @@ class Ender:
         *,
         appender: Appender,
         reviser: Reviser,
+        holder: UUID,
         announcer: Announcer,
         limits: DraftLimits,
     ) -> None:
         self._database = database
         self._appender = appender
         self._reviser = reviser
+        self._holder = holder
         self._announcer = announcer
         self._limits = limits
 
-    async def commit(self, caller: Caller, held: Held, *, holder: UUID, ending: Ending) -> TurnRow:
+    async def commit(self, caller: Caller, held: Held, *, ending: Ending) -> TurnRow:
         """Store an open turn with all that was taken of it. Nothing is flushed of it meanwhile."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            await self._require_ours(caller, tx, held, holder, lock=False)
+            await self._require_ours(caller, tx, held, lock=False)
             row = await get_turn(caller, tx, held.conversation_id, held.turn_id)
             parts = await self._whole(tx, held)
+        if held.falls_short(parts):
+            # what was acknowledged, if not as durable, is not left out in silence: the writer sends it again
+            raise fenced()
         turn = committed_turn(row, parts, ending)
         draft = make_draft(
             turn,
@@ -63,7 +67,7 @@ class Ender:
         [item] = await self._appender.work_out([draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, held.conversation_id)
-            await self._require_ours(caller, tx, held, holder, lock=True)
+            await self._require_ours(caller, tx, held, lock=True)
             await stream_store.delete_pending(tx, caller.tenant_id, held.turn_id)
             stored = await self._place(caller, tx, head, item)
             self._announcer.turn(
@@ -86,16 +90,13 @@ class Ender:
         row, _ = await self._reviser.replace(caller, tx, head, old, item)
         return row
 
-    async def _require_ours(
-        self, caller: Caller, tx: Transaction, held: Held, holder: UUID, *, lock: bool
-    ) -> StreamRow:
+    async def _require_ours(self, caller: Caller, tx: Transaction, held: Held, *, lock: bool) -> None:
         read = stream_store.lock_stream if lock else stream_store.find_stream
         stream = await read(tx, caller.tenant_id, held.turn_id)
         if stream is None:
             raise not_open(await get_turn(caller, tx, held.conversation_id, held.turn_id))
-        if (stream.epoch, stream.holder) != (held.epoch, holder):
+        if held.dropped or (stream.epoch, stream.holder) != (held.epoch, self._holder):
             raise fenced()
-        return stream
 
     async def _whole(self, tx: Transaction, held: Held) -> dict[str, str]:
         """All text of a held turn: what is durable, and the tail that is here."""
@@ -104,10 +105,10 @@ class Ender:
         names = dict.fromkeys([*texts, *held.parts])
         return {name: texts.get(name, "") + "".join(held.part(name).tail) for name in names}
 
-    async def abort(self, caller: Caller, held: Held, *, holder: UUID, reason: str | None) -> TurnRow:
+    async def abort(self, caller: Caller, held: Held, *, reason: str | None) -> TurnRow:
         """Give an open turn up with all that was taken of it."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            await self._require_ours(caller, tx, held, holder, lock=True)
+            await self._require_ours(caller, tx, held, lock=True)
             return await self._abort(
                 caller, tx, held.conversation_id, held.turn_id, parts=await self._whole(tx, held), reason=reason
             )
@@ -131,20 +132,23 @@ class Ender:
 
     async def abort_expired(self, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
         """Give an open turn up whose writer was not heard of for so long; false when it was, or has ended."""
-        caller = job_caller(tenant_id)
         async with self._database.transaction(tenant_id) as tx:
-            stream = await stream_store.lock_stream(tx, tenant_id, turn_id)
-            if stream is None or stream.age_s <= lease_s:
-                return False
-            texts = (await stream_store.read_texts(tx, tenant_id, [turn_id])).get(turn_id, {})
-            await self._abort(
-                caller,
-                tx,
-                ConversationId(stream.conversation_id),
-                turn_id,
-                parts=texts,
-                reason=LEASE_EXPIRED,
-            )
+            return await self.expire(tx, tenant_id, turn_id, lease_s=lease_s)
+
+    async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
+        """The same, in the transaction of whoever asks."""
+        stream = await stream_store.lock_stream(tx, tenant_id, turn_id)
+        if stream is None or stream.age_s <= lease_s:
+            return False
+        texts = (await stream_store.read_texts(tx, tenant_id, [turn_id])).get(turn_id, {})
+        await self._abort(
+            job_caller(tenant_id),
+            tx,
+            ConversationId(stream.conversation_id),
+            turn_id,
+            parts=texts,
+            reason=LEASE_EXPIRED,
+        )
         return True
 
 

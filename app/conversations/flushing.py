@@ -23,6 +23,9 @@ _TURNS_A_WRITE = 500
 _WRITES_AT_ONCE = 4
 _LOOKS_PER_LEASE = 6
 _RENEWALS_PER_LEASE = 3
+_MOST_OWED = 10_000
+_LAST_FLUSHES = 3
+_LAST_WAIT_S = 0.2
 
 
 class Flusher:
@@ -40,6 +43,7 @@ class Flusher:
         self._looked = monotonic()
         self._places = asyncio.Semaphore(_WRITES_AT_ONCE)
         self._log = get_logger()
+        self._owed: dict[TurnId, tuple[int, dict[str, int]]] = {}
         self.unflushed = 0
         """Code points that are not durable, of all turns held here."""
 
@@ -49,9 +53,12 @@ class Flusher:
         self._dirty.set()
 
     def drop(self, held: Held, error: AppError | None) -> None:
-        """Hold a turn no more: it has ended, or with an `error` somebody else writes it."""
+        """Hold a turn no more: it has ended, or with an `error` somebody else writes it. Again changes nothing."""
+        if held.dropped:
+            return
         if self._held.get(held.turn_id) is held:
             del self._held[held.turn_id]
+        self._remember(held, ended=error is None or error.code != "stream_fenced")
         self.unflushed -= held.unflushed()
         held.forget()
         if error is None:
@@ -59,11 +66,26 @@ class Flusher:
         else:
             held.lose(error)
 
+    def _remember(self, held: Held, *, ended: bool) -> None:
+        """Keep what is owed of a turn whose text is dropped, until it has ended or is written under another epoch."""
+        self._owed.pop(held.turn_id, None)
+        if not ended and (owing := held.owing()):
+            self._owed[held.turn_id] = (held.epoch, owing)
+            if len(self._owed) > _MOST_OWED:
+                del self._owed[next(iter(self._owed))]
+
+    def owed(self, turn_id: TurnId, epoch: int) -> dict[str, int]:
+        """How much of each part this process once took under this epoch, and lost some of."""
+        of, lengths = self._owed.get(turn_id, (epoch, {}))
+        return lengths if of == epoch else {}
+
     async def run_forever(self) -> None:
         """Flush and renew, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._dirty.wait(), self._lease_s / _LOOKS_PER_LEASE)
+                # not `wait_for`, which forgets a cancellation that comes together with what it waited for
+                async with asyncio.timeout(self._lease_s / _LOOKS_PER_LEASE):
+                    await self._dirty.wait()
             if self._dirty.is_set():
                 await asyncio.sleep(self._debounce_s)
                 self._dirty.clear()
@@ -74,6 +96,14 @@ class Flusher:
                     await self._renew()
                 except Exception as error:  # noqa: BLE001 - whatever it was, flushing goes on
                     self._log.error("stream.renewal_crashed", error_type=error_type(error), exc_info=error)
+
+    async def flush_last(self) -> None:
+        """Write all that is not durable yet, again where a write that was under way or failed is in doubt."""
+        for _ in range(_LAST_FLUSHES):
+            await self.flush()
+            if not self.unflushed:
+                return
+            await asyncio.sleep(_LAST_WAIT_S)
 
     async def flush(self) -> None:
         """Write all that is not durable yet; what cannot be written now stays for the next time."""
@@ -145,26 +175,41 @@ class Flusher:
             held.found_durable({part: length for part, (length, _) in found.get(held.turn_id, {}).items()})
             self.unflushed -= before - held.unflushed()
 
+    async def hear(self, held: Held) -> None:
+        """Note that a turn's writer was heard of, and if need be renew its lease at once, for what takes long."""
+        held.heard = monotonic()
+        await self._renew_due([held])
+
     async def _renew(self) -> None:
         """Renew leases of writers that were heard of but brought no text, and forget whom nothing was heard of."""
         now = monotonic()
+        for held in self._held.values():
+            if held.ending.locked():  # its writer waits for the answer
+                held.heard = now
         for held in [held for held in self._held.values() if now - held.heard > 2 * self._lease_s]:
             self.drop(held, fenced())
+        await self._renew_due(self._held.values())
+
+    async def _renew_due(self, some: Iterable[Held]) -> None:
+        now = monotonic()
         due = [
             held
-            for held in self._held.values()
+            for held in some
             if held.heard > held.renewed and now - held.renewed > self._lease_s / _RENEWALS_PER_LEASE
         ]
         for tenant_id, turns in _batches(due):
             try:
                 async with self._database.transaction(tenant_id) as tx:
                     named = [(held.turn_id, held.epoch) for held in turns]
-                    await stream_store.renew(tx, tenant_id, named, holder=self._holder)
+                    ours = await stream_store.renew(tx, tenant_id, named, holder=self._holder)
             except AppError as error:
                 self._log.warning("stream.renewal_failed", code=error.code, count=len(turns))
                 continue
             for held in turns:
-                held.renewed = now
+                if held.turn_id in ours:
+                    held.renewed = now
+                elif not held.ending.locked():  # what ends it finds out by itself, and says why
+                    self.drop(held, fenced())
 
 
 def _chunks(held: Held) -> Iterable[tuple[Held, NewChunk, int]]:

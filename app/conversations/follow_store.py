@@ -19,15 +19,28 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
 
 
 async def read_texts_after(
-    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, known: Sequence[tuple[UUID, str, int]]
-) -> dict[UUID, dict[str, str]]:
-    """The durable text of each part of open turns, after what is `known` (turn, part, length) of it."""
+    tx: Transaction,
+    tenant_id: TenantId,
+    turn_ids: Sequence[UUID],
+    *,
+    known: Sequence[tuple[UUID, str, int]],
+    most_bytes: int,
+) -> tuple[dict[UUID, dict[str, str]], bool]:
+    """The durable text of each part of open turns, after what is `known` (turn, part, length) of it.
+
+    `most_bytes` in all, as much of one part as of another; and whether there is more.
+    """
     rows = await tx.fetch(
         """
-        select c.turn_id, c.part, string_agg(c.text, '' order by c.start) as text
-        from turn_chunks c left join unnest($3::uuid[], $4::text[], $5::integer[]) k (turn_id, part, length)
-            on k.turn_id = c.turn_id and k.part = c.part
-        where c.tenant_id = $1 and c.turn_id = any($2::uuid[]) and c.start >= coalesce(k.length, 0)
+        select c.turn_id, c.part, bool_or(c.bytes > $6) as cut,
+               coalesce(string_agg(c.text, '' order by c.start) filter (where c.bytes <= $6), '') as text
+        from (
+            select c.turn_id, c.part, c.start, c.text,
+                   sum(octet_length(c.text)) over (order by c.start, c.turn_id, c.part) as bytes
+            from turn_chunks c left join unnest($3::uuid[], $4::text[], $5::integer[]) k (turn_id, part, length)
+                on k.turn_id = c.turn_id and k.part = c.part
+            where c.tenant_id = $1 and c.turn_id = any($2::uuid[]) and c.start >= coalesce(k.length, 0)
+        ) c
         group by c.turn_id, c.part
         """,
         tenant_id,
@@ -35,11 +48,35 @@ async def read_texts_after(
         [turn_id for turn_id, _, _ in known],
         [part for _, part, _ in known],
         [length for _, _, length in known],
+        most_bytes,
     )
     found: dict[UUID, dict[str, str]] = {}
     for row in rows:
         found.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
-    return found
+    return found, any(row["cut"] for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTurn:
+    """What became of a turn that was open; of an aborted one, how many characters its content has."""
+
+    status: str
+    length: int = 0
+
+
+async def find_ended(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, EndedTurn]:
+    """What became of turns that were open, of those that there are; never what they say."""
+    rows = await tx.fetch(
+        """
+        select id, status,
+               case when status = 'aborted' and json_typeof(content) = 'string' then char_length(content #>> '{}')
+                    else 0 end as length
+        from turns where tenant_id = $1 and id = any($2::uuid[])
+        """,
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: EndedTurn(row["status"], row["length"]) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

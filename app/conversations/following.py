@@ -10,15 +10,27 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+from uuid import UUID
 
 from app.conversations import follow_store, store, stream_store, turn_store
 from app.conversations.announcer import Told
-from app.conversations.channel import LAST_SEQ, Channel, Frame, Look, Need, OpenRow, Position, fingerprint, write_frame
+from app.conversations.channel import (
+    LAST_SEQ,
+    Channel,
+    Frame,
+    Look,
+    Need,
+    OpenRow,
+    Position,
+    Waiting,
+    fingerprint,
+    snapshot_parts,
+    write_frame,
+)
 from app.conversations.frames import RereadFrame
-from app.conversations.schemas import Turn
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Forbidden, Invalid, NotFound, Unavailable
@@ -48,6 +60,7 @@ class FollowOptions:
     snapshot_turns: int
     queue_frames: int
     queue_bytes: int
+    open_bytes: int
     concurrent_looks: int
 
 
@@ -160,8 +173,11 @@ class Subscription:
                 self._since = Since(after_seq=rows[-1].seq)
         elif since.after_rev is not None or since.position is not None:
             after = since.position or (since.after_rev or 0, LAST_SEQ)
-            rows = await stream_store.list_changed(tx, tenant_id, conversation_id, after=after, limit=_PAGE)
-            if more := len(rows) == _PAGE:
+            changed = await stream_store.list_changed(
+                tx, tenant_id, conversation_id, after=after, limit=_PAGE, most_bytes=_PAGE_BYTES
+            )
+            rows, more = changed.rows, changed.cut
+            if more:
                 self._since = Since(position=(rows[-1].rev, rows[-1].seq or 0))
         else:
             newest = await store.list_turns(
@@ -171,7 +187,7 @@ class Subscription:
             rows = list(reversed(newest.rows))
         by_rev = since.after_seq is None and (since.after_rev is not None or since.position is not None)
         positions = [(row.rev, row.seq or 0) if by_rev else None for row in rows]
-        parts = _parts([turn_view(row) for row in rows])
+        parts = snapshot_parts([turn_view(row) for row in rows], most_bytes=_PAGE_BYTES)
         taken = 0
         for part in parts if more else parts[:-1]:
             taken += len(part)
@@ -201,27 +217,13 @@ class Subscription:
         self._arrived.set()
 
 
-def _parts(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Cut turns where a frame of them would grow too large; the last part may be empty, where there are none."""
-    parts: list[list[Turn]] = [[]]
-    size = 0
-    for turn in turns:
-        length = len(turn.model_dump_json())
-        if parts[-1] and size + length > _PAGE_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(turn)
-        size += length
-    return parts
-
-
 class _Followed:
     """A followed conversation: its channel, its subscribers, and when its rows are looked at next."""
 
-    def __init__(self, tenant_id: TenantId, conversation_id: ConversationId) -> None:
+    def __init__(self, tenant_id: TenantId, conversation_id: ConversationId, limits: Waiting) -> None:
         self.tenant_id = tenant_id
         self.conversation_id = conversation_id
-        self.channel = Channel()
+        self.channel = Channel(limits)
         self.subscribers: set[Subscription] = set()
         self.lock = asyncio.Lock()
         self.timer: asyncio.Handle | None = None
@@ -293,7 +295,7 @@ class Follower:
         key = (caller.tenant_id, conversation_id)
         followed = self._followed.get(key)
         if followed is None:
-            followed = self._followed[key] = _Followed(*key)
+            followed = self._followed[key] = _Followed(*key, Waiting(open_bytes=self.options.open_bytes))
         subscription = Subscription(self, followed, since)
         followed.subscribers.add(subscription)
         try:
@@ -420,21 +422,33 @@ class Follower:
         if head is None:
             return None
         while channel.told is not None and channel.told < (head[1], 0):
-            rows = await stream_store.list_changed(tx, tenant_id, conversation_id, after=channel.told, limit=_PAGE)
-            followed.push(channel.tell_rows(rows))
-            if len(rows) < _PAGE:
+            changed = await stream_store.list_changed(
+                tx, tenant_id, conversation_id, after=channel.told, limit=_PAGE, most_bytes=_PAGE_BYTES
+            )
+            followed.push(channel.tell_rows(changed.rows))
+            if not changed.cut:
                 break
         opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MOST_OPEN)
         turn_ids = [row.id for row, _ in opened]
-        known = channel.confirmed()
-        texts = await follow_store.read_texts_after(tx, tenant_id, turn_ids, known=known) if turn_ids else {}
+        texts, cut = await self._read_texts(tx, followed, turn_ids)
         missing = set(channel.pending_ids()).difference(turn_ids)
-        ended = await store.find_turns(tx, tenant_id, list(missing)) if missing else {}
+        ended = await follow_store.find_ended(tx, tenant_id, list(missing)) if missing else {}
         return Look(
             seq=head[0],
             rev=head[1],
             opened=[OpenRow(row, stream.writer, stream.epoch, texts.get(row.id, {})) for row, stream in opened],
             ended=ended,
+            cut=cut,
+        )
+
+    async def _read_texts(
+        self, tx: Transaction, followed: _Followed, turn_ids: list[UUID]
+    ) -> tuple[dict[UUID, dict[str, str]], bool]:
+        if not turn_ids:
+            return {}, False
+        channel = followed.channel
+        return await follow_store.read_texts_after(
+            tx, followed.tenant_id, turn_ids, known=channel.confirmed(), most_bytes=channel.room()
         )
 
     # what was lost without a sign
@@ -443,8 +457,12 @@ class Follower:
         """Now and then compare what is followed with where the rows stand, until cancelled."""
         while True:
             await asyncio.sleep(self.options.check_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads load
-            with suppress(AppError):  # the next round asks again, and whoever follows has said it
+            try:
                 await self.check()
+            except AppError:
+                pass  # the next round asks again, and whoever follows has said it
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round asks again
+                self._log.error("following.check_failed", error_type=error_type(error), stack=error_stack(error))
 
     async def check(self) -> None:
         """Compare once: one query for up to 500 conversations of a tenant."""

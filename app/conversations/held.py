@@ -4,11 +4,13 @@ What always holds: `durable <= taken`; the tail is exactly the text between the 
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId
+from app.formats.schemas import Kind, Role
 
 
 class StreamListener(Protocol):
@@ -23,13 +25,22 @@ class StreamListener(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How a turn speaks: what decides who may write it. `replaces`: it is to take another turn's place."""
+
+    role: Role
+    kind: Kind
+    actor: str
+    replaces: bool
+
+
 @dataclass(slots=True)
 class HeldPart:
-    """One part of an open turn; lengths in code points, `size` of all that was taken in bytes of UTF-8."""
+    """One part of an open turn; lengths in code points."""
 
     taken: int = 0
     durable: int = 0
-    size: int = 0
     tail: list[str] = field(default_factory=list[str])
 
     def take(self, offset: int, delta: str) -> str:
@@ -44,7 +55,6 @@ class HeldPart:
         if fresh:
             self.tail.append(fresh)
             self.taken += len(fresh)
-            self.size += len(fresh.encode())
         return fresh
 
     def flushed(self, pieces: int, length: int) -> None:
@@ -63,15 +73,21 @@ class HeldPart:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """An open turn that this process holds. Times are of the monotonic clock."""
+    """An open turn that this process holds. Times are of the monotonic clock.
+
+    `size`: all that was taken of all its parts, by this process and before, in bytes of UTF-8. `owed`: what was taken
+    here of each part under this epoch and then lost, so that its writer may believe it stored. `dropped`: this process
+    holds the turn so no more, and has no tail of it.
+    """
 
     tenant_id: TenantId
     conversation_id: ConversationId
     turn_id: TurnId
-    actor: str
+    voice: Voice
     writer: str
     key_id: KeyId
     epoch: int
+    size: int
     listener: StreamListener | None
     heard: float
     renewed: float
@@ -82,6 +98,8 @@ class Held:
     ending: asyncio.Lock = field(default_factory=asyncio.Lock)
     flush: "asyncio.Future[None] | None" = None
     unsure: bool = False
+    dropped: bool = False
+    owed: dict[str, int] = field(default_factory=dict[str, int])
 
     def part(self, name: str) -> HeldPart:
         """A part, begun where it is new."""
@@ -94,6 +112,15 @@ class Held:
     def unflushed(self) -> int:
         """How much text is not durable."""
         return sum(part.taken - part.durable for part in self.parts.values())
+
+    def owing(self) -> dict[str, int]:
+        """What its writer would miss of each part if this were forgotten now."""
+        tails = {name: part.taken for name, part in self.parts.items() if part.tail}
+        return {name: max(length, self.owed.get(name, 0)) for name, length in (self.owed | tails).items()}
+
+    def falls_short(self, parts: Mapping[str, str]) -> bool:
+        """Whether these texts lack something of what was taken of the writer."""
+        return any(len(parts.get(name, "")) < length for name, length in self.owed.items())
 
     def found_durable(self, lengths: dict[str, int]) -> None:
         """What turned out to be durable, by part."""
@@ -123,6 +150,7 @@ class Held:
 
     def forget(self) -> None:
         """Drop the text that is not durable."""
+        self.dropped = True
         for part in self.parts.values():
             part.tail, part.durable = [], part.taken
 

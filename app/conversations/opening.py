@@ -6,15 +6,20 @@ from uuid import UUID
 from app.conversations import store, stream_store
 from app.conversations.announcer import Announcer
 from app.conversations.drafts import Draft, DraftLimits, make_draft
-from app.conversations.finding import get_conversation
+from app.conversations.ending import Ender
+from app.conversations.finding import lock_conversation
 from app.conversations.folding import opened_turn
 from app.conversations.frames import Opening
+from app.conversations.permits import require_may_continue, voice_of
 from app.conversations.reviser import require_standing
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.db import Transaction
 from app.core.errors import Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Binding, Caller
+
+# as many openings of one tenant are never under way together: each has a connection to Postgres
+_OPENED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +31,51 @@ class StreamOptions:
     max_chunk_bytes: int
     max_open_per_conversation: int
     max_open_per_tenant: int
+    max_open_per_token: int
     max_unflushed: int
     wait_s: float
 
 
 class Opener:
-    """Opens turns."""
+    """Opens turns.
 
-    def __init__(self, *, limits: DraftLimits, options: StreamOptions, holder: UUID, announcer: Announcer) -> None:
+    Their limits hold however many open at once: the conversation is held while its turns are counted, and where the
+    tenant's are nearly too many, so are its openings.
+    """
+
+    def __init__(
+        self, *, limits: DraftLimits, options: StreamOptions, holder: UUID, ender: Ender, announcer: Announcer
+    ) -> None:
         self._limits = limits
         self._options = options
         self._holder = holder
+        self._ender = ender
         self._announcer = announcer
 
     async def open(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, opening: Opening
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        opening: Opening,
+        *,
+        bound: Binding | None,
     ) -> tuple[TurnRow, bool]:
-        """Insert an open turn and its stream; says whether it was opened now, or before under the same id."""
+        """Insert an open turn and its stream; says whether it was opened now, or before under the same id.
+
+        `bound`: what the caller's token bound it to before it was let in.
+        """
         given = opening.turn
-        head = await get_conversation(caller, tx, conversation_id)
+        head = await lock_conversation(caller, tx, conversation_id)
         if given.id is not None:
             known = (await store.find_turns(tx, caller.tenant_id, [given.id])).get(given.id)
             if known is not None:
-                return await self._opened_before(caller, tx, conversation_id, known, opening), False
-        await self._require_room(caller, tx, conversation_id)
+                row = await self._opened_before(caller, tx, conversation_id, known, opening)
+                require_may_continue(bound, voice_of(row))
+                return row, False
+        await self._require_room(caller, tx, conversation_id, None if bound is None else bound.actor)
         if given.supersedes is not None:
-            old = await store.find_turn(tx, caller.tenant_id, conversation_id, TurnId(given.supersedes))
-            if old is None:
-                problem = FieldError("/turn/supersedes", "no turn of this conversation")
-                raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
-            require_standing(old)
+            await self._require_standing(caller, tx, conversation_id, TurnId(given.supersedes))
         row = _pending_row(head, make_draft(opened_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await store.insert_turns(tx, caller.tenant_id, [row])
         turn_id = TurnId(row.id)
@@ -84,17 +104,38 @@ class Opener:
             )
         return known
 
-    async def _require_room(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
+    async def _require_standing(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
+    ) -> None:
+        old = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
+        if old is None:
+            problem = FieldError("/turn/supersedes", "no turn of this conversation")
+            raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
+        if old.status == "pending" and await self._ender.expire(
+            tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s
+        ):
+            return  # its writer was told that it is aborted, before the sweep came
+        require_standing(old)
+
+    async def _require_room(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None
+    ) -> None:
+        """Refuse one turn too many; `actor` is the one that a token writes as."""
         most_here, most = self._options.max_open_per_conversation, self._options.max_open_per_tenant
-        here, everywhere = await stream_store.count_open(
-            tx, caller.tenant_id, conversation_id, at_most=max(most_here, most)
-        )
-        if here >= most_here or everywhere >= most:
-            raise RateLimited(
-                "too_many_open_turns",
-                f"At most {most_here} turns may be open in a conversation and {most} in all: commit or abort some.",
-                retry_after_s=1,
-            )
+        at_most = max(most_here, most)
+        count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, at_most=at_most)
+        if most - _OPENED_AT_ONCE <= count.everywhere < most:
+            await stream_store.lock_opening(tx, caller.tenant_id)
+            count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, at_most=at_most)
+        most_as_actor = self._options.max_open_per_token
+        if actor is not None and count.as_actor >= most_as_actor:
+            raise _too_many(f"At most {most_as_actor} turns of its actor may be open for a conversation token")
+        if count.here >= most_here or count.everywhere >= most:
+            raise _too_many(f"At most {most_here} turns may be open in a conversation and {most} in all")
+
+
+def _too_many(rule: str) -> RateLimited:
+    return RateLimited("too_many_open_turns", f"{rule}: commit or abort some.", retry_after_s=1)
 
 
 def _pending_row(head: ConversationRow, draft: Draft, supersedes: UUID | None) -> TurnRow:

@@ -9,10 +9,12 @@ from typing import NoReturn
 
 from app.conversations.drafts import USUAL_KINDS
 from app.conversations.frames import Opening
+from app.conversations.held import Voice
 from app.conversations.schemas import TurnInput
+from app.conversations.store import TurnRow
 from app.core.errors import FieldError, Forbidden
 from app.formats.schemas import Kind, Role
-from app.tenancy.schemas import Access, Caller
+from app.tenancy.schemas import Access, Binding, Caller
 
 
 def require_may_write(
@@ -58,15 +60,21 @@ def permitted_opening(caller: Caller, opening: Opening) -> Opening:
     return opening.model_copy(update={"turn": turn.model_copy(update={"actor": actor})})
 
 
-def bound_actor(caller: Caller) -> str | None:
-    """Whose open turns alone a caller may write; None for those of anybody."""
-    return None if caller.bound is None else caller.bound.actor
+def voice_of(row: TurnRow) -> Voice:
+    """How a turn speaks, by its row."""
+    return Voice(Role(row.role), Kind(row.kind), row.actor, row.supersedes is not None)
 
 
-def require_actor(actor: str | None, writes_as: str) -> None:
-    """Refuse the holder of a token a turn that is not its actor's."""
-    if actor is not None and actor != writes_as:
+def require_may_continue(bound: Binding | None, voice: Voice) -> None:
+    """Refuse the holder of a token an open turn that it could not have opened itself, whoever opened it."""
+    if bound is None:
+        return
+    if voice.actor != bound.actor:
         _refuse("", "this turn is another actor's")
+    if voice.role not in bound.roles or voice.kind not in USUAL_KINDS[voice.role]:
+        _refuse("", "this turn has a role or kind that is not this token's")
+    if voice.replaces:
+        _refuse("", "a token lets nothing take another turn's place")
 
 
 def _refuse(pointer: str, reason: str) -> NoReturn:

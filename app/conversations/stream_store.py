@@ -1,14 +1,15 @@
 """Queries on open turns: who writes them, what of their text is durable. Each names the tenant, but for the sweep.
 
 A stream's row is locked `for share` by whoever flushes and `for update` by whoever ends or takes it, so that nothing is
-written under an epoch or a holder that is over.
+written under an epoch or a holder that is over. Whoever locks several does so in the order of their turns; and streams
+come before chunks, chunks before turns, the conversation's head before all: so nobody waits in a circle.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from uuid import UUID
 
-from app.conversations.store import TurnRow
+from app.conversations.store import TurnRow, TurnRows, turn_rows, within
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId, TurnId
 
@@ -69,15 +70,29 @@ async def insert_stream(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTurns:
+    """How many turns are open: in a conversation, there as one actor, and in the tenant."""
+
+    here: int
+    as_actor: int
+    everywhere: int
+
+
 async def count_open(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, at_most: int
-) -> tuple[int, int]:
-    """How many turns are open in a conversation, and in the tenant, each counted up to `at_most` and one more."""
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, actor: str | None, at_most: int
+) -> OpenTurns:
+    """How many turns are open, each counted up to `at_most` and one more; as no actor, none."""
     row = await tx.fetchrow(
         """
         select (select count(*) from (
                    select 1 from turn_streams where tenant_id = $1 and conversation_id = $2 limit $3
                ) here) as here,
+               (select count(*) from (
+                   select 1 from turn_streams s join turns t on t.tenant_id = s.tenant_id and t.id = s.turn_id
+                   where $4::text is not null and s.tenant_id = $1 and s.conversation_id = $2 and t.actor = $4
+                   limit $3
+               ) as_actor) as as_actor,
                (select count(*) from (
                    select 1 from turn_streams where tenant_id = $1 limit $3
                ) everywhere) as everywhere
@@ -85,8 +100,14 @@ async def count_open(
         tenant_id,
         conversation_id,
         at_most + 1,
+        actor,
     )
-    return (0, 0) if row is None else (row["here"], row["everywhere"])
+    return OpenTurns(0, 0, 0) if row is None else OpenTurns(*row.values())
+
+
+async def lock_opening(tx: Transaction, tenant_id: TenantId) -> None:
+    """Wait for whoever else holds this in the tenant, and hold it until the transaction ends."""
+    await tx.execute("select pg_advisory_xact_lock(hashtextextended($1::text || ':open', 0))", str(tenant_id))
 
 
 async def find_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> StreamRow | None:
@@ -125,19 +146,24 @@ async def take(
     )
 
 
-async def renew(tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID) -> None:
-    """Begin the leases of streams (turn, epoch) anew, where they are still held so."""
-    await tx.execute(
+async def renew(tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID) -> set[UUID]:
+    """Begin the leases of streams (turn, epoch) anew, where they are still held so; says of which turns."""
+    rows = await tx.fetch(
         """
-        update turn_streams s set renewed_at = clock_timestamp()
-        from unnest($2::uuid[], $3::integer[]) u (turn_id, epoch)
-        where s.tenant_id = $1 and s.turn_id = u.turn_id and s.epoch = u.epoch and s.holder = $4
+        with ours as materialized (
+            select s.turn_id from turn_streams s
+            join unnest($2::uuid[], $3::integer[]) u (turn_id, epoch) on u.turn_id = s.turn_id and u.epoch = s.epoch
+            where s.tenant_id = $1 and s.holder = $4 order by s.turn_id for update of s
+        )
+        update turn_streams s set renewed_at = clock_timestamp() from ours
+        where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.turn_id
         """,
         tenant_id,
         [turn_id for turn_id, _ in turns],
         [epoch for _, epoch in turns],
         holder,
     )
+    return {row["turn_id"] for row in rows}
 
 
 async def hold_streams(
@@ -229,25 +255,37 @@ async def list_open(
 
 
 async def list_changed(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: tuple[int, int], limit: int
-) -> list[TurnRow]:
-    """Committed turns, superseded and erased ones too, that changed after a (rev, seq), in that order."""
-    rows = await tx.fetch(
-        f"""
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    after: tuple[int, int],
+    limit: int,
+    most_bytes: int,
+) -> TurnRows:
+    """Committed turns, superseded and erased ones too, that changed after a (rev, seq), in that order.
+
+    They end at `limit`, or where their texts reach `most_bytes`; `cut` when there are more.
+    """
+    turns = f"""
         select {_TURN} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and (t.rev, t.seq) > ($3, $4)
         order by t.rev, t.seq limit $5
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        *after,
-        limit,
-    )
-    return [TurnRow(*row.values()) for row in rows]
+        """  # noqa: S608
+    sql = within(turns, order="t.rev, t.seq", most_bytes="$6")
+    # one more than are given, to know whether there are more
+    found = turn_rows(await tx.fetch(sql, tenant_id, conversation_id, *after, limit + 1, most_bytes))
+    return TurnRows(found.rows[:limit], cut=found.cut or len(found.rows) > limit)
 
 
 async def delete_open(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
     """Forget writers and chunks of turns (the chunks go with the stream)."""
+    if len(turn_ids) > 1:
+        await tx.execute(
+            "select 1 from turn_streams where tenant_id = $1 and turn_id = any($2::uuid[]) order by turn_id for update",
+            tenant_id,
+            turn_ids,
+        )
     await tx.execute("delete from turn_streams where tenant_id = $1 and turn_id = any($2::uuid[])", tenant_id, turn_ids)
 
 
@@ -297,6 +335,11 @@ async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[t
 
 async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
     """Delete a conversation with its turns, open ones too, and its head; says how many rows of each."""
+    await tx.execute(
+        "select 1 from turn_streams where tenant_id = $1 and conversation_id = $2 order by turn_id for update",
+        tenant_id,
+        conversation_id,
+    )
     deleted: dict[str, int] = {
         "turn_chunks": await tx.execute(
             """

@@ -7,7 +7,8 @@ nothing any more.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -23,23 +24,41 @@ from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
 from app.conversations.held import Held, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
-from app.conversations.permits import bound_actor, permitted_opening, require_actor
+from app.conversations.permits import permitted_opening, require_may_continue, voice_of
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
 from app.conversations.stream_store import StreamRow
-from app.conversations.views import turn_view
+from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
-from app.core.errors import AppError, Conflict, FieldError, TooLarge, Unavailable
+from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
-from app.core.telemetry import get_logger
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.core.telemetry import error_type, get_logger
+from app.formats.schemas import Role
+from app.tenancy.schemas import Binding, Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
 _SWEEP_LIMIT = 1000
 _MAYBE_STALE = frozenset({"stream_fenced", "stream_gap"})
 _OVER = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call on an open turn: its caller, let into the conversation, and what the caller's token bound it to."""
+
+    caller: Caller
+    bound: Binding | None
+    conversation_id: ConversationId
+    turn_id: TurnId
+    epoch: int | None
+
+    @classmethod
+    def of(cls, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None = None) -> "_Call":
+        """Raises Forbidden and NotFound for who may not write here."""
+        let_in = caller.require_conversation(Scope.WRITE, conversation_id)
+        return cls(let_in, caller.bound, conversation_id, turn_id, epoch)
 
 
 class Streams:
@@ -65,8 +84,10 @@ class Streams:
         self._options = options
         self._holder = new_uuid()
         self._held: dict[TurnId, Held] = {}
-        self._ender = Ender(database, appender=appender, reviser=reviser, announcer=announcer, limits=limits)
-        self._opener = Opener(limits=limits, options=options, holder=self._holder, announcer=announcer)
+        self._ender = Ender(database, appender=appender, reviser=reviser, holder=self._holder, announcer=announcer,
+                            limits=limits)  # fmt: skip
+        self._opener = Opener(limits=limits, options=options, holder=self._holder, ender=self._ender,
+                              announcer=announcer)  # fmt: skip
         self._flusher = Flusher(database, self._held, holder=self._holder, debounce_s=options.debounce_s,
                                 lease_s=options.lease_s)  # fmt: skip
         self._log = get_logger()
@@ -77,7 +98,7 @@ class Streams:
 
     async def close(self) -> None:
         """Make durable what was taken, as far as the database answers."""
-        await self._flusher.flush()
+        await self._flusher.flush_last()
 
     # open
 
@@ -94,7 +115,7 @@ class Streams:
 
         Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
         """
-        opening = permitted_opening(caller, opening)
+        opening, bound = permitted_opening(caller, opening), caller.bound
         repeat = None if repeat is None else repeat.of(caller)
         caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(opened_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
@@ -104,14 +125,15 @@ class Streams:
                 if replay is not None:
                     turn_id = TurnId(replay.result_ids[0])
                     row = await get_turn(caller, tx, conversation_id, turn_id)
-                    return await self._read(caller, tx, row), replay.status == _CREATED, True
-            row, created = await self._opener.open(caller, tx, conversation_id, opening)
+                    opened, _ = await self._read(caller, tx, row)
+                    return opened, replay.status == _CREATED, True
+            row, created = await self._opener.open(caller, tx, conversation_id, opening, bound=bound)
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            opened = await self._read(caller, tx, row)
+            opened, size = await self._read(caller, tx, row)
         if created:
-            self._hold(caller, row, opened, listener)
+            self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
         return opened, created, False
 
     # write
@@ -140,9 +162,8 @@ class Streams:
                 f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
                 fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
             )
-        actor = bound_actor(caller)
-        caller = caller.require_conversation(Scope.WRITE, conversation_id)
-        held = await self._hold_here(caller, conversation_id, turn_id, epoch, actor)
+        call = _Call.of(caller, conversation_id, turn_id, epoch)
+        held = await self._hold_here(call)
         if listener is not None:
             held.listener = listener
         try:
@@ -151,21 +172,26 @@ class Streams:
             if not wait or error.code not in _MAYBE_STALE:
                 raise
         # calls of the same writer may have gone to another process, which holds the turn since
-        held = await self._take_over(caller, conversation_id, turn_id, epoch, actor)
+        held = await self._take_over(call)
         return await self._take(held, chunk, wait=wait)
 
     async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
         if held.ending.locked():
             async with held.ending:
                 pass
-            if self._held.get(held.turn_id) is not held:
-                raise fenced()
+        if held.dropped:
+            raise fenced()
         held.heard = monotonic()
+        if chunk.part != CONTENT and held.voice.role is not Role.ASSISTANT:
+            problem = FieldError("/part", "only an assistant turn calls tools")
+            raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
         part = held.part(chunk.part)
-        self._require_space(part.size, part.taken, chunk)
         offset = part.taken
+        size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
+        self._require_space(held.size + size)
         fresh = part.take(chunk.offset, chunk.delta)
         if fresh:
+            held.size += size
             self._announcer.delta(
                 held.tenant_id,
                 held.conversation_id,
@@ -189,12 +215,12 @@ class Streams:
             turn_id=format_id(held.turn_id), part=chunk.part, offset=part.taken, durable_offset=part.durable
         )
 
-    def _require_space(self, size: int, taken: int, chunk: Chunk) -> None:
-        fresh = max(0, taken - chunk.offset)
-        if size + len(chunk.delta[fresh:].encode()) > self._limits.max_text_bytes:
+    def _require_space(self, size: int) -> None:
+        if size > self._limits.max_text_bytes:
             raise TooLarge(
                 "text_too_large",
-                f"A text may have {self._limits.max_text_bytes} bytes; commit this turn and go on in another.",
+                f"All parts of a streamed turn may have {self._limits.max_text_bytes} bytes; commit it and go on in"
+                " another.",
                 fields=[FieldError("/delta", f"over {self._limits.max_text_bytes} bytes in all")],
             )
         if self._flusher.unflushed > self._options.max_unflushed:
@@ -217,33 +243,21 @@ class Streams:
 
     # take over and resume
 
-    async def _take_over(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        turn_id: TurnId,
-        epoch: int | None,
-        actor: str | None,
-    ) -> Held:
+    async def _take_over(self, call: _Call) -> Held:
         """Hold an open turn that another process held, for a call of its writer that came here."""
+        caller, turn_id = call.caller, call.turn_id
         async with self._database.transaction(caller.tenant_id) as tx:
-            stream = await self._lock(caller, tx, conversation_id, turn_id)
-            _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=epoch)
+            stream, row = await self._lock(call, tx)
+            _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
             known = self._held.get(turn_id)
             if known is not None and (stream.holder, stream.epoch) == (self._holder, known.epoch):
                 return known
+            key_id = KeyId(stream.key_id)
             await stream_store.take(
-                tx,
-                caller.tenant_id,
-                turn_id,
-                holder=self._holder,
-                epoch=stream.epoch,
-                key_id=stream.key_id,
+                tx, caller.tenant_id, turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
             )
-            row = await get_turn(caller, tx, conversation_id, turn_id)
-            require_actor(actor, row.actor)
-            opened = await self._read(caller, tx, row)
-        return self._hold(caller, row, opened, None, key_id=stream.key_id)
+            opened, size = await self._read(caller, tx, row)
+        return self._hold(caller, row, opened, None, key_id=key_id, size=size)
 
     async def resume(
         self,
@@ -255,35 +269,34 @@ class Streams:
         listener: StreamListener | None = None,
     ) -> OpenedTurn:
         """Go on with an open turn as the same writer; whoever wrote before, anywhere, is fenced off."""
-        actor = bound_actor(caller)
-        caller = caller.require_conversation(Scope.WRITE, conversation_id)
+        call = _Call.of(caller, conversation_id, turn_id)
+        caller = call.caller
         async with self._database.transaction(caller.tenant_id) as tx:
-            stream = await self._lock(caller, tx, conversation_id, turn_id)
+            stream, row = await self._lock(call, tx)
             if stream.writer != resuming.writer:
                 raise Conflict("writer_mismatch", "Another writer opened this turn; only the same one may resume it.")
             epoch = stream.epoch + 1
             await stream_store.take(
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
             )
-            row = await get_turn(caller, tx, conversation_id, turn_id)
-            require_actor(actor, row.actor)
-            opened = await self._read(caller, tx, row)
+            opened, size = await self._read(caller, tx, row)
             self._announcer.turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
-        self._hold(caller, row, opened, listener)
+        self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
         return opened
 
-    async def _lock(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
-    ) -> StreamRow:
-        """An open turn's stream, locked and within its lease; otherwise why it is not open."""
-        stream = await stream_store.lock_stream(tx, caller.tenant_id, turn_id)
-        if stream is None or stream.conversation_id != conversation_id:
-            raise not_open(await get_turn(caller, tx, conversation_id, turn_id))
+    async def _lock(self, call: _Call, tx: Transaction) -> tuple[StreamRow, TurnRow]:
+        """An open turn that the caller may write, its stream locked and within its lease; else why it is not open."""
+        stream = await stream_store.lock_stream(tx, call.caller.tenant_id, call.turn_id)
+        row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+        if stream is None:
+            raise not_open(row)
+        require_may_continue(call.bound, voice_of(row))
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
-        return stream
+        return stream, row
 
-    async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> OpenedTurn:
+    async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> tuple[OpenedTurn, int]:
+        """An open turn, and the bytes that are durable of it."""
         turn_id = TurnId(row.id)
         stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
         if stream is None:
@@ -291,14 +304,15 @@ class Streams:
         found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
         lengths = {part: length for part, (length, _) in found.items()}
         left_s = max(0.0, self._options.lease_s - stream.age_s)
-        return OpenedTurn(
-            turn=turn_view(row),
+        opened = OpenedTurn(
+            turn=turn_view_for(caller, row),
             writer=stream.writer,
             epoch=stream.epoch,
             durable_offset=lengths.get(CONTENT, 0),
             parts=[Offset(part=part, durable_offset=length, offset=length) for part, length in lengths.items()],
             lease_expires_at=datetime.now(UTC) + timedelta(seconds=left_s),
         )
+        return opened, sum(size for _, size in found.values())
 
     def _hold(
         self,
@@ -307,17 +321,19 @@ class Streams:
         opened: OpenedTurn,
         listener: StreamListener | None,
         *,
-        key_id: "UUID | None" = None,
+        key_id: KeyId,
+        size: int,
     ) -> Held:
         turn_id, now = TurnId(row.id), monotonic()
         held = Held(
             tenant_id=caller.tenant_id,
             conversation_id=ConversationId(row.conversation_id),
             turn_id=turn_id,
-            actor=row.actor,
+            voice=voice_of(row),
             writer=opened.writer,
-            key_id=caller.key_id if key_id is None else KeyId(key_id),
+            key_id=key_id,
             epoch=opened.epoch,
+            size=size,
             listener=listener,
             heard=now,
             renewed=now,
@@ -328,6 +344,7 @@ class Streams:
         before = self._held.pop(turn_id, None)
         if before is not None:
             self._flusher.drop(before, fenced())
+        held.owed = self._flusher.owed(turn_id, held.epoch)
         self._held[turn_id] = held
         return held
 
@@ -342,15 +359,11 @@ class Streams:
         ending: Ending,
         epoch: int | None = None,
     ) -> Turn:
-        """Store an open turn; again gives the same. Raises as `append` does, and Conflict `length_mismatch`."""
-        return await self._end(
-            caller,
-            conversation_id,
-            turn_id,
-            epoch,
-            done="turn_committed",
-            run=lambda opened, held: self._ender.commit(opened, held, holder=self._holder, ending=ending),
-        )
+        """Store an open turn; again gives the same. A key that may not read is told no content.
+
+        Raises as `append` does, and Conflict `length_mismatch`.
+        """
+        return await self._end(_Call.of(caller, conversation_id, turn_id, epoch), ending)
 
     async def abort(
         self,
@@ -362,52 +375,36 @@ class Streams:
         epoch: int | None = None,
     ) -> Turn:
         """Give an open turn up; again changes nothing."""
-        return await self._end(
-            caller,
-            conversation_id,
-            turn_id,
-            epoch,
-            done="turn_aborted",
-            run=lambda opened, held: self._ender.abort(opened, held, holder=self._holder, reason=aborting.reason),
-        )
+        return await self._end(_Call.of(caller, conversation_id, turn_id, epoch), aborting)
 
-    async def _end(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        turn_id: TurnId,
-        epoch: int | None,
-        *,
-        done: str,
-        run: Callable[[Caller, Held], Awaitable[TurnRow]],
-    ) -> Turn:
-        actor = bound_actor(caller)
-        caller = caller.require_conversation(Scope.WRITE, conversation_id)
-
-        async def end(held: Held) -> TurnRow:
-            return await self._end_here(held, lambda: run(caller, held))
-
+    async def _end(self, call: _Call, how: Ending | Aborting) -> Turn:
+        done = "turn_committed" if isinstance(how, Ending) else "turn_aborted"
         try:
             try:
-                row = await end(await self._hold_here(caller, conversation_id, turn_id, epoch, actor))
+                row = await self._end_here(call.caller, await self._hold_here(call), how)
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                row = await end(await self._take_over(caller, conversation_id, turn_id, epoch, actor))
+                row = await self._end_here(call.caller, await self._take_over(call), how)
         except Conflict as error:
             if error.code != done:
                 raise
             # it had ended so before: the answer to the first call was perhaps lost
-            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                row = await get_turn(caller, tx, conversation_id, turn_id)
-        return turn_view(row)
+            async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
+                row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+            require_may_continue(call.bound, voice_of(row))
+        return turn_view_for(call.caller, row)
 
-    async def _end_here(self, held: Held, run: Callable[[], Awaitable[TurnRow]]) -> TurnRow:
+    async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
         async with held.ending:
             if held.flush is not None:
                 await held.flush
+            await self._flusher.hear(held)
             try:
-                row = await run()
+                if isinstance(how, Ending):
+                    row = await self._ender.commit(caller, held, ending=how)
+                else:
+                    row = await self._ender.abort(caller, held, reason=how.reason)
             except Conflict as error:
                 if error.code in _OVER:
                     self._flusher.drop(held, error)
@@ -415,24 +412,17 @@ class Streams:
             self._flusher.drop(held, None)
         return row
 
-    async def _hold_here(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        turn_id: TurnId,
-        epoch: int | None,
-        actor: str | None,
-    ) -> Held:
-        held = self._held.get(turn_id)
+    async def _hold_here(self, call: _Call) -> Held:
+        caller, held = call.caller, self._held.get(call.turn_id)
         if (
             held is not None
-            and (held.tenant_id, held.conversation_id) == (caller.tenant_id, conversation_id)
-            and (held.key_id == caller.key_id if epoch is None else held.epoch == epoch)
+            and (held.tenant_id, held.conversation_id) == (caller.tenant_id, call.conversation_id)
+            and (held.key_id == caller.key_id if call.epoch is None else held.epoch == call.epoch)
         ):
-            require_actor(actor, held.actor)
+            require_may_continue(call.bound, held.voice)
             return held
         # what is remembered here may be over: the rows say who writes
-        return await self._take_over(caller, conversation_id, turn_id, epoch, actor)
+        return await self._take_over(call)
 
     async def abort_expired(self) -> int:
         """Give up the open turns, of every tenant, whose writers were not heard of for a lease; says how many."""
@@ -443,8 +433,11 @@ class Streams:
         for tenant_id, turn_id in expired:
             try:
                 ended += await self._ender.abort_expired(tenant_id, turn_id, lease_s=lease_s)
-            except AppError as error:  # one that cannot be ended must not keep the others open
-                self._log.error("stream.abort_failed", tenant_id=tenant_id, turn_id=turn_id, code=error.code)
+            except Exception as error:  # noqa: BLE001 - one that cannot be ended must not keep the others open
+                code = error.code if isinstance(error, AppError) else "internal_error"
+                self._log.error(
+                    "stream.abort_failed", tenant_id=tenant_id, turn_id=turn_id, code=code, error_type=error_type(error)
+                )
         if ended:
             self._log.info("stream.leases_over", count=ended)
         return ended

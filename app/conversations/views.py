@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Literal, TypeVar, cast
 from uuid import UUID
@@ -21,6 +22,7 @@ from app.conversations.summary_store import SummaryRow
 from app.core.ids import format_id
 from app.core.paging import Key
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role, ToolCall, ToolResult
+from app.tenancy.schemas import Caller, Scope
 
 Value = TypeVar("Value")
 
@@ -95,6 +97,13 @@ def turn_view(row: TurnRow) -> Turn:
         index_state=cast("Literal['indexed', 'pending', 'none']", row.index_state),
         erased_at=row.erased_at,
     )
+
+
+def turn_view_for(caller: Caller, row: TurnRow) -> Turn:
+    """A turn as its caller may see it: a key that may not read is told its place and hashes, not what it says."""
+    if Scope.READ in caller.scopes:
+        return turn_view(row)
+    return turn_view(replace(row, content=None, tool_calls=None, tool_results=None, usage=None, metadata=None))
 
 
 def canonical_turn(row: TurnRow) -> CanonicalTurn:

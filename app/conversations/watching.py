@@ -21,7 +21,7 @@ from app.conversations.views import conversation_view
 from app.core.db import Database
 from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.telemetry import get_logger
+from app.core.telemetry import error_stack, error_type, get_logger
 from app.tenancy.schemas import Caller, Scope
 
 _REMEMBERED: Final = 1000
@@ -219,8 +219,10 @@ class Watcher:
                 try:
                     async with self._database.transaction(watched.tenant_id, read_only=True) as tx:
                         rows = await store.find_conversations(tx, watched.tenant_id, changed)
-                except AppError as error:
-                    self._log.warning("watching.look_failed", code=error.code)
+                except Exception as error:  # noqa: BLE001 - whatever it is, what has changed is told later
+                    code = error.code if isinstance(error, AppError) else "internal_error"
+                    places = {} if isinstance(error, AppError) else {"stack": error_stack(error)}
+                    self._log.warning("watching.look_failed", code=code, error_type=error_type(error), **places)
                     watched.changed = dict.fromkeys(changed) | watched.changed
                 else:
                     for row in rows:

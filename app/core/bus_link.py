@@ -161,7 +161,8 @@ class LinkedBus(ABC):
                 self._drop_waiting()
             await _stop(*tasks, again_after_s=_CLOSE_S / 10)
             with suppress(Exception):  # it is left behind anyway
-                await asyncio.wait_for(link.close(), _CLOSE_S)
+                async with asyncio.timeout(_CLOSE_S):
+                    await link.close()
         errors = [task.exception() for task in tasks if not task.cancelled()]
         self._tell_disconnected(next((error for error in errors if error is not None), None))
 
@@ -169,7 +170,8 @@ class LinkedBus(ABC):
         """Return or raise when the connection is gone: one that died in silence answers no probe."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(link.ended.wait(), _PROBE_EVERY_S)
+                async with asyncio.timeout(_PROBE_EVERY_S):
+                    await link.ended.wait()
                 return
             async with asyncio.timeout(_PROBE_S):
                 await link.probe()

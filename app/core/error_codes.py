@@ -77,6 +77,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "token_expired": "The conversation token has expired.",
         "token_not_allowed": "A conversation token does not allow this.",
         "token_ranks_unusable": "The files of the token counter are missing or damaged.",
+        "too_many_connections": "Too many live connections are open at this server.",
         "too_many_open_turns": "Too many turns are open.",
         "tool_call_unknown": "A tool result answers a call that was not made.",
         "turn_aborted": "The turn was aborted.",

@@ -149,7 +149,8 @@ class Server:
         log = get_logger()
         while not self._leaving.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), _WATCH_S)
+                async with asyncio.timeout(_WATCH_S):
+                    await self._leaving.wait()
                 return
             try:
                 if not await asyncio.to_thread(embedded.running):

@@ -25,6 +25,7 @@ Json: TypeAlias = dict[str, JsonValue]
 
 CLOSE_CODES: Final[dict[int, str]] = {
     sockets.NOT_TEXT: "A frame was not text. Frames are JSON in text messages.",
+    sockets.TOO_LARGE: "A frame was too large; a first frame, where no header has a key, is of 8 KiB at most.",
     sockets.FAILED: "The server failed. Connect again.",
     sockets.RESTARTING: "The server is being stopped. Connect again, to another replica, and resume.",
     sockets.TRY_LATER: "Something the server needs cannot be reached. Connect again in a while.",
@@ -33,7 +34,7 @@ CLOSE_CODES: Final[dict[int, str]] = {
     sockets.FORBIDDEN: "The key or token does not open this conversation.",
     sockets.NO_CONVERSATION: "There is no such conversation, or not any more.",
     sockets.TOO_LATE: "No key came in time, or what the server sent was not taken for too long.",
-    sockets.TOO_MANY: "Too many live connections. Connect again in a while.",
+    sockets.TOO_MANY: "Too many live connections: an `error` before says whose. Close some, or connect again later.",
 }
 """What the server closes a WebSocket with, and why."""
 _LIVE: Final = "live"
@@ -51,7 +52,7 @@ ignore members and types of frames that they do not know.
 A connection says who it is by a header, by a subprotocol, or by its first frame; never in the URL. Behind a proxy with
 TLS, the protocols are `wss` and `https`.
 
-Close codes of the WebSocket, besides those that RFC 6455 gives to every server (`1009`: a frame was too large):
+Close codes of the WebSocket, besides those that RFC 6455 gives to every server:
 
 {codes}
 """

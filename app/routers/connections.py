@@ -3,29 +3,66 @@
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Final, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from app.container import Container
 from app.core.errors import RateLimited, Unavailable
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, KeyId, TenantId
 from app.core.telemetry import get_logger
 from app.tenancy.schemas import Caller
 
 Kind: TypeAlias = Literal["websocket", "events"]
+_Key: TypeAlias = tuple[TenantId, KeyId]
+_Counted = TypeVar("_Counted")
+_RETRY_AFTER_S: Final = 5
 
 CREDENTIALS_IN_QUERY: Final = frozenset(
     {"token", "key", "api_key", "apikey", "x-api-key", "access_token", "auth", "authorization", "bearer"}
 )
 
 
-class Connections:
-    """Counts live connections, and refuses those over the limit."""
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections there may be at once: in all, of a tenant, of a key, and of who has not said who it is."""
 
-    def __init__(self, registry: CollectorRegistry, *, most: int) -> None:
-        self._most = most
+    most: int
+    of_tenant: int
+    of_key: int
+    unknown: int
+
+
+class Place:
+    """The place that a connection takes up, and under which key."""
+
+    def __init__(self, connections: "Connections", caller: Caller) -> None:
+        self._connections = connections
+        self._key = (caller.key_tenant_id, caller.key_id)
+
+    def move(self, caller: Caller) -> None:
+        """Count the connection to another key of the same tenant. RateLimited when that one has too many."""
+        key = (caller.key_tenant_id, caller.key_id)
+        if key != self._key:
+            self._connections.take_key(key)
+            self._connections.give_key(self._key)
+            self._key = key
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._connections.give_key(self._key)
+
+
+class Connections:
+    """Counts live connections, and refuses those over a limit: nobody takes up all places, with a key or without."""
+
+    def __init__(self, registry: CollectorRegistry, *, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._unknown = 0
         self._open = 0
+        self._of_tenant: dict[TenantId, int] = {}
+        self._of_key: dict[_Key, int] = {}
         self._gauge = Gauge("turnkeep_live_connections", "Live connections that are open.", ["kind"], registry=registry)
         self._sent = Counter(
             "turnkeep_live_frames_sent", "Frames that live connections were sent.", ["kind"], registry=registry
@@ -33,17 +70,55 @@ class Connections:
         self._received = Counter("turnkeep_live_frames_received", "Frames that clients sent.", registry=registry)
 
     @contextmanager
-    def entered(self, kind: Kind) -> Generator[None]:
-        """Count a connection for as long as the block lasts; RateLimited when there are too many."""
-        if self._open >= self._most:
-            raise RateLimited("rate_limited", "Too many live connections here; connect again later.", retry_after_s=5)
-        self._open += 1
-        self._gauge.labels(kind).inc()
+    def arriving(self) -> Generator[None]:
+        """Count a connection that has not said who it is, as long as the block lasts; RateLimited over the limit."""
+        if self._unknown >= self._limits.unknown:
+            raise _too_many(
+                "Too many connections here have not said yet who they are: bring the key with the connection, in a"
+                " header or as a subprotocol, or connect again later."
+            )
+        self._unknown += 1
         try:
             yield
         finally:
+            self._unknown -= 1
+
+    @contextmanager
+    def entered(self, kind: Kind, caller: Caller) -> Generator[Place]:
+        """Count a caller's connection as long as the block lasts; RateLimited when there are too many."""
+        tenant_id, limits = caller.key_tenant_id, self._limits
+        if self._open >= limits.most:
+            raise _too_many("This server has as many live connections as it may; connect again later.")
+        if self._of_tenant.get(tenant_id, 0) >= limits.of_tenant:
+            raise _too_many(
+                f"This tenant has {limits.of_tenant} live connections to this server, and no more are allowed: close"
+                " some, or connect again later."
+            )
+        self.take_key((tenant_id, caller.key_id))
+        place = Place(self, caller)
+        self._open += 1
+        _count(self._of_tenant, tenant_id, 1)
+        self._gauge.labels(kind).inc()
+        try:
+            yield place
+        finally:
             self._open -= 1
+            _count(self._of_tenant, tenant_id, -1)
+            place.leave()
             self._gauge.labels(kind).dec()
+
+    def take_key(self, key: _Key) -> None:
+        """Count one more of a key. RateLimited when there are too many."""
+        if self._of_key.get(key, 0) >= self._limits.of_key:
+            raise _too_many(
+                f"This key, with the tokens made by it, has {self._limits.of_key} live connections to this server, and"
+                " no more are allowed: close some, connect with another key, or later."
+            )
+        _count(self._of_key, key, 1)
+
+    def give_key(self, key: _Key) -> None:
+        """Count one less of a key."""
+        _count(self._of_key, key, -1)
 
     def sent(self, kind: Kind, count: int = 1) -> None:
         """Count frames that were sent."""
@@ -52,6 +127,16 @@ class Connections:
     def received(self) -> None:
         """Count a frame that was received."""
         self._received.inc()
+
+
+def _count(counts: dict[_Counted, int], what: _Counted, step: int) -> None:
+    counts[what] = counts.get(what, 0) + step
+    if counts[what] == 0:
+        del counts[what]
+
+
+def _too_many(detail: str) -> RateLimited:
+    return RateLimited("too_many_connections", detail, retry_after_s=_RETRY_AFTER_S)
 
 
 def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
@@ -68,17 +153,17 @@ def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
 
 
 class Bucket:
-    """Lets so many through a second; a second's worth may come at once, and what is beyond waits."""
+    """Lets so much through a second; a second's worth may come at once, and what is beyond waits."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
         self._left = per_s
         self._at = asyncio.get_running_loop().time()
 
-    async def take(self) -> None:
-        """Wait until one more may pass."""
+    async def take(self, amount: float = 1) -> None:
+        """Wait until so much more may pass."""
         now = asyncio.get_running_loop().time()
-        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s) - 1
+        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s) - amount
         self._at = now
         if self._left < 0:
             await asyncio.sleep(-self._left / self._per_s)

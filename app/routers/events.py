@@ -1,8 +1,9 @@
 """Server-sent events: one conversation as it grows, and a project's list of conversations."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, cast
 
@@ -32,7 +33,8 @@ from app.routers.connections import Connections, log_closed, log_connected, rech
 from app.routers.deps import ConversationPath, ConversationReader, QueryText, Reader, Services, get_token
 from app.routers.live_frames import error_frame
 from app.routers.problems import problem_responses
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, token_expired
+from app.tenancy.schemas import Scope as KeyScope
 
 EVENTS_MEDIA_TYPE: Final = "text/event-stream"
 _RETRY_MS: Final = 1000
@@ -211,7 +213,7 @@ async def _stream(
 ) -> Response:
     """Open what is followed, so that what is wrong is a problem, and answer with its events."""
     async with AsyncExitStack() as opening:
-        opening.enter_context(follows.connections.entered("events"))
+        opening.enter_context(follows.connections.entered("events", caller))
         source = await open_source(opening)
         stack = opening.pop_all()
     log_connected("events", caller, conversation_id)
@@ -225,7 +227,7 @@ async def _events(
     async with stack:
         try:
             yield b"retry: %d\n\n" % _RETRY_MS
-            async for data in _with_heartbeats(follows, source, conversation_id):
+            async for data in _with_heartbeats(follows, caller, source, conversation_id):
                 count += 1
                 follows.connections.sent("events", data.count(b"\ndata: "))
                 yield data
@@ -237,17 +239,18 @@ async def _events(
 
 
 async def _with_heartbeats(
-    follows: Following, source: Source, conversation_id: ConversationId | None
+    follows: Following, caller: Caller, source: Source, conversation_id: ConversationId | None
 ) -> AsyncGenerator[bytes]:
     settings, loop = follows.services.settings, asyncio.get_running_loop()
     beat_at, recheck_at = loop.time() + settings.live_heartbeat_s, loop.time() + settings.live_recheck_s
+    expires_at = math.inf if caller.bound is None else loop.time() + caller.bound.left_s()
     while True:
         data: bytes | None = b""
-        try:
-            async with asyncio.timeout_at(min(beat_at, recheck_at) if source.is_live() else None):
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(beat_at, recheck_at, expires_at) if source.is_live() else None):
                 data = await source.batch()
-        except TimeoutError:
-            pass
+        if loop.time() >= expires_at:
+            raise token_expired()
         if data is None:
             if last := source.farewell():
                 yield last
@@ -256,6 +259,8 @@ async def _with_heartbeats(
         if now >= recheck_at:
             recheck_at = now + settings.live_recheck_s
             await _require_still(follows.services, follows.token, conversation_id)
+            if loop.time() >= expires_at:
+                raise token_expired()
         if data or now >= beat_at:
             beat_at = now + settings.live_heartbeat_s
             yield data or _COMMENT
@@ -263,7 +268,11 @@ async def _with_heartbeats(
 
 async def _require_still(services: Container, token: str | None, conversation_id: ConversationId | None) -> None:
     caller: Caller | None = await recheck(services, token)
-    if caller is not None and conversation_id is not None:
+    if caller is None:
+        return
+    if conversation_id is None:
+        caller.require(KeyScope.READ)
+    else:
         require_follower(caller, conversation_id)
 
 

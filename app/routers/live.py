@@ -5,6 +5,7 @@ code that says why (`docs/live.md`).
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Final, cast
 
 from fastapi import APIRouter, WebSocket
@@ -12,28 +13,30 @@ from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
 from app.conversations.frames import AckFrame, AuthFrame
-from app.core.errors import AppError, NotFound
+from app.core.errors import AppError, NotFound, RateLimited
 from app.core.ids import ConversationId, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import CREDENTIALS_IN_QUERY, Connections, log_closed, log_connected
-from app.routers.live_frames import error_frame, parse_frame, read_frame
+from app.routers.live_frames import asked, error_frame, read_message
+from app.routers.outbox import GONE, send_text
 from app.routers.sockets import (
     FAILED,
-    GONE,
     MALFORMED,
     NO_KEY,
     NOT_TEXT,
+    TOO_LARGE,
     TOO_LATE,
     Closing,
     LiveSocket,
     closing_of,
-    send_text,
 )
 from app.tenancy.schemas import Caller
 
 SUBPROTOCOL: Final = "turnkeep.v1"
 _BEARER: Final = "bearer."
 _MAX_REASON_BYTES: Final = 120
+_FIRST_FRAME_BYTES: Final = 8 * 2**10
+"""Whoever sends it may be anybody: nothing larger is read."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -58,15 +61,16 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
     try:
         connections = cast("Connections", websocket.app.state.connections)
         container = cast("Container", websocket.app.state.container)
-        with connections.entered("websocket"):
-            parsed = _conversation_id(conversation_id)
-            caller, token = await _authenticate(websocket, container, offered)
+        parsed = _conversation_id(conversation_id)
+        caller, token = await _authenticate(websocket, container, connections, offered)
+        with connections.entered("websocket", caller) as place:
             await container.follower.admit(caller, parsed)
             log_connected("websocket", caller, parsed)
             socket = LiveSocket(
                 websocket,
                 container,
                 connections,
+                place,
                 conversation_id=parsed,
                 caller=caller,
                 token=token,
@@ -77,6 +81,8 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
         closing = closed.closing
     except AppError as error:
         closing = closing_of(error)
+        if isinstance(error, RateLimited):
+            await _explain(websocket, error)
     except (WebSocketDisconnect, OSError):
         closing = Closing(GONE, "gone", by_client=True)
     except Exception as error:  # noqa: BLE001 - the server would log it with its message
@@ -102,6 +108,11 @@ async def _close(websocket: WebSocket, closing: Closing) -> None:
         return  # gone meanwhile
 
 
+async def _explain(websocket: WebSocket, error: AppError) -> None:
+    with suppress(WebSocketDisconnect, OSError):
+        await send_text(websocket, error_frame(error).model_dump_json())
+
+
 def _conversation_id(text: str) -> ConversationId:
     try:
         return ConversationId(parse_id(text))
@@ -109,13 +120,16 @@ def _conversation_id(text: str) -> ConversationId:
         raise NotFound("not_found", "There is no such conversation.") from None
 
 
-async def _authenticate(websocket: WebSocket, container: Container, offered: list[str]) -> tuple[Caller, str | None]:
+async def _authenticate(
+    websocket: WebSocket, container: Container, connections: Connections, offered: list[str]
+) -> tuple[Caller, str | None]:
     """Who connects: by header, by subprotocol, or by a first frame."""
     if any(name.lower() in CREDENTIALS_IN_QUERY for name in websocket.query_params):
         raise _ClosedError(Closing(NO_KEY, "a key never goes into the URL: send a header, a subprotocol or `auth`"))
     token = _token(websocket, offered)
     if token is None:
-        return await _authenticate_by_frame(websocket, container)
+        with connections.arriving():
+            return await _authenticate_by_frame(websocket, container)
     return await container.tenancy.authenticate(token), token
 
 
@@ -141,9 +155,12 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
     text = message.get("text")
     if not isinstance(text, str):
         raise _ClosedError(Closing(NOT_TEXT, "frames are JSON in text messages"))
+    data = text.encode()
+    if len(data) > _FIRST_FRAME_BYTES:
+        raise _ClosedError(Closing(TOO_LARGE, "the first frame is `auth`, of 8 KiB at most"))
     try:
-        parsed, frame_id = parse_frame(text, max_depth=settings.max_json_depth)
-        frame = read_frame(parsed)
+        read, frame_id = await read_message(data, max_depth=settings.max_json_depth)
+        frame = asked(read)
         if not isinstance(frame, AuthFrame):
             raise _ClosedError(Closing(MALFORMED, "the first frame is `auth`, unless a header carries the key"))
         caller = await container.tenancy.authenticate(frame.token)

@@ -7,7 +7,6 @@ that a client sends is repeated to it or written to the log.
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pydantic import BaseModel
 from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
-from app.conversations.following import Since, Subscription, require_either
+from app.conversations.following import Since, Subscription, require_either, require_follower
 from app.conversations.frames import (
     AbortFrame,
     Aborting,
@@ -42,13 +41,13 @@ from app.conversations.frames import (
 from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
-from app.routers.connections import Bucket, Connections, recheck
-from app.routers.live_frames import error_frame, parse_frame, read_frame
-from app.tenancy.schemas import Caller
+from app.routers.connections import Bucket, Connections, Place, recheck
+from app.routers.live_frames import asked, error_frame, read_message
+from app.routers.outbox import GONE, Outbox, send_text
+from app.tenancy.schemas import Caller, token_expired
 
-GONE, NOT_TEXT, FAILED, RESTARTING, TRY_LATER = 1006, 1003, 1011, 1012, 1013
+NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
-_MOST_WAITING: Final = 1000
 _LAST_WORDS_S: Final = 1.0
 _CODE_OF_KIND: Final[dict[str, int]] = {
     Unauthenticated.kind: NO_KEY,
@@ -75,15 +74,6 @@ def closing_of(error: AppError) -> Closing:
     return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
 
 
-async def send_text(websocket: WebSocket, text: str) -> None:
-    """Send; WebSocketDisconnect where the client has gone."""
-    try:
-        await websocket.send_text(text)
-    except RuntimeError:
-        # it has closed, which uvicorn has answered and not told us yet
-        raise WebSocketDisconnect(GONE) from None
-
-
 class LiveSocket:
     """A connection, from the first frame after its authentication to its end."""
 
@@ -92,6 +82,7 @@ class LiveSocket:
         websocket: WebSocket,
         container: Container,
         connections: Connections,
+        place: Place,
         *,
         conversation_id: ConversationId,
         caller: Caller,
@@ -103,29 +94,31 @@ class LiveSocket:
         self._container = container
         self._streams = container.conversations.streams
         self._connections = connections
+        self._place = place
         self._settings = container.settings
         self._conversation_id = conversation_id
         self._caller = caller
         self._token = token
         self._known = known
         self._epochs: dict[TurnId, int] = {}
-        self._waiting: deque[str] = deque()
-        self._durable: dict[tuple[TurnId, str], int] = {}
-        self._to_send = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._outbox = Outbox(websocket, connections, most_bytes=container.settings.live_queue_bytes)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._bad_in_row = 0
         self._renewed_at = 0.0
+        self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self) -> Closing:
         """Serve until one side ends it; says how it ended. The close frame is left to the caller."""
-        tasks = [asyncio.create_task(self._guarded(work())) for work in (self._read, self._send, self._recheck)]
+        self._set_expiry()
+        works = (self._read, self._outbox.send_forever, self._recheck)
+        tasks = [asyncio.create_task(self._guarded(work())) for work in works]
         try:
             closing = await self._over
         finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
             self._streams.leave(self)
             self._unsubscribe()
             for task in tasks:
@@ -133,7 +126,7 @@ class LiveSocket:
             await asyncio.gather(*tasks, return_exceptions=True)
         if not closing.by_client:
             with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-                await asyncio.wait_for(self._flush(), _LAST_WORDS_S)
+                await asyncio.wait_for(self._outbox.flush(), _LAST_WORDS_S)
         return closing
 
     async def _guarded(self, work: Awaitable[None]) -> None:
@@ -143,7 +136,7 @@ class LiveSocket:
         except (WebSocketDisconnect, OSError):
             self._end(Closing(GONE, "gone", by_client=True))
         except AppError as error:
-            self._say(error_frame(error, known=self._known))
+            self._outbox.say(error_frame(error, known=self._known))
             self._end(closing_of(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer is told that it was not its fault
             _log_failure(error)
@@ -155,46 +148,18 @@ class LiveSocket:
 
     # what is sent
 
-    def _say(self, frame: BaseModel) -> None:
-        """Queue an answer. Whoever makes many waits for room first."""
-        self._waiting.append(frame.model_dump_json(exclude_unset=isinstance(frame, AckFrame)))
-        if len(self._waiting) >= _MOST_WAITING:
-            self._has_room.clear()
-        self._to_send.set()
-
-    async def _send(self) -> None:
-        while True:
-            await self._to_send.wait()
-            self._to_send.clear()
-            await self._flush()
-
-    async def _flush(self) -> None:
-        while self._waiting or self._durable:
-            if self._waiting:
-                text = self._waiting.popleft()
-            else:
-                (turn_id, part), offset = next(iter(self._durable.items()))
-                del self._durable[turn_id, part]
-                ack = AckFrame(type="ack", turn_id=format_id(turn_id), part=part, durable_offset=offset)
-                text = ack.model_dump_json(exclude_unset=True)
-            if len(self._waiting) < _MOST_WAITING:
-                self._has_room.set()
-            await send_text(self._websocket, text)
-            self._connections.sent("websocket")
-
     def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
-        """More of a turn that this connection writes is durable: of several such acks the last is enough."""
-        self._durable[turn_id, part] = offset
-        self._to_send.set()
+        """More of a turn that this connection writes is durable."""
+        self._outbox.durable(turn_id, part, offset)
 
     def lost(self, turn_id: TurnId, error: AppError) -> None:
         """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
-        self._say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+        self._outbox.say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
 
     # what is received
 
     async def _read(self) -> None:
-        bucket = Bucket(self._settings.live_frames_per_s)
+        frames, volume = Bucket(self._settings.live_frames_per_s), Bucket(self._settings.live_bytes_per_s)
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -206,34 +171,36 @@ class LiveSocket:
                 return
             self.frames_received += 1
             self._connections.received()
-            await bucket.take()
-            await self._answer(text)
-            await self._has_room.wait()
+            data = text.encode()
+            await frames.take()
+            await volume.take(len(data))
+            await self._answer(data)
+            await self._outbox.room()
 
-    async def _answer(self, text: str) -> None:
+    async def _answer(self, data: bytes) -> None:
         """Carry a frame out, or say why not."""
         frame_id: str | None = None
         turn_id: str | None = None
         self._renew()
         try:
-            parsed, frame_id = parse_frame(text, max_depth=self._settings.max_json_depth)
-            frame = read_frame(parsed)
+            read, frame_id = await read_message(data, max_depth=self._settings.max_json_depth)
+            frame = asked(read)
             if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
                 turn_id = format_id(frame.turn_id)
             self._bad_in_row = 0
             answer = await self._carry_out(frame)
         except AppError as error:
-            self._say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            self._outbox.say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
                 self._count_bad()
             return
         except Exception as error:  # noqa: BLE001 - one frame that breaks is no reason to drop the connection
             _log_failure(error)
             broken = AppError("internal_error", "This is our fault; the log has the request id.")
-            self._say(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
+            self._outbox.say(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
             return
         if answer is not None:
-            self._say(answer)
+            self._outbox.say(answer)
 
     def _count_bad(self) -> None:
         self._bad_in_row += 1
@@ -328,15 +295,13 @@ class LiveSocket:
                 epoch=epoch,
             )
         self._epochs.pop(turn_id, None)
-        for known in [key for key in self._durable if key[0] == turn_id]:
-            del self._durable[known]  # the turn itself says it all
+        self._outbox.forget(turn_id)  # the turn itself says it all
         return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
 
     async def _append(self, frame: AppendFrame) -> AckFrame:
         repeat = None
         if frame.idempotency_key is not None:
-            body = frame.model_dump(mode="json", include={"turns", "expected_seq"}, exclude_unset=True)
-            written = json.dumps(body, sort_keys=True).encode()
+            written = await asyncio.to_thread(_written, frame)
             repeat = self._container.tenancy.repeatable(
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
@@ -360,8 +325,33 @@ class LiveSocket:
         before, now = (require_either(one, self._conversation_id) for one in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
+        self._place.move(caller)
         self._caller, self._token = caller, frame.token
+        self._set_expiry()
+        self._require_reading()
         return AckFrame(type="ack", id=frame.id)
+
+    def _set_expiry(self) -> None:
+        """Let the connection end with the token, whatever is under way and whether or not the database answers."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        bound, loop = self._caller.bound, asyncio.get_running_loop()
+        self._expiry = None if bound is None else loop.call_later(max(0.0, bound.left_s()), self._end_expired)
+
+    def _end_expired(self) -> None:
+        error = token_expired()
+        self._outbox.say(error_frame(error, known=self._known))
+        self._end(closing_of(error))
+
+    def _require_reading(self) -> None:
+        """End what is followed, where whoever it is now may not read; the connection goes on."""
+        if self._pumping is None or self._pumping.done():
+            return
+        try:
+            require_follower(self._caller, self._conversation_id)
+        except Forbidden as error:
+            self._unsubscribe()
+            self._outbox.say(error_frame(error, known=self._known))
 
     async def _recheck(self) -> None:
         while True:
@@ -371,6 +361,7 @@ class LiveSocket:
             if caller is not None and token == self._token:
                 require_either(caller, self._conversation_id)
                 self._caller = caller
+                self._require_reading()
 
     # what it follows
 
@@ -380,8 +371,9 @@ class LiveSocket:
         self._subscription = await self._container.follower.subscribe(
             self._caller, self._conversation_id, since=Since(frame.after_seq, frame.after_rev)
         )
-        self._say(AckFrame(type="ack", id=frame.id))
+        self._outbox.say(AckFrame(type="ack", id=frame.id))
         self._pumping = asyncio.create_task(self._guarded(self._pump(self._subscription)))
+        self._require_reading()  # who it is may have changed meanwhile
 
     def _unsubscribe(self) -> None:
         if self._pumping is not None:
@@ -392,7 +384,7 @@ class LiveSocket:
             self._subscription = None
 
     async def _pump(self, subscription: Subscription) -> None:
-        await self._flush()
+        await self._outbox.flush()
         try:
             while frames := await subscription.batch():
                 for frame in frames:
@@ -401,7 +393,7 @@ class LiveSocket:
         except AppError as error:
             if isinstance(error, NotFound):
                 raise
-            self._say(error_frame(error))
+            self._outbox.say(error_frame(error))
         finally:
             subscription.close()
         match subscription.ended:
@@ -411,6 +403,11 @@ class LiveSocket:
                 self._end(Closing(RESTARTING, "the server is being stopped"))
             case _:
                 pass
+
+
+def _written(frame: AppendFrame) -> bytes:
+    body = frame.model_dump(mode="json", include={"turns", "expected_seq"}, exclude_unset=True)
+    return json.dumps(body, sort_keys=True).encode()
 
 
 def _log_failure(error: BaseException) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.db import Transaction
-from app.core.errors import Forbidden, NotFound
+from app.core.errors import Forbidden, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import Role
@@ -53,6 +53,15 @@ class Binding:
     actor: str | None
     roles: frozenset[Role]
     expires_at: datetime
+
+    def left_s(self) -> float:
+        """How long the token holds, in seconds; nothing or less when its time is over."""
+        return (self.expires_at - datetime.now(UTC)).total_seconds()
+
+
+def token_expired() -> Unauthenticated:
+    """What is said of a token whose time is over."""
+    return Unauthenticated("token_expired", "This conversation token has expired; ask for another.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from app.tenancy.schemas import (
     TokenEpochs,
     TokenMade,
     scopes_of,
+    token_expired,
 )
 from app.tenancy.tokens import PREFIX, TokenClaims, read_token, sign_token, token_hmac
 
@@ -184,7 +185,7 @@ class Tenancy:
             raise Unauthenticated("unauthenticated", _DOES_NOT_HOLD)
         left_s = (claims.expires_at - datetime.now(UTC)).total_seconds()
         if left_s <= 0:
-            raise Unauthenticated("token_expired", "This conversation token has expired; ask for another.")
+            raise token_expired()
         async with self._database.transaction(claims.tenant_id, read_only=True) as tx:
             key = await store.find_key(tx, claims.tenant_id, claims.key_id)
             epoch = await self._epochs.current(tx, claims.tenant_id, claims.conversation_id)

@@ -115,7 +115,8 @@ class Worker:
             stopping.cancel()
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._queue.enqueued.wait(), self._options.poll_s)
+            async with asyncio.timeout(self._options.poll_s):
+                await self._queue.enqueued.wait()
 
     def _tasks(self) -> list["asyncio.Task[None]"]:
         return [task for _, task in self._running.values()]

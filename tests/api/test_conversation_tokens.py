@@ -67,7 +67,8 @@ async def make(client: Client, conversation: str, **body: Any) -> dict[str, Any]
 @asynccontextmanager
 async def bound_by(service: Service, client: Client, **body: Any) -> AsyncIterator[Bound]:
     conversation = await client.conversation()
-    turn = (await client.append(conversation, "said before"))["turns"][0]["id"]
+    said = {"role": "user", "actor": "ann", "content": "said before"}
+    turn = (await client.append(conversation, said))["turns"][0]["id"]
     token = (await make(client, conversation, **body))["token"]
     async with service.client(token) as browser:
         yield Bound(client, browser, conversation, turn, token)
@@ -285,6 +286,76 @@ async def test_with_the_roles_an_agent_may_write_calls_and_their_results(service
             403, "token_not_allowed", "/turns/0/kind",
         )  # fmt: skip
         problem(await bound.append({"role": "user", "content": "x"}), 403, "token_not_allowed", "/turns/0/role")
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "user", "actor": "bob"},
+        {"role": "assistant", "actor": "ann"},
+        {"role": "system", "actor": "ann"},
+        {"role": "user", "actor": "ann", "kind": "compaction"},
+        {"role": "user", "actor": "ann", "supersedes": "{turn}"},
+    ],
+)
+@pytest.mark.parametrize("held", ["here", "nowhere"])
+async def test_a_token_goes_on_with_no_open_turn_that_it_could_not_have_opened(
+    writer: Bound, service: Service, turn: dict[str, Any], held: str
+) -> None:
+    if "supersedes" in turn:
+        turn = turn | {"supersedes": writer.turn}
+    # the key of the token, so that the turn counts as written by the same
+    made = await writer.client.post(f"{writer.path}/turns/open", json={"turn": turn})
+    assert made.status_code == 201, made.text
+    turn_id = made.json()["turn"]["id"]
+    if held == "nowhere":
+        del service.container.conversations.streams._held[TurnId(parse_id(turn_id))]  # noqa: SLF001
+    path = f"{writer.path}/turns/{turn_id}"
+    for what, body in (("chunks", {"offset": 0, "delta": "x"}), ("resume", {}), ("commit", {}), ("abort", {})):
+        for params in ({}, {"epoch": 1}):
+            answer = await writer.browser.post(f"{path}/{what}", json=body, params=params)
+            problem(answer, 403, "token_not_allowed")
+    done = await writer.client.post(f"{path}/commit", json={})
+    assert (done.status_code, done.json()["content"]) == (200, ""), done.text
+    # nor is it told what it had no part in
+    problem(await writer.browser.post(f"{path}/commit", json={}), 403, "token_not_allowed")
+
+
+async def test_a_token_goes_on_with_what_a_key_opened_as_it_would_have(writer: Bound) -> None:
+    turn = {"role": "user", "actor": "ann", "id": format_id(new_uuid())}
+    assert (await writer.client.post(f"{writer.path}/turns/open", json={"turn": turn})).status_code == 201
+    again = await writer.browser.post(f"{writer.path}/turns/open", json={"turn": turn})
+    assert again.status_code == 200, again.text
+    path = f"{writer.path}/turns/{turn['id']}"
+    assert (await writer.browser.post(f"{path}/chunks", json={"offset": 0, "delta": "hi"})).status_code == 200
+    assert (await writer.browser.post(f"{path}/commit", json={})).json()["content"] == "hi"
+
+
+async def test_opening_again_what_another_opened_is_refused_to_a_token(writer: Bound) -> None:
+    turn = {"role": "user", "actor": "bob", "id": format_id(new_uuid())}
+    assert (await writer.client.post(f"{writer.path}/turns/open", json={"turn": turn})).status_code == 201
+    mine = {"role": "user", "id": turn["id"]}
+    problem(await writer.browser.post(f"{writer.path}/turns/open", json={"turn": mine}), 403, "token_not_allowed")
+
+
+async def test_a_token_has_fewer_turns_open_at_once_than_a_key(
+    client: Client, service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("few")
+    async with (
+        open_service(service.database, folder, embedder="none", max_open_turns_per_token=2) as few,
+        bound_by(few, client, access="append", actor="ann") as ann,
+    ):
+        path, body = f"{ann.path}/turns/open", {"turn": {"role": "user"}}
+        answers = await asyncio.gather(*(ann.browser.post(path, json=body) for _ in range(5)))
+        assert sorted(answer.status_code for answer in answers) == [201, 201, 429, 429, 429]
+        problem(await ann.browser.post(path, json=body), 429, "too_many_open_turns")
+        bobs = (await make(client, ann.conversation, access="append", actor="bob"))["token"]
+        async with few.client(bobs) as bob, few.client(client.key) as backend:
+            assert (await bob.post(path, json=body)).status_code == 201
+            for actor in ("ann", "ann", "ann"):
+                own = {"turn": {"role": "user", "actor": actor}}
+                assert (await backend.post(path, json=own)).status_code == 201
 
 
 async def test_idempotency_keys_of_token_holders_are_their_own(service: Service, client: Client) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.api import Client, Service, open_service, problem
-from tests.support.live import Reader, events_on, serving, socket_on
+from tests.support.live import Reader, Socket, events_on, serving, socket_on
 from tests.support.postgres import TestDatabase
 
 QUICK = {
@@ -105,7 +106,7 @@ async def test_too_many_live_connections_are_refused(user: Client, port: int) ->
     opened = [events_on(port, path, user.key) for _ in range(8)]
     for one in opened:
         await one.__aenter__()
-    problem(await user.get(path), 429, "rate_limited")
+    problem(await user.get(path), 429, "too_many_connections")
     async with socket_on(port, conversation, user.key) as one_more:
         assert (await one_more.closed())[0] == 4429
     for one in opened:
@@ -114,12 +115,61 @@ async def test_too_many_live_connections_are_refused(user: Client, port: int) ->
         async with socket_on(port, conversation, user.key) as one_more:
             await one_more.send("ping")
             try:
-                await one_more.next()
+                assert (await one_more.next())["type"] == "pong"
             except Exception:  # noqa: BLE001 - closed, since the others are still being noticed
                 await asyncio.sleep(0.1)
             else:
                 return
     raise AssertionError("places were not given back")
+
+
+async def test_no_tenant_and_no_key_takes_up_all_places_and_who_is_unknown_takes_none(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    limits = {
+        "live_max_connections": 4, "live_max_connections_per_tenant": 3, "live_max_connections_per_key": 2,
+        "live_max_unauthenticated": 2, "live_auth_timeout_s": 60,
+    }  # fmt: skip
+    async with (
+        open_service(database, tmp_path, **QUICK | limits) as service,
+        serving(service.app, service.settings) as port,
+        await service.new_tenant() as user,
+        await service.new_tenant() as stranger,
+        AsyncExitStack() as stack,
+    ):
+        conversation, foreign = await user.conversation(), await stranger.conversation()
+        second = (await user.post("/v1/admin/keys", json={"name": "b"})).json()["key"]
+        token = (await user.post(f"/v1/conversations/{conversation}/tokens", json={"access": "read"})).json()["token"]
+
+        async def connect(to: str, key: str | None) -> Socket:
+            return await stack.enter_async_context(socket_on(port, to, key))
+
+        async def refused(to: str, key: str | None) -> str:
+            one = await connect(to, key)
+            assert await one.closed() == (4429, "too_many_connections")
+            assert (one.received[-1]["code"], one.received[-1]["retryable"]) == ("too_many_connections", True)
+            return one.received[-1]["detail"]
+
+        unknown = [await connect(conversation, None) for _ in range(2)]
+        assert "subprotocol" in await refused(conversation, None)
+        first = [await connect(conversation, user.key) for _ in range(2)]
+        for one in first:
+            assert (await one.ask("ping"))["type"] == "pong"
+        for credential in (user.key, token):
+            assert "This key" in await refused(conversation, credential)
+        other = await connect(conversation, second)
+        assert (await other.ask("auth", token=user.key))["code"] == "too_many_connections"
+        assert (await other.ask("ping"))["type"] == "pong"
+        assert "This tenant" in await refused(conversation, second)
+        problem(await user.get(f"/v1/conversations/{conversation}/events"), 429, "too_many_connections")
+        assert (await (await connect(foreign, stranger.key)).ask("ping"))["type"] == "pong"
+        assert "This server" in await refused(foreign, stranger.key)
+
+        await first[0].connection.close()
+        assert (await first[1].ask("auth", token=second))["type"] == "ack", "it counts to that key now"
+        assert (await unknown[0].ask("auth", token=user.key))["type"] == "ack"
+        assert (await unknown[0].ask("ping"))["type"] == "pong"
+        assert (await (await connect(conversation, None)).ask("auth", token="tk_wrong"))["code"] == "unauthenticated"
 
 
 async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there(user: Client, port: int) -> None:

@@ -4,14 +4,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
+from app.conversations import follow_store, store, stream_store
 from app.conversations.following import Since, Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
 from app.core.errors import Conflict, NotFound
-from app.core.ids import ConversationId, TurnId, parse_id
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
@@ -70,10 +72,13 @@ class Followed:
         raise AssertionError(self.reader.said)
 
     async def until_text(self, text: str) -> None:
+        await self.until_texts({text})
+
+    async def until_texts(self, texts: set[str]) -> None:
         for _ in range(400):
             if self._task.done():
                 self._task.result()
-            if list(self.reader.texts.values()) == [text]:
+            if set(self.reader.texts.values()) == texts:
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(self.reader.texts)
@@ -246,6 +251,29 @@ async def test_a_database_that_is_away_for_a_moment_is_caught_up_with(pair: Pair
     reader.close()
 
 
+async def test_turns_that_end_together_are_told_without_reading_what_they_say(
+    pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, hub = pair
+    conversation = await user.conversation()
+    caller = await caller_of(one, user)
+    reader = await follow(two, user, conversation)
+    aborted, committed, empty = [await Writer(one, caller, conversation).open() for _ in range(3)]
+    await aborted.write('wört "😀" \n', wait=True)
+    await committed.write("whole", wait=True)
+    await reader.until_texts({'wört "😀" \n', "whole", ""})
+    hub.drops = lambda _: True
+    for writer in (aborted, empty):
+        await writer.streams.abort(caller, writer.conversation, turn_id=writer.turn_id, aborting=Aborting(), epoch=None)
+    await committed.commit()
+    monkeypatch.setattr(store, "find_turns", None)
+    await two.container.follower.check()
+    await reader.until_said("whole")
+    await reader.until_texts(set())
+    assert reader.reader.aborted == {format_id(aborted.turn_id): 10, format_id(empty.turn_id): 0}
+    reader.close()
+
+
 async def test_followers_of_a_conversation_that_is_deleted_are_told_and_forgotten(pair: Pair, user: Client) -> None:
     _, two, _ = pair
     conversation = await user.conversation()
@@ -277,3 +305,111 @@ async def test_many_followers_share_one_channel_and_frames_are_written_once(pair
     for subscription in subscriptions:
         subscription.close()
     assert one.container.follower.channels == 0
+
+
+async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
+    pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, two, hub = pair
+    conversation = await user.conversation()
+    await user.append(conversation, "small")
+    read: list[int] = []
+    original = stream_store.list_changed
+
+    async def counting(*args: Any, **more: Any) -> Any:
+        page = await original(*args, **more)
+        read.append(sum(len(row.content or "") for row in page.rows))
+        return page
+
+    monkeypatch.setattr(stream_store, "list_changed", counting)
+    reader = await follow(two, user, conversation)
+    await reader.until_said("small")
+    hub.drops = lambda _: True
+    large = [f"{n} " + "x" * 700_000 for n in range(5)]
+    for text in large:
+        await user.append(conversation, text)
+    late = await follow(two, user, conversation, Since(after_rev=1))
+    await late.until_said(*large)
+    assert reader.frames[-1] == {"type": "reread", "after_rev": 1}, "so much at once waits for nobody"
+    late.close()
+    assert sum(read) == 2 * sum(len(text) + 2 for text in large)
+    assert max(read) < 2 * 2**20
+
+
+async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_room(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    async with (
+        open_service(database, tmp_path, **QUICK | {"live_open_bytes": 1000, "live_check_s": 0.2}) as service,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        caller = await caller_of(service, user)
+        early = await follow(service, user, conversation)
+        one, two = [await Writer(service, caller, conversation).open() for _ in range(2)]
+        for _ in range(30):
+            await one.write("0123456789" * 5, wait=True)
+        await two.write("waits", wait=True)
+        late = await follow(service, user, conversation)
+        await asyncio.sleep(0.6)
+        for reader in (early, late):
+            shown = reader.reader.texts[format_id(one.turn_id)]
+            assert 900 <= len(shown) <= 1000
+            assert one.text.startswith(shown)
+        await one.commit()
+        for reader in (early, late):
+            await reader.until_said(one.text)
+            await reader.until_text("waits")
+        await two.write(" no more", wait=True)
+        await early.until_text("waits no more")
+        await two.commit()
+        await late.until_said(one.text, "waits no more")
+        early.close()
+        late.close()
+
+
+async def test_the_check_goes_on_after_whatever_befalls_it(
+    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Exception] = [asyncpg.PostgresError("odd"), OSError("lost"), ValueError("ours")]
+    original = follow_store.list_standings
+
+    async def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await original(*args)
+
+    async with (
+        open_service(database, tmp_path, **QUICK | {"live_check_s": 0.1}) as service,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        hub = Hub()
+        hub.join(service.container)
+        reader = await follow(service, user, conversation)
+        service.container.follower.hear = lambda _: None  # type: ignore[method-assign]
+        monkeypatch.setattr(follow_store, "list_standings", failing)
+        await user.append(conversation, "unheard")
+        await reader.until_said("unheard")
+        assert failures == []
+        reader.close()
+
+
+async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
+    pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _, _ = pair
+    failures: list[Exception] = [asyncpg.PostgresError("odd"), ValueError("ours")]
+    original = store.find_conversations
+
+    async def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await original(*args)
+
+    monkeypatch.setattr(store, "find_conversations", failing)
+    watch = one.container.watcher.watch(await caller_of(one, user), project=None, last=None)
+    conversation = await user.conversation()
+    events = await asyncio.wait_for(watch.batch(), 5)
+    assert json.loads(events[0].text)["conversation"]["id"] == conversation
+    watch.close()

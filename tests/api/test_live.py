@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
 from app.core.ids import format_id, new_uuid
+from app.routers import live_frames
 from tests.support.api import Client, Service, open_service
-from tests.support.live import Reader, Socket, serving, socket_on
+from tests.support.live import Reader, Socket, events_on, serving, socket_on
 from tests.support.postgres import TestDatabase
 
 QUICK = {
@@ -271,6 +273,77 @@ async def test_binary_large_and_broken_messages_end_the_connection_with_a_code(u
         assert (await one.closed())[0] == 1009, "nor in empty pieces"
 
 
+async def test_of_somebody_unknown_no_more_is_read_than_a_key_has(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    read: list[int] = []
+    original = live_frames.parse_json
+
+    def counting(data: bytes, *, max_depth: int) -> Any:
+        read.append(len(data))
+        return original(data, max_depth=max_depth)
+
+    monkeypatch.setattr(live_frames, "parse_json", counting)
+    async with socket_on(port, conversation, None) as one:
+        await one.send("auth", token="x" * 9000)
+        code, reason = await one.closed()
+        assert code == 1009
+        assert "8 KiB" in (reason or "")
+    assert read == []
+    async with socket_on(port, conversation, None) as one:
+        await one.send("auth", id="a", token=user.key, more="x" * 7000)
+        assert (await one.next())["code"] == "invalid_request", "read, and wrong in its way"
+
+
+async def test_large_frames_are_read_in_a_thread_and_in_order_and_small_ones_in_none(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    ran_in: list[threading.Thread] = []
+    original = live_frames.parse_json
+
+    def noting(data: bytes, *, max_depth: int) -> Any:
+        ran_in.append(threading.current_thread())
+        return original(data, max_depth=max_depth)
+
+    monkeypatch.setattr(live_frames, "parse_json", noting)
+    async with socket_on(port, conversation, user.key) as one:
+        turns = [{"role": "user", "content": "x" * 600}] * 30
+        await one.send("append", id="1", turns=turns)
+        await one.send("ping", id="2")
+        await one.send("open", id="3", turn={"role": "user", "metadata": {"a": [[[]]] * 9000}, "no": 1})
+        await one.send("ping", id="4")
+        assert [(await one.next())["id"] for _ in range(4)] == ["1", "2", "3", "4"]
+        assert one.received[2]["code"] == "invalid_request"
+        assert "/turn/no" not in json.dumps(one.received[2]["errors"])
+    assert [thread is threading.current_thread() for thread in ran_in] == [False, True, False, True]
+
+
+async def test_so_many_bytes_a_second_are_carried_out(
+    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    original = asyncio.sleep
+
+    async def noting(delay: float, *more: Any) -> Any:
+        slept.append(delay)
+        return await original(min(delay, 0.05), *more)
+
+    async with (
+        open_service(database, tmp_path, **QUICK, live_bytes_per_s=20_000) as service,
+        serving(service.app, service.settings) as its_port,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        async with socket_on(its_port, conversation, user.key) as one:
+            await one.ask("ping")
+            monkeypatch.setattr("app.routers.connections.asyncio.sleep", noting)
+            for _ in range(3):
+                await one.ask("append", turns=[{"role": "user", "content": "x" * 15_000}])
+    assert max(slept) > 0.3
+
+
 async def test_who_connects_says_who_it_is_by_header_subprotocol_or_first_frame(user: Client, port: int) -> None:
     conversation = await user.conversation()
     protocols = ["turnkeep.v1", f"bearer.{user.key}"]
@@ -337,6 +410,30 @@ async def test_a_key_revoked_while_connected_ends_the_connection_and_another_can
         assert (await two.ask("ping"))["type"] == "pong"
 
 
+async def test_whoever_goes_on_under_a_key_that_may_not_read_follows_no_more_and_may_write(
+    user: Client, port: int
+) -> None:
+    conversation = await user.conversation()
+    writer = (await user.post("/v1/admin/keys", json={"name": "w", "scopes": ["write"]})).json()["key"]
+    async with socket_on(port, conversation, user.key) as one:
+        await one.ask("subscribe")
+        await one.until("snapshot")
+        await one.send("auth", id="a", token=writer)
+        ended = await one.next()
+        assert (ended["type"], ended["code"], ended["id"]) == ("error", "forbidden", None)
+        assert (await one.next())["id"] == "a"
+        seen = len(one.received)
+        await user.append(conversation, "not for a writer")
+        assert await one.open_turn()
+        await asyncio.sleep(0.5)
+        await one.ask("ping")
+        assert {frame["type"] for frame in one.received[seen:]} <= {"ack", "pong"}
+        assert (await one.ask("subscribe"))["code"] == "forbidden"
+        assert (await one.ask("auth", token=user.key))["type"] == "ack"
+        assert (await one.ask("subscribe"))["type"] == "ack"
+        assert [turn["content"] for turn in (await one.until("snapshot"))["turns"]] == ["not for a writer"]
+
+
 async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(
     live: tuple[Service, int], user: Client, port: int
 ) -> None:
@@ -387,6 +484,34 @@ async def test_who_reads_nothing_at_all_is_cut(user: Client, port: int) -> None:
         raise AssertionError("still connected")
 
 
+async def test_answers_that_are_not_read_wait_in_so_many_bytes_and_then_no_more_is_done(
+    live: tuple[Service, int], user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    streams, done = live[0].container.conversations.streams, 0
+    original = streams.commit
+
+    async def counting(*args: Any, **more: Any) -> Any:
+        nonlocal done
+        done += 1
+        return await original(*args, **more)
+
+    monkeypatch.setattr(streams, "commit", counting)
+    async with socket_on(port, conversation, user.key, max_queue=1) as deaf:
+        turn_id = await deaf.open_turn()
+        for n in range(16):
+            await deaf.ask("chunk", turn_id=turn_id, offset=n * 60_000, delta="x" * 60_000)
+        await deaf.ask("commit", turn_id=turn_id)
+        deaf.connection.transport.pause_reading()
+        for n in range(100):
+            await deaf.send("commit", id=str(n), turn_id=turn_id)
+        await asyncio.sleep(3)
+        assert done < 30, "what the sockets of the system hold, and little more"
+        deaf.connection.transport.resume_reading()
+        for n in range(100):
+            assert (await deaf.until(lambda frame: "turn" in frame))["id"] == str(n)
+
+
 async def test_open_turns_are_limited_and_their_connection_lives_on(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with socket_on(port, conversation, user.key) as one:
@@ -431,6 +556,41 @@ async def test_a_conversation_token_follows_and_writes_its_own_conversation_only
         assert (await one.closed())[0] == 4401, "void while connected"
     async with socket_on(port, other, token) as one:
         assert (await one.closed())[0] in {4401, 4404}
+
+
+async def test_a_connection_ends_with_its_token_and_a_fresh_one_lets_it_go_on(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    seldom = QUICK | {"live_recheck_s": 60, "live_heartbeat_s": 60}
+    async with (
+        open_service(database, tmp_path, **seldom) as service,
+        serving(service.app, service.settings) as its_port,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        path = f"/v1/conversations/{conversation}"
+
+        async def token(ttl_s: int) -> str:
+            return (await user.post(f"{path}/tokens", json={"access": "read", "ttl_s": ttl_s})).json()["token"]
+
+        brief, long = await token(2), await token(60)
+        started = asyncio.get_running_loop().time()
+        async with (
+            socket_on(its_port, conversation, brief) as one,
+            socket_on(its_port, conversation, brief) as renewed,
+            socket_on(its_port, conversation, long) as shortened,
+            events_on(its_port, f"{path}/events", brief) as events,
+        ):
+            await renewed.ask("auth", token=long)
+            await one.ask("subscribe")
+            assert (await shortened.ask("auth", token=brief))["type"] == "ack"
+            assert await one.closed() == (4401, "token_expired")
+            assert one.received[-1]["code"] == "token_expired"
+            assert await shortened.closed() == (4401, "token_expired")
+            assert (await events.until("error"))["code"] == "token_expired"
+            assert await events.next() is None
+            assert asyncio.get_running_loop().time() - started < 5
+            assert (await renewed.ask("ping"))["type"] == "pong"
 
 
 async def test_a_token_for_reading_does_not_write(user: Client, port: int) -> None:

@@ -1,14 +1,24 @@
 """Turns that are written while they stream, over plain HTTP, at one process and at several."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextvars import Context
 from typing import Any
+from unittest.mock import AsyncMock
+from uuid import UUID
 
 import asyncpg
 import httpx
 import pytest
 
-from app.core.ids import parse_id
+from app.conversations import stream_store
+from app.conversations.appender import Appender
+from app.conversations.appending import Incoming
+from app.conversations.drafts import Draft
+from app.conversations.frames import Chunk
+from app.core.db import Transaction
+from app.core.errors import AppError, Unavailable
+from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
@@ -218,6 +228,32 @@ async def test_a_conversation_is_deleted_with_its_open_turns(client: Client, con
     problem(await writing.commit(), 404, "not_found")
 
 
+@pytest.mark.parametrize("what", ["conversation", "turns"])
+async def test_what_deletes_open_turns_waits_for_their_writers_holding_nothing_they_need(
+    client: Client, conversation: str, service: Service, what: str
+) -> None:
+    high = await opened(client, conversation, id="7ZZZZZZZZZZZZZZZZZZZZZZZZY")
+    low = await opened(client, conversation, id="00000000000000000000000001")
+    for one in (high, low):
+        await one.chunk(0, "text")
+    path = f"/v1/conversations/{conversation}"
+    query = f"/turns?ids={high.id}&ids={low.id}" if what == "turns" else ""
+    connection = await asyncpg.connect(service.database.superuser)
+    writer = connection.transaction()
+    await writer.start()
+    # as a flush does, in the order of the turns
+    await connection.execute("select 1 from turn_streams where turn_id = $1 for share", parse_id(low.id))
+    deleting = asyncio.create_task(client.delete(path + query))
+    await asyncio.sleep(0.3)
+    assert not deleting.done()
+    await connection.execute("select 1 from turn_streams where turn_id = $1 for share nowait", parse_id(high.id))
+    # as whoever ends one does
+    await connection.execute("select 1 from turn_chunks where turn_id = $1 for update nowait", parse_id(low.id))
+    await writer.commit()
+    await connection.close()
+    assert (await deleting).status_code in {200, 204}
+
+
 async def test_opening_again_with_the_same_id_or_key_opens_once(client: Client, conversation: str) -> None:
     path = f"/v1/conversations/{conversation}/turns/open"
     body = {"turn": {"role": "assistant", "id": "01BX5ZZKBKACTAV9WEVGEMMVRZ"}, "writer": "w"}
@@ -278,6 +314,36 @@ async def test_a_text_that_grows_too_long_is_refused_at_the_chunk(
         assert (await writing.commit(length=50)).json()["content"] == "ü" * 50
 
 
+async def test_all_parts_of_a_turn_have_one_limit_that_resuming_does_not_widen(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp
+    async with (
+        open_service(service.database, folder("one"), max_text_bytes=100) as one,
+        open_service(service.database, folder("two"), max_text_bytes=100) as two,
+    ):
+        client = await one.new_tenant()
+        there = two.client(client.key)
+        writing = await opened(client, await client.conversation())
+        await writing.chunk(0, "ü" * 30)
+        await writing.chunk(0, "x" * 30, part="tool_calls/0/arguments")
+        problem(await writing.chunk(0, "n" * 11, part="tool_calls/0/name"), 413, "text_too_large", "/delta")
+        problem(await writing.chunk(30, "n" * 11, client=there), 413, "text_too_large", "/delta")
+        for client_ in (client, there):
+            await writing.resume(client=client_)
+            problem(await writing.chunk(30, "n" * 11, client=client_), 413, "text_too_large", "/delta")
+        assert (await writing.chunk(20, "ü" * 10 + "n" * 10, client=there)).json()["durable_offset"] == 40
+
+
+@pytest.mark.parametrize("turn", [{"role": "user"}, {"role": "tool", "tool_call_id": "c"}, {"role": "system"}])
+async def test_only_an_assistants_turn_has_other_parts_than_content(
+    client: Client, conversation: str, turn: dict[str, Any]
+) -> None:
+    writing = await opened(client, conversation, **turn)
+    problem(await writing.chunk(0, "c", part="tool_calls/0/id"), 422, "invalid_request", "/part")
+    assert (await writing.chunk(0, "c")).status_code == 200
+
+
 async def test_open_turns_are_limited_by_conversation_and_by_tenant(
     service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -293,6 +359,22 @@ async def test_open_turns_are_limited_by_conversation_and_by_tenant(
         problem(await client.post(f"/v1/conversations/{second}/turns/open", json=body), 429, "too_many_open_turns")
         await one.abort()
         await opened(client, second)
+
+
+async def test_the_limits_of_open_turns_hold_for_many_opened_at_once(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    limits = {"max_open_turns_per_conversation": 2, "max_open_turns": 3}
+    body = {"turn": {"role": "assistant"}}
+    async with open_service(service.database, tmp_path_factory.mktemp("few"), **limits) as few:
+        for number in (1, 12):
+            client = await few.new_tenant()
+            conversations = [await client.conversation() for _ in range(number)]
+            paths = [f"/v1/conversations/{conversation}/turns/open" for conversation in conversations] * (12 // number)
+            answers = await asyncio.gather(*(client.post(path, json=body) for path in paths))
+            codes = sorted(answer.status_code for answer in answers)
+            most = 2 if number == 1 else 3
+            assert codes == [201] * most + [429] * (12 - most)
 
 
 async def test_several_turns_are_written_at_once(client: Client, conversation: str) -> None:
@@ -328,6 +410,36 @@ async def test_who_resumes_fences_off_who_wrote_before(client: Client, conversat
     assert (await writing.chunk(8, "new", client=there, epoch=2)).json()["durable_offset"] == 11
     problem(await writing.chunk(8, "old", epoch=1), 409, "stream_fenced")
     assert (await writing.commit(client=there)).json()["content"] == "durable new"
+
+
+@pytest.mark.parametrize("noticed", ["at the commit", "before"])
+async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
+    client: Client, conversation: str, service: Service, replica: Service, noticed: str
+) -> None:
+    there = replica.client(client.key)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "durable ")
+    streams = service.container.conversations.streams
+    caller = await service.container.tenancy.authenticate(client.key)
+    tail = Chunk(offset=8, delta="and not")
+    ids = {"turn_id": TurnId(parse_id(writing.id)), "epoch": 1}
+    taken = await streams.chunk(caller, ConversationId(parse_id(conversation)), chunk=tail, wait=False, **ids)
+    assert (taken.offset, taken.durable_offset) == (15, 8)
+    # another process takes over under the same epoch, and cannot know what is here
+    assert (await writing.chunk(8, "", client=there)).json()["offset"] == 8
+    if noticed == "before":
+        await asyncio.sleep(0.5)
+    for _ in range(2):
+        problem(await writing.commit(), 409, "stream_fenced")
+    assert (await writing.read())["status"] == "pending"
+    assert (await writing.chunk(8, "and", client=there)).json()["offset"] == 11
+    problem(await writing.commit(), 409, "stream_fenced")
+    if noticed == "before":
+        assert (await writing.resume()).json()["durable_offset"] == 11
+        assert (await writing.commit()).json()["content"] == "durable and"
+    else:
+        assert (await writing.chunk(11, " not")).json()["durable_offset"] == 15
+        assert (await writing.commit()).json()["content"] == "durable and not"
 
 
 async def test_another_key_writes_only_with_the_epoch_or_as_the_writer(
@@ -380,12 +492,149 @@ async def test_a_stream_that_cannot_be_ended_keeps_no_other_open(
     assert (await silent.read())["status"] == "aborted"
 
 
+async def test_a_stream_that_the_database_cannot_read_keeps_no_other_open(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, silent = await opened(client, conversation), await opened(client, conversation)
+    await age(service, broken.id, 62)
+    await age(service, silent.id, 61)
+    read_texts = stream_store.read_texts
+
+    async def read(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, dict[str, str]]:
+        if parse_id(broken.id) in turn_ids:
+            raise asyncpg.DataCorruptedError("missing chunk number 0 for toast value")
+        return await read_texts(tx, tenant_id, turn_ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_store, "read_texts", read)
+        await service.container.conversations.streams.abort_expired()
+    assert (await broken.read())["status"] == "pending"
+    assert (await silent.read())["status"] == "aborted"
+    assert (await broken.abort()).status_code in {200, 409}
+
+
 async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
     client: Client, conversation: str, service: Service, replica: Service
 ) -> None:
     writing = await opened(client, conversation)
+    await writing.chunk(0, "so far")
     await age(service, writing.id, 61)
     problem(await writing.resume(client=replica.client(client.key)), 409, "turn_aborted")
+    path = f"/v1/conversations/{conversation}/turns/open"
+    instead = await opened(client, conversation, supersedes=writing.id)
+    turn = await writing.read()
+    assert (turn["status"], turn["content"], turn["metadata"]) == (
+        "aborted",
+        "so far",
+        {"abort_reason": "lease_expired"},
+    )
+    assert (await instead.commit()).json()["supersedes"] == writing.id
+    alive = await opened(client, conversation)
+    problem(await client.post(path, json={"turn": {"role": "user", "supersedes": alive.id}}), 409, "turn_pending")
+
+
+async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = service.container.conversations.streams
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "all of it")
+    held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
+    work_out = Appender.work_out
+
+    async def slowly(appender: Appender, drafts: Sequence[Draft]) -> list[Incoming]:
+        # what was nearly over when the commit came, is not any more
+        await age(service, writing.id, 3)
+        await streams.abort_expired()
+        assert (await writing.read())["status"] == "pending"
+        # and a commit may take longer than a lease
+        await age(service, writing.id, 50)
+        held.renewed -= 53
+        await streams._flusher._renew()  # noqa: SLF001
+        await age(service, writing.id, 50)
+        await streams.abort_expired()
+        return await work_out(appender, drafts)
+
+    monkeypatch.setattr(Appender, "work_out", slowly)
+    await age(service, writing.id, 58)
+    held.renewed -= 58
+    held.heard -= 58
+    done = await writing.commit()
+    assert (done.status_code, done.json().get("content")) == (200, "all of it"), done.text
+
+
+async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
+    client: Client, conversation: str, service: Service, replica: Service
+) -> None:
+    streams = service.container.conversations.streams
+    writing, other = [await opened(client, conversation) for _ in range(2)]
+    await writing.chunk(0, "", client=replica.client(client.key))
+    ours = [TurnId(parse_id(one.id)) for one in (writing, other)]
+    for turn_id in ours:
+        streams._held[turn_id].renewed -= 30  # noqa: SLF001
+    streams.renew(dict.fromkeys(ours, 1))
+    await streams._flusher._renew()  # noqa: SLF001
+    assert [turn_id in streams._held for turn_id in ours] == [False, True]  # noqa: SLF001
+
+
+async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = service.container.conversations.streams
+    writing = await opened(client, conversation)
+    held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
+    told: list[tuple[TurnId, str]] = []
+
+    class Listening:
+        def durable(self, turn_id: TurnId, part: str, offset: int) -> None: ...
+
+        def lost(self, turn_id: TurnId, error: AppError) -> None:
+            told.append((turn_id, error.code))
+
+    renew = stream_store.renew
+
+    async def late(*args: Any, **more: Any) -> set[UUID]:
+        # in a context of its own, as another request is: it is in no transaction
+        done = await asyncio.create_task(writing.commit(), context=Context())
+        assert done.status_code == 200
+        return await renew(*args, **more)
+
+    held.listener = Listening()
+    held.renewed -= 30
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_store, "renew", late)
+        patched.setattr(streams._flusher, "hear", AsyncMock())  # noqa: SLF001
+        await streams._flusher._renew()  # noqa: SLF001
+    assert told == []
+
+
+async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fails(
+    service: Service, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_chunks = stream_store.insert_chunks
+    failures = [Unavailable("database_unavailable", "The database does not answer.")]
+
+    async def insert(tx: Transaction, tenant_id: TenantId, chunks: Sequence[stream_store.NewChunk]) -> None:
+        if failures:
+            raise failures.pop()
+        await insert_chunks(tx, tenant_id, chunks)
+
+    async with open_service(service.database, tmp_path_factory.mktemp("ending")) as ending:
+        client = await ending.new_tenant()
+        writing = await opened(client, conversation := await client.conversation())
+        caller = await ending.container.tenancy.authenticate(client.key)
+        monkeypatch.setattr(stream_store, "insert_chunks", insert)
+        await ending.container.conversations.streams.chunk(
+            caller,
+            ConversationId(parse_id(conversation)),
+            turn_id=TurnId(parse_id(writing.id)),
+            chunk=Chunk(offset=0, delta="taken"),
+            epoch=1,
+            wait=False,
+        )
+    assert failures == []
+    resumed = await writing.resume(client=service.client(client.key))
+    assert resumed.json()["durable_offset"] == 5
 
 
 async def test_the_sweep_is_a_periodic_job(service: Service) -> None:
@@ -428,6 +677,28 @@ async def test_a_write_whose_end_was_not_heard_of_is_not_written_twice(
     answer = await writing.chunk(6, "second")
     assert answer.json()["durable_offset"] == 12
     assert (await writing.commit(length=12)).json()["content"] == "first second"
+
+
+async def test_a_key_without_read_is_told_of_turns_but_not_what_they_say(
+    client: Client, conversation: str, service: Service
+) -> None:
+    caller = await service.container.tenancy.authenticate(client.key)
+    key = await service.container.tenancy.create_key(caller.tenant_id, name="writer", scopes=[Scope.WRITE])
+    blind = service.client(str(key))
+    ended = {"commit": {"usage": {"tokens": 1}}, "abort": {"reason": "why"}}
+    for end, body in ended.items():
+        writing = await opened(client, conversation, metadata={"a": "private"}, writer="mine")
+        await writing.chunk(0, "private")
+        resumed = await blind.post(f"{writing.path}/resume", json={"writer": "mine"})
+        assert (resumed.status_code, resumed.json()["turn"]["metadata"]) == (200, {})
+        first = await blind.post(f"{writing.path}/{end}", json=body)
+        again = await blind.post(f"{writing.path}/{end}", json=body)
+        assert first.status_code == 200, first.text
+        assert again.json() == first.json()
+        turn = await writing.read()
+        assert turn["content"] == "private"
+        hidden = {"content": None, "usage": None, "metadata": {}}
+        assert first.json() == turn | hidden | {"index_state": first.json()["index_state"]}
 
 
 async def test_a_key_without_write_opens_nothing(client: Client, conversation: str, service: Service) -> None:

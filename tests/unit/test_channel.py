@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.conversations.announcer import Told
 from app.conversations.channel import Channel, Frame, Look, OpenRow, Waiting
+from app.conversations.follow_store import EndedTurn
 from app.conversations.store import TurnRow
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
 
@@ -50,13 +51,14 @@ def look(channel: Channel, *opened: tuple[UUID, int, str], seq: int = 0, rev: in
     channel.begin_look()
     frames = channel.tell_rows(rows) if channel.told is not None else []
     known = {(turn_id, part): length for turn_id, part, length in channel.confirmed()}
-    open_rows = [
-        OpenRow(
-            row(turn_id), "w", epoch, {"content": rest} if (rest := text[known.get((turn_id, "content"), 0) :]) else {}
-        )
-        for turn_id, epoch, text in opened
-    ]
-    frames += channel.tell_look(Look(seq, rev, open_rows, ended or {}))
+    open_rows: list[OpenRow] = []
+    room, cut = channel.room(), False
+    for turn_id, epoch, text in opened:
+        rest = text[known.get((turn_id, "content"), 0) :]
+        kept = rest.encode()[:room].decode(errors="ignore")
+        room, cut = room - len(kept.encode()), cut or kept != rest
+        open_rows.append(OpenRow(row(turn_id), "w", epoch, {"content": kept} if kept else {}))
+    frames += channel.tell_look(Look(seq, rev, open_rows, ended or {}, cut))
     channel.end_look()
     return frames
 
@@ -191,7 +193,7 @@ def test_an_end_is_a_commit_or_an_abort_and_presence_follows() -> None:
     other = UUID(int=9)
     reader.apply(look(channel, (TURN, 1, ""), (other, 1, "half")))
     rows = [committed(TURN, 1, 1, "whole")]
-    ended = {TURN: rows[0], other: row(other, status="aborted", content='"half"')}
+    ended = {TURN: EndedTurn("committed"), other: EndedTurn("aborted", 4)}
     frames = look(channel, seq=1, rev=1, rows=rows, ended=ended)
     assert [frame.type for frame in frames] == ["turn.committed", "turn.aborted", "presence"]
     assert json.loads(frames[1].text)["length"] == 4
@@ -238,13 +240,13 @@ def test_a_turn_that_came_and_went_between_two_looks_is_told_as_both() -> None:
 class World:
     """A writer that is held by one process after another, its rows, and messages that may be lost or late."""
 
-    def __init__(self, data: st.DataObject) -> None:
+    def __init__(self, data: st.DataObject, open_bytes: int = 10_000) -> None:
         self.draw = data.draw
         self.text = ""
         self.durable = 0
         self.epoch = 1
         self.late: list[Told] = []
-        self.channel, self.reader = started(Waiting(messages=4, characters=200))
+        self.channel, self.reader = started(Waiting(messages=4, characters=200, open_bytes=open_bytes))
         self.readers = [self.reader]
 
     def deliver(self, message: Told) -> None:
@@ -295,6 +297,64 @@ class World:
         self.readers.append(Reader(self.channel.last_snapshot([])))
 
 
+def held_bytes(channel: Channel) -> int:
+    return sum(len(part.text.encode()) for pending in channel.pending() for part in pending.parts)
+
+
+def test_of_open_turns_so_much_text_is_held_and_shown_and_the_rest_when_one_ends() -> None:
+    channel, reader = Channel(Waiting(open_bytes=10)), Reader()
+    other = TurnId(UUID(int=4))
+    look(channel)
+    reader.apply(look(channel, (TURN, 1, "123456"), (other, 1, "")))
+    frames, need = channel.hear(delta(0, "äö", turn=other))
+    reader.apply(frames)
+    assert (need, held_bytes(channel)) == ("nothing", 10)
+    for message in (delta(6, "7"), delta(2, "ü", turn=other), delta(9, "gap")):
+        assert channel.hear(message) == ([], "nothing")
+    assert channel.needs_look() == "nothing"
+    reader.apply(look(channel, (TURN, 1, "1234567890123"), (other, 1, "äöü")))
+    assert reader.texts == {format_id(TURN): "1234567890", format_id(other): "äö"}, "what is not confirmed counts less"
+    late = Reader(channel.last_snapshot([]))
+    assert late.texts == reader.texts
+    assert channel.needs_look() == "nothing"
+    rows = [committed(TURN, 1, 1, "1234567890123")]
+    frames = look(channel, (other, 1, "äöü"), seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    frames += look(channel, (other, 1, "äöü"), seq=1, rev=1) if channel.needs_look() == "now" else []
+    for one in (reader, late):
+        one.apply(frames)
+        assert one.live == {1: (format_id(TURN), "1234567890123")}
+        assert one.texts == {format_id(other): "äöü"}
+    frames, _ = channel.hear(delta(3, "!", turn=other))
+    reader.apply(frames)
+    assert reader.texts == {format_id(other): "äöü!"}
+
+
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_ends_with_all(data: st.DataObject) -> None:
+    world = World(data, open_bytes=data.draw(st.integers(1, 30)))
+    steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.look, world.take_over,
+             world.resume, world.join]  # fmt: skip
+    for _ in range(data.draw(st.integers(1, 25))):
+        data.draw(st.sampled_from(steps))()
+        held = {reader.texts[format_id(TURN)] for reader in world.readers}
+        assert len(held) == 1, "every reader holds the same"
+        assert len(held.pop().encode()) == held_bytes(world.channel) <= 60
+        assert world.channel._meter.bytes == held_bytes(world.channel)  # noqa: SLF001
+    rounds = 0
+    while rounds == 0 or world.channel.needs_look() != "nothing":
+        world.look()
+        rounds += 1
+        assert rounds < 20, "looks come to an end"
+    rows = [committed(TURN, 1, 1, world.text)]
+    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    for reader in world.readers:
+        reader.apply(frames)
+        assert reader.live == {1: (format_id(TURN), world.text)}
+        assert reader.texts == {}
+    assert world.channel._meter.bytes == 0  # noqa: SLF001
+
+
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.DataObject) -> None:
@@ -317,7 +377,7 @@ def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.
         # more than is durable may be held of a process that is gone, until its writer goes on
         assert reader.texts[format_id(TURN)].startswith(world.text)
     rows = [committed(TURN, 1, 1, world.text)]
-    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: rows[0]})
+    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     for reader in world.readers:
         reader.apply(frames)
         assert reader.live == {1: (format_id(TURN), world.text)}

@@ -10,6 +10,7 @@ import openai
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
+from app.providers.schemas import ChatModel
 
 _FIRST_DELAY_S = 0.25
 _TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
@@ -89,3 +90,10 @@ def retry_after(error: openai.APIStatusError) -> int | None:
     except ValueError:
         return None
     return min(int(-(-seconds // 1)), _LONGEST_RETRY_AFTER_S) if 0 <= seconds < float("inf") else None
+
+
+def require_model(chat: ChatModel | None) -> ChatModel:
+    """The chat model; raises Unavailable `model_not_configured` where there is none."""
+    if chat is None:
+        raise Refused("model_not_configured", "No chat model is configured here; TURNKEEP_LLM_MODEL names one.")
+    return chat

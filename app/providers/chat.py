@@ -39,6 +39,7 @@ _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
 _MOST_MANNERS: Final = 1000
 _MOST_TOKENS: Final = 10**9
 _CONNECT_TIMEOUT_S: Final = 5.0
+_PROBE_TIMEOUT_S: Final = 10.0
 _TROUBLE: Final = Trouble(
     name="The chat model's endpoint",
     rate_limited="model_rate_limited",
@@ -340,7 +341,7 @@ async def probe(options: ChatOptions) -> Probe:
     """Ask the endpoint for its models, once."""
     client = _client(options)
     try:
-        async with asyncio.timeout(options.timeout_s):
+        async with asyncio.timeout(min(options.timeout_s, _PROBE_TIMEOUT_S)):
             names = [model.id async for model in client.models.list()]
     except openai.AuthenticationError:
         return Probe("it refuses the key", refused=True)

@@ -21,12 +21,14 @@ from app.core.paging import Key as SortKey
 from app.core.telemetry import get_logger
 from app.core.times import format_time
 from app.providers.schemas import ModelPurpose, ModelUsage
+from app.providers.shapes import cleaned
 from app.tenancy import spending_store
 from app.tenancy.schemas import Caller, ModelUsageDay, Scope
 from app.tenancy.spending_store import Spent
 
 _PER_PRICE = 1_000_000
 _MOST_UNWRITTEN = 10_000
+_LONGEST_MODEL = 256
 
 _Row: TypeAlias = tuple[TenantId, str, str]
 
@@ -79,7 +81,8 @@ class Spending:
     ) -> None:
         """Add one call. Never fails: what cannot be written now is written later."""
         spent = Spent(1, int(failed), usage.prompt_tokens, usage.completion_tokens, self._cost(usage))
-        self._keep((tenant_id, purpose.value, model), spent)
+        # a caller may have named the model: a name that cannot be stored must not cost the answer
+        self._keep((tenant_id, purpose.value, cleaned(model)[:_LONGEST_MODEL]), spent)
         await self._write(tenant_id)
 
     async def flush(self) -> None:

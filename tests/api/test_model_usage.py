@@ -209,6 +209,15 @@ async def test_what_cannot_be_written_now_is_written_later(
     assert await usage(tenant, order="asc") == rows
 
 
+async def test_a_name_of_a_model_that_cannot_be_stored_costs_no_answer(modelled: Service, tenant: Client) -> None:
+    for name in ("a\0b\ud800", "m" * 5000):
+        assert await ask(modelled, tenant, model=name.replace("\ud800", ""))
+        await ledger(modelled).record(
+            tenant.tenant_id, ModelPurpose.FACTS, model=name, usage=ModelUsage(1, 1), failed=False
+        )
+    assert {row["model"] for row in await usage(tenant)} == {"ab", "ab?", "m" * 256}
+
+
 async def test_a_tenant_that_is_gone_is_not_counted(modelled: Service, tenant: Client) -> None:
     async with superuser(modelled) as connection:
         await connection.execute("delete from tenants where tenant_id = $1", tenant.tenant_id)

@@ -10,9 +10,8 @@ import asyncpg
 import numpy as np
 import pytest
 
-from app.conversations import listing_store
+from app.conversations import listing_store, stream_store, turn_store
 from app.conversations import store as conversations_store
-from app.conversations import stream_store, turn_store
 from app.conversations.schemas import ConversationFilter
 from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable

@@ -1,12 +1,12 @@
 """Summaries: text that stands for a range of turns in a context, and how far the turns are summarised.
 
-Revises: 0008
+Revises: 0009
 """
 
 from alembic import op
 
-revision = "0009"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 

@@ -1,5 +1,6 @@
 """Compaction: summaries come to stand for older turns; nothing is lost, shown twice or left out unseen."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ async def test_hierarchical_folds_four_of_a_level(client: Client, service: Servi
     standing = await summaries(client, conversation)
     assert {one["level"] for one in standing} >= {1}
     assert standing[0]["from_position"] == 1
-    for one, other in zip(standing, standing[1:], strict=False):
+    for one, other in pairwise(standing):
         assert one["to_position"] + 1 == other["from_position"]
 
 

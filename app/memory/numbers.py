@@ -17,6 +17,8 @@ Found: TypeAlias = tuple[int, int, PersonalKind]
 Cue: TypeAlias = PersonalKind | Literal["other"] | None
 
 _MAX_GROUPS = 8
+# nothing of a person has fewer digits, or more
+_COUNTS = range(6, 21)
 _BACK = 56
 _RUN = re.compile(r"(?<!\d)(?:\+ ?)?\(?\d(?:[ .\-/()_]{0,3}\d){4,44}")
 _GROUP = re.compile(r"\d+")
@@ -61,7 +63,7 @@ _CUE_WORDS: Mapping[PersonalKind | Literal["other"], str] = {
     PersonalKind.DRIVING_LICENCE: "drivers_license driver's_license driver_license drivers_licence driver's_licence "
     "driver_licence driving_licence driving_license führerschein führerscheinnummer conduire conducir rijbewijs "
     "patente "
-    "permis dl license_number licence_number",
+    "permis dl license_number licence_number license_no licence_no",
     _CARD: "card visa mastercard amex credit_card debit_card kreditkarte kartennummer carte tarjeta carta cartão",
     "other": "order orders invoice tracking ticket case ref reference flight isbn issn doi sku part serial version ver "
     "build issue pr pull commit page pages iso rfc model product transaction batch lot item article ean upc asin "
@@ -170,13 +172,27 @@ def _in_run(characters: str, start: int, end: int) -> Iterator[Found]:
         return
     at = 0
     while at < len(groups):
-        last = next((last for last in range(min(len(groups), at + _MAX_GROUPS), at, -1)
-                     if _apart(characters, groups, at, last)
-                     and _judge(_window(characters, groups[at:last], start, cue)) is not None), 0)  # fmt: skip
-        kind = _judge(_window(characters, groups[at:last], start, cue)) if last else None
+        last, kind = _longest(characters, groups, at, start, cue)
         if kind is not None and not _AMOUNT_AFTER.match(characters, groups[last - 1][1]):
             yield _begin(characters, groups[at][0], start), groups[last - 1][1], kind
         at = max(last, at + 1)
+
+
+def _longest(
+    characters: str, groups: Sequence[tuple[int, int]], at: int, start: int, cue: Cue
+) -> tuple[int, PersonalKind | None]:
+    """The longest window from one group on that is something, and what; else (0, None)."""
+    if not (at == 0 or " " in characters[groups[at - 1][1] : groups[at][0]]):
+        return 0, None
+    for last in range(min(len(groups), at + _MAX_GROUPS), at, -1):
+        # set off by a space from what stands behind it in the same run: no piece of a date or a version
+        if last < len(groups) and " " not in characters[groups[last - 1][1] : groups[last][0]]:
+            continue
+        if sum(end - begin for begin, end in groups[at:last]) in _COUNTS:
+            kind = _judge(_window(characters, groups[at:last], start, cue))
+            if kind is not None:
+                return last, kind
+    return 0, None
 
 
 def _is_letter(character: str) -> bool:
@@ -191,12 +207,6 @@ def _all_short(groups: Sequence[tuple[int, int]]) -> bool:
 
 def _continues(characters: str, end: int) -> bool:
     return characters[end] == "," and characters[end + 1 : end + 2].isdigit()
-
-
-def _apart(characters: str, groups: Sequence[tuple[int, int]], first: int, last: int) -> bool:
-    """Whether a window is set off by a space from what stands in the same run: no piece of a date or a version."""
-    before = first == 0 or " " in characters[groups[first - 1][1] : groups[first][0]]
-    return before and (last == len(groups) or " " in characters[groups[last - 1][1] : groups[last][0]])
 
 
 def _begin(characters: str, at: int, start: int) -> int:
@@ -215,7 +225,7 @@ def _window(characters: str, groups: Sequence[tuple[int, int]], start: int, cue:
 
 def _judge(window: _Window) -> PersonalKind | None:
     count = len(window.digits)
-    if count < 6 or count > 20 or len(set(window.digits)) == 1:  # noqa: PLR2004 - nothing of a person is so short or long
+    if count not in _COUNTS or len(set(window.digits)) == 1:
         return None
     if window.international and 8 <= count <= 15 and window.digits[0] != "0":  # noqa: PLR2004 - E.164
         return _PHONE

@@ -203,6 +203,22 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         PersonalKind.SECRET,
+        re.compile(
+            r"(?<![A-Za-z])(?:pin(?: code| number)?|cv[vc]2?|otp|2fa|(?:verification|security|access|door|gate) code)"
+            r"[ #]{1,3}(?P<v>\d{3,8})(?!\w)",
+            re.IGNORECASE,
+        ),
+    ),
+    Pattern(
+        PersonalKind.SECRET,
+        re.compile(
+            r"(?<![A-Za-z])(?:password|passwd|pwd|pw) (?P<v>(?=[^\s\d]{0,64}\d)(?=[^\sA-Za-z]{0,64}[A-Za-z])"
+            r"[\w!@#$%^&*+-]{6,64})(?!\w)",
+            re.IGNORECASE,
+        ),
+    ),
+    Pattern(
+        PersonalKind.SECRET,
         re.compile(r"(?<!\w)(?:seed|recovery) (?:phrase|words?)(?: is|:)\s{0,3}(?P<v>[a-z]{3,8}(?: "
             r"[a-z]{3,8}){5,23})", re.IGNORECASE),
     ),
@@ -394,7 +410,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         PersonalKind.ADDRESS,
         re.compile(
-            r"(?<!\w)(?:[Cc]alle|[Aa]venida|Av\.|Avda\.|[Pp]aseo|[Pp]laza|[Rr]ua|[Vv]ia|[Vv]iale|[Pp]iazza|"
+            r"(?<!\w)(?:[Cc]alle|[Aa]venida|Av\.|Avda\.|[Pp]aseo|[Pp]laza|[Rr]ua|[Rr]ue|[Cc]arrer|[Vv]ia|[Vv]iale|[Pp]iazza|"
             r"[Cc]orso|C/|ul\.|al\.|[Cc]arrera|"
             r"[Tt]ravessa|[Uu]lica|\u0443\u043b\.|\u0443\u043b\u0438\u0446\u0430) ?"
             rf"(?:(?:{_SMALL} ){{0,2}}{_CAPITAL}(?:,? |, ?)){{1,4}}(?:n[.\u00bao\u00b0]{{1,2}} ?|\u0434\. "

@@ -36,15 +36,21 @@ _STOP = re.compile(
 _NOT_PEOPLE_WORDS = (
     "i it he she they we you this that there here what who everyone everybody someone nobody my the a an if when why "
     "how our his her their its your user assistant system monday tuesday wednesday thursday friday saturday sunday "
-    "today god paris london berlin python java"
+    "today god paris london berlin python java just recently finally never also both only now still "
+    "always not sometimes once already "
+    "today has had have did do does was were been please thanks sorry everything nothing something"
 )
 _NOT_PEOPLE = frozenset(_NOT_PEOPLE_WORDS.split())
 _NOT_PLACES_WORDS = (
     "the a an my his her their fear hope peace harmony pain fact general luck town here there it this that denial "
-    "poverty love another different same next bed sin style one two"
+    "poverty love another different same next bed sin style one two work home school bed linux windows mac macos "
+    "ios android python rust go postgres mysql aws azure gcp slack teams notion github gitlab kubernetes docker chrome "
+    "firefox vim emacs marketing sales engineering management production"
 )
 _NOT_PLACES = frozenset(_NOT_PLACES_WORDS.split())
-_NOT_LIKED = frozenset({"it", "that", "this", "them", "him", "her", "you", "to", "when", "how", "what", "your", "the"})
+_NOT_LIKED = frozenset(
+    {"it", "that", "this", "them", "him", "her", "you", "to", "when", "how", "what", "your", "the", "my", "our"}
+)
 _NOT_NAMES = frozenset({"a", "the", "not", "on", "my", "so", "when", "hard", "pretty"})
 _NOTHING_NAMED = frozenset({"it", "that", "this", "when", "how"})
 _NO_BEGINNING: Mapping[str, frozenset[str]] = {
@@ -52,7 +58,9 @@ _NO_BEGINNING: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("likes", "dislikes", "prefers"), _NOT_LIKED),
     **dict.fromkeys(("name", "preferred_name", "spouse"), _NOT_NAMES),
     "speaks": frozenset({"to", "with", "my", "up", "out"}),
-    "works_at": frozenset({"home", "night", "nights", "a", "an", "my", "myself", "the", "least", "free", "it"}),
+    "works_at": frozenset(
+        {"home", "night", "nights", "a", "an", "my", "myself", "the", "least", "free", "it", "height", "scale"}
+    ),
 }
 _MOST_WORDS: Mapping[str, int] = {
     **dict.fromkeys(("lives_in", "born_in", "from"), 5),
@@ -60,6 +68,7 @@ _MOST_WORDS: Mapping[str, int] = {
     "speaks": 2,
 }
 _OLDEST = 125
+_A_NAME = re.compile(r"[^\W\d_][\w .'-]{0,80}")
 _JOBS_WORDS = (
     "accountant actor actress architect artist author baker barber biologist builder butcher carpenter chef chemist "
     "cook dentist designer developer doctor driver economist editor electrician engineer farmer firefighter gardener "
@@ -97,7 +106,7 @@ _FORMS: tuple[_Form, ...] = (
     _own("name", rf"my (?:full |real |first )?name(?: is|'s) {_O}"),
     _own("preferred_name", rf"(?:please )?(?:call me|i go by|my nickname is) {_O}"),
     _own("lives_in", rf"(?:i {_ADVERB}(?:live|reside)|{_AM} {_ADVERB}(?:living|based)|i've been living) in {_O}"),
-    _own("lives_in", rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:moved|relocated) (?:from [\w' -]{{1,40}} )?to {_O}"),
+    _own("lives_in", rf"i(?:'ve| have)? {_ADVERB}(?:moved|relocated) (?:from [\w' -]{{1,40}} )?to {_O}"),
     _own("lives_in", rf"i (?:no longer live|don't live|do not live|used to live|left living|moved away) (?:in|"
         rf"from) {_O}", negated=True),
     _own("works_at", rf"(?:i {_ADVERB}work|{_AM} {_ADVERB}working|{_AM} employed) (?:at|for) {_O}"),
@@ -141,7 +150,6 @@ _FORMS: tuple[_Form, ...] = (
     _own("plays", rf"i {_ADVERB}play (?:the )?(?P<o>[\w-]{{3,20}})"),
     _own("drives", rf"i {_ADVERB}drive an? {_O}"),
     _others("lives_in", rf"(?:{_ADVERB}lives|is {_ADVERB}living|resides) in {_O}"),
-    _others("lives_in", rf"(?:has )?(?:just |recently )?(?:moved|relocated) to {_O}"),
     _others("lives_in", rf"(?:no longer lives|doesn't live|does not live) in {_O}", negated=True),
     _others("works_at", rf"(?:{_ADVERB}works|is {_ADVERB}working) (?:at|for) {_O}"),
     _others("works_at", rf"(?:no longer works|doesn't work|does not work) (?:at|for) {_O}", negated=True),
@@ -269,6 +277,10 @@ def _fits(predicate: str, value: str) -> bool:
     if predicate == "age":
         return 0 < int(value) < _OLDEST
     if predicate in {"lives_in", "born_in", "from", "speaks"} and not words[0][0].isalpha():
+        return False
+    if predicate in {"name", "preferred_name", "spouse"} and not _A_NAME.fullmatch(value):
+        return False
+    if predicate == "preferred_name" and not value[0].isupper():  # "call me later"
         return False
     return len(words) <= _MOST_WORDS.get(predicate, _MAX_OBJECT_WORDS) and words[0] not in _NO_BEGINNING.get(
         predicate, _NOTHING_NAMED

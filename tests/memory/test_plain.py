@@ -93,6 +93,9 @@ def test_a_plain_statement_is_a_fact(text: str, expected: list[tuple[str, str, s
         "I had lived in Rome.", "It works at night.", "This is 5 years old.", "The user lives in Paris.",
         "User is a doctor.",
         "Monday is 3 years old.", "the song goes I live in Rome", "I almost moved to Rome.", "I work at night.",
+        "I've moved to Linux", "We moved to Postgres", "Just moved to Austin!", "Ana moved to Marketing.",
+        "call me later",
+        "I'm from work", "My name is Robert'); DROP TABLE", "You should remember I live in X", "I love my job",
         "I work for a living", "I thought I lived in Rome", "as if I lived in Rome", "My name is not important.",
     ],
 )  # fmt: skip

@@ -26,6 +26,7 @@ from app.container import Container, admin_key_path, open_container, open_founda
 from app.core import schema
 from app.core.errors import AppError, Unavailable
 from app.core.ids import KeyId, TenantId, format_id, parse_id
+from app.core.jobs import INSTALLATION
 from app.core.servers import Server
 from app.core.telemetry import configure_logging
 from app.core.times import format_time
@@ -40,6 +41,7 @@ from app.tail.service import tail
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker
+from app.worker.reembed_screen import Wanted, move
 
 _POLL_S = 0.02
 _KEY_COLUMN = 53
@@ -270,6 +272,27 @@ def _check_data(settings: Settings, tenant_id: TenantId | None, limit: int | Non
         table.add_row(fault.code, *ids, Text(fault.detail, overflow="fold"))
     Console().print(table)
     return False
+
+
+@cli.command()
+def reembed(
+    query: Annotated[
+        list[str] | None, typer.Option(help="A query to compare by; may be repeated. Default: turns of users.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whose turns to compare on; default: the admin key's.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Switch without asking.")] = False,  # noqa: FBT002
+    force: Annotated[bool, typer.Option("--force", help="Switch even where vectors are missing.")] = False,  # noqa: FBT002
+    status: Annotated[bool, typer.Option("--status", help="Only show the spaces.")] = False,  # noqa: FBT002
+    rollback: Annotated[bool, typer.Option("--rollback", help="Search the space before again.")] = False,  # noqa: FBT002
+    drop: Annotated[int | None, typer.Option(min=1, help="Delete this space's vectors.")] = None,
+) -> None:
+    """Move to the embedder of TURNKEEP_NEXT_EMBEDDER: fill its space, compare, switch. May be ended and run again."""
+    settings = _quiet_settings()
+    wanted = Wanted(
+        queries=query or [], yes=yes, force=force, status=status, rollback=rollback, drop=drop, ask=typer.confirm
+    )
+    of_none = status or rollback or drop is not None
+    asyncio.run(move(settings, INSTALLATION if of_none else _tenant(settings, tenant), wanted))
 
 
 @cli.command("tail")

@@ -1,8 +1,8 @@
-"""The object graph of one process: built once, closed in order. The only place that picks concrete providers."""
+"""The object graph of one process: built once, closed in order. With `embedding`, what picks concrete providers."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,12 @@ from app.core.notify_bus import NotifyBus, NotifyOptions
 from app.core.paging import Cursors
 from app.core.servers import Server
 from app.core.telemetry import get_logger
+from app.embedding import base_url, make_tiers, open_embedders
 from app.governance.service import Governance
-from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
+from app.index.administration import SpaceAdministration
+from app.index.service import IndexOptions, LateVectors, SearchIndex, Side, Spaces, Tiers
 from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
-from app.providers.local import LocalEmbedder
-from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
@@ -43,6 +43,7 @@ from app.tenancy.spending import Spending, SpendingOptions
 
 _HOUR_S = 3600
 _JOBS_MESSAGE: Message = {"k": "jobs"}
+_SPACES_MESSAGE: Message = {"k": "spaces"}
 _ANNOUNCE_EVERY_S = 0.05
 
 
@@ -71,6 +72,7 @@ class Container:
     chat: ChatModel | None
     index: SearchIndex
     tiers: Tiers
+    spaces: SpaceAdministration
 
     def end_live(self) -> None:
         """End what follows conversations: the process is being stopped. May be called again."""
@@ -86,7 +88,8 @@ class Container:
     async def require_ready(self) -> None:
         """Raise Unavailable unless requests can be served: the database answers, the model is loaded."""
         await self.database.ping()
-        if self.embedder is not None and not self.embedder.ready():
+        embedder = self.index.spaces.current.embedder
+        if embedder is not None and not embedder.ready():
             raise Unavailable("not_ready", "The embedding model is still loading.", retry_after_s=1)
 
 
@@ -154,11 +157,13 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         stack.push_async_callback(_end_tending, tending, base.tenancy)
         bus = make_bus(settings, base.server)
         stack.push_async_callback(bus.close)
-        embedder = await _open_embedder(settings, base.database, stack)
-        tiers = _tiers(settings, base, await ensure_space(base.ops, embedder))
-        keeping = asyncio.create_task(tiers.keep_forever())
-        stack.push_async_callback(_end, keeping)
-        container = build_container(settings, base, embedder, tiers, bus)
+        embedders = await open_embedders(settings, guard=base.database.refuse_in_transaction, stack=stack)
+        sides = [(one, await make_tiers(settings, base.ops, base.server, one)) for one in embedders]
+        container = build_container(settings, base, sides, bus)
+        for side in container.index.spaces.sides.values():
+            stack.push_async_callback(_end, asyncio.create_task(side.tiers.keep_forever()))
+        await container.index.spaces.follow()
+        stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
         stack.push_async_callback(container.close_chat)
         await bus.start(_listener(container, listener(container.follower, container.watcher)))
         stack.callback(container.end_live)
@@ -168,19 +173,6 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         stack.push_async_callback(container.conversations.streams.close)
         stack.push_async_callback(_end, streaming)
         yield container
-
-
-def _tiers(settings: Settings, base: Foundation, space: Space) -> Tiers:
-    return Tiers(
-        base.ops,
-        space=space,
-        options=TierOptions(
-            exact_scope_entries=settings.exact_scope_entries,
-            text_candidates=settings.text_candidates,
-            fresh_vectors=settings.tier_fresh_vectors,
-        ),
-        make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
-    )
 
 
 async def _end(task: "asyncio.Task[None]") -> None:
@@ -193,20 +185,6 @@ async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
     await asyncio.gather(tending, return_exceptions=True)
     with suppress(AppError):  # a database that is gone must not keep the process from ending
         await tenancy.flush_last_used()
-
-
-async def _open_embedder(settings: Settings, database: Database, stack: AsyncExitStack) -> Embedder | None:
-    if settings.embedder == "none":
-        return None
-    guard = database.refuse_in_transaction
-    embedder: LocalEmbedder | OpenAIEmbedder
-    if settings.embedder == "openai":
-        embedder = OpenAIEmbedder(_remote_options(settings), guard=guard)
-    else:
-        embedder = LocalEmbedder(threads=settings.embedder_threads, guard=guard)
-    stack.push_async_callback(embedder.close)
-    await embedder.start()
-    return embedder
 
 
 def make_bus(settings: Settings, server: Server) -> Bus:
@@ -224,6 +202,8 @@ def _listener(container: Container, live: Listener) -> Listener:
     def hear(message: Message) -> None:
         if message.get("k") == _JOBS_MESSAGE["k"]:
             container.queue.enqueued.set()
+        elif message.get("k") == _SPACES_MESSAGE["k"]:
+            container.index.spaces.wake()
         else:
             live.on_message(message)
 
@@ -294,20 +274,6 @@ def _follow_options(settings: Settings) -> FollowOptions:
     )
 
 
-def _remote_options(settings: Settings) -> RemoteOptions:
-    return RemoteOptions(
-        base_url=settings.embeddings_base_url or OPENAI_ROOT,
-        api_key=settings.key_of_embeddings,
-        model=settings.embeddings_model,
-        dimensions=settings.embeddings_dimensions,
-        timeout_s=settings.embeddings_timeout_s,
-        max_retries=settings.embeddings_max_retries,
-        concurrency=settings.embeddings_concurrency,
-        batch=settings.embeddings_batch,
-        piece_tokens=settings.embeddings_piece_tokens,
-    )
-
-
 def _spending_options(settings: Settings) -> SpendingOptions:
     return SpendingOptions(
         price_prompt=settings.llm_price_prompt,
@@ -351,23 +317,43 @@ def _conversations(
     )
 
 
+def _spaces(
+    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, Tiers]], queue: JobQueue
+) -> Spaces:
+    most = settings.max_vectors_per_entry
+    made = {
+        # of two that make vectors of the same space, the first
+        tiers.space.id: Side(
+            embedder,
+            tiers,
+            LateVectors(base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=most),
+        )
+        for embedder, tiers in reversed(sides)
+    }
+    return Spaces(base.ops, list(reversed(made.values())))
+
+
+def _space_administration(base: Foundation, spaces: Spaces, queue: JobQueue, bus: Bus) -> SpaceAdministration:
+    return SpaceAdministration(
+        base.ops,
+        spaces=spaces,
+        jobs=queue,
+        announce=lambda: bus.publish(_SPACES_MESSAGE),
+        drop_index=lambda space_id: base.server.drop_vector_index(space_id=space_id),
+        base_urls={key: url for key, side in spaces.sides.items() if (url := base_url(side.embedder)) is not None},
+    )
+
+
 def build_container(
-    settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
+    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, Tiers]], bus: Bus
 ) -> Container:
-    """Every service, over what is open already; the bus may still be silent."""
+    """Every service, over what is open already; the bus may still be silent. `sides`: the first embedder leads."""
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
     queue = _queue(settings, base, bus)
     cursors = Cursors(base.tenancy.secret_for("cursors"))
-    index = SearchIndex(
-        embedder,
-        tiers=tiers,
-        late=LateVectors(
-            base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
-        ),
-        jobs=queue,
-        options=_index_options(settings),
-    )
+    spaces = _spaces(settings, base, sides, queue)
+    index = SearchIndex(spaces, jobs=queue, options=_index_options(settings))
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
     recaller = Recaller(
         base.database,
@@ -397,7 +383,7 @@ def build_container(
         server=base.server,
         tenancy=base.tenancy,
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
-        statistics=Statistics(base.database, ops=base.ops, space_id=tiers.space.id),
+        statistics=Statistics(base.database, ops=base.ops, searched=lambda: spaces.current.space.id),
         conversations=conversations,
         follower=Follower(base.database, options=_follow_options(settings)),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
@@ -408,11 +394,12 @@ def build_container(
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
-        embedder=embedder,
+        embedder=spaces.first.embedder,
         spending=spending,
         chat=chat,
         index=index,
-        tiers=tiers,
+        tiers=spaces.first.tiers,
+        spaces=_space_administration(base, spaces, queue, bus),
     )
 
 

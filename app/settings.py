@@ -338,6 +338,19 @@ class Settings(BaseSettings):
     embeddings_piece_tokens: Annotated[int, Field(ge=32, le=8000)] = Field(
         default=512, description="Long text is cut into pieces of about this many tokens."
     )
+    next_embedder: Literal["local", "openai"] | None = Field(
+        default=None, description="A second embedder, beside the first while an installation moves to it."
+    )
+    next_embeddings_base_url: ApiRoot | None = Field(
+        default=None, description="Its endpoint, where it is `openai`; default: OpenAI's own."
+    )
+    next_embeddings_api_key: SecretStr | None = Field(default=None, description="Its key; default: OPENAI_API_KEY.")
+    next_embeddings_model: Annotated[str, Field(min_length=1)] = Field(
+        default="text-embedding-3-small", description="Its model."
+    )
+    next_embeddings_dimensions: Annotated[int, Field(ge=1, le=16_000)] | None = Field(
+        default=None, description="Dimensions of its vectors; default: the model's own."
+    )
     embedder_threads: NotNegative = Field(
         default=0, description="Threads of the bundled model; 0: one per core, at most 4."
     )
@@ -417,6 +430,8 @@ class Settings(BaseSettings):
     def _remote_embedder_has_a_key(self) -> Self:
         if self.embedder == "openai" and self.embeddings_base_url is None and not self.key_of_embeddings:
             raise ValueError("TURNKEEP_EMBEDDER=openai needs TURNKEEP_EMBEDDINGS_API_KEY or OPENAI_API_KEY")
+        if self.next_embedder == "openai" and self.next_embeddings_base_url is None and not self.key_of_next:
+            raise ValueError("TURNKEEP_NEXT_EMBEDDER=openai needs TURNKEEP_NEXT_EMBEDDINGS_API_KEY or OPENAI_API_KEY")
         return self
 
     @model_validator(mode="after")
@@ -436,6 +451,11 @@ class Settings(BaseSettings):
     def key_of_embeddings(self) -> str | None:
         """The key sent to the embedding endpoint; OpenAI's own key goes to OpenAI alone."""
         return self._key_for(self.embeddings_base_url, self.embeddings_api_key)
+
+    @property
+    def key_of_next(self) -> str | None:
+        """The key sent to the second embedder's endpoint; OpenAI's own key goes to OpenAI alone."""
+        return self._key_for(self.next_embeddings_base_url, self.next_embeddings_api_key)
 
     @property
     def key_of_llm(self) -> str | None:

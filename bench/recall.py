@@ -453,7 +453,7 @@ async def run(root: Path, *, queries: int, rounds: int) -> None:
             make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
         )
         bench = Bench(
-            build_container(settings, base, embedder, tiers, make_bus(settings, base.server)),
+            build_container(settings, base, [(embedder, tiers)], make_bus(settings, base.server)),
             tiers,
             tenants,
             world,

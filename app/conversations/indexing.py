@@ -10,10 +10,11 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from uuid import UUID
 
-from app.conversations import store, turn_store
+from app.conversations import store, summary_store, turn_store
 from app.conversations.drafts import plain_text
 from app.conversations.schemas import turn_text
 from app.conversations.store import TurnRow
+from app.conversations.summary_store import SummaryRow
 from app.conversations.views import turn_view
 from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError
@@ -35,7 +36,7 @@ _REST, _LONGEST_REST_S = 1.0, 0.5
 
 
 class Indexing:
-    """The derived writes of the index on turns. Each may be run again: what is done already is left alone."""
+    """The derived writes of the index. Each may be run again: what is done already is left alone."""
 
     def __init__(self, database: Database, *, index: SearchIndex) -> None:
         self._database = database
@@ -47,13 +48,18 @@ class Indexing:
         async for rows in self._read(caller, turn_ids):
             await self._make(caller, self._index.late, [row for row in rows if row.index_state == "pending"])
 
-    async def fill(self, caller: Caller, *, after: UUID | None) -> None:
-        """Make the vectors that live turns lack in the space searched, of whichever time and embedder they are.
+    async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
+        """Make the vectors of new turns and summaries in a space that is kept up to date besides the one searched."""
+        async for rows in self._read(caller, entry_ids):
+            await self._make(caller, late, rows)
+        await self._make_of_summaries(caller, late, entry_ids)
+
+    async def fill(self, caller: Caller, late: LateVectors, *, after: UUID | None) -> None:
+        """Make the vectors that live turns and summaries lack in a space, of whichever time and embedder they are.
 
         Makes some hundred, from the entry `after` on in the order of ids, and enqueues the job that makes the next.
         Raises as the embedder does; what was made before that is kept, and not made again.
         """
-        late = self._index.late
         made = 0
         for _ in range(_MOST_LOOKS):
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -63,10 +69,11 @@ class Indexing:
                 made += await self._make(caller, late, rows)
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 began = time.monotonic()
+            made += await self._make_of_summaries(caller, late, step.entry_ids)
             after = step.after
             if after is None or made >= _MOST_FILLED:
                 break
-        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made)
+        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made, space_id=late.space.id)
         if after is not None:
             async with self._database.transaction(caller.tenant_id) as tx:
                 await late.go_on(caller, tx, after=after)
@@ -76,13 +83,39 @@ class Indexing:
         if not rows:
             return 0
         vectors = await self._embed(late, {row.id: plain_text(turn_view(row)) for row in rows})
-        if not vectors:
+        if not vectors or not self._index.spaces.still_wants(late):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
             same = await self._hold_unchanged(caller, tx, [row for row in rows if row.id in vectors])
-            await late.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same})
-            await turn_store.mark_indexed(tx, caller.tenant_id, list(same))
+            # what waits, waits for vectors of the space that is searched
+            searched = self._index.spaces.searches(late)
+            await late.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
+            if searched:
+                await turn_store.mark_indexed(tx, caller.tenant_id, list(same))
         return len(same)
+
+    async def _make_of_summaries(self, caller: Caller, late: LateVectors, entry_ids: Sequence[UUID]) -> int:
+        """The same for those of these entries that are summaries."""
+        if not entry_ids:
+            return 0
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await summary_store.find(tx, caller.tenant_id, list(entry_ids))
+        rows = [row for row in found.values() if _stands(row)]
+        made = 0
+        for start in range(0, len(rows), _TURNS):
+            some = {row.id: row for row in rows[start : start + _TURNS]}
+            vectors = await self._embed(late, {row.id: row.text or "" for row in some.values()})
+            if not self._index.spaces.still_wants(late):
+                return made
+            async with self._database.transaction(caller.tenant_id) as tx:
+                for conversation_id in sorted({row.conversation_id for row in some.values()}):
+                    await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
+                # whoever changes a summary holds its conversation's head
+                now = await summary_store.find(tx, caller.tenant_id, list(vectors))
+                same = {key: vectors[key] for key, row in now.items() if _stands(row) and row.text == some[key].text}
+                await late.write(caller, tx, vectors=same, searched=self._index.spaces.searches(late))
+            made += len(same)
+        return made
 
     async def _embed(self, late: LateVectors, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[FloatVector]]:
         """The vectors by turn. One text that the embedder will never take does not keep the others from theirs."""
@@ -142,6 +175,10 @@ class Indexing:
             await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
         hashes = await turn_store.hold_turns(tx, caller.tenant_id, [row.id for row in rows])
         return {row.id for row in rows if row.content_hash is not None and hashes.get(row.id) == row.content_hash}
+
+
+def _stands(row: SummaryRow) -> bool:
+    return row.replaced_by is None and bool(row.text)
 
 
 def _may_be_the_text(error: AppError) -> bool:

@@ -63,7 +63,7 @@ from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
-from app.index.service import SearchIndex
+from app.index.service import LateVectors, SearchIndex
 from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
@@ -396,9 +396,13 @@ class Conversations:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
         await self._indexing.make_vectors(caller, turn_ids=turn_ids)
 
-    async def fill_vectors(self, caller: Caller, *, after: UUID | None) -> None:
-        """Make vectors that turns lack in the space searched: see `Indexing.fill`."""
-        await self._indexing.fill(caller, after=after)
+    async def make_new_vectors(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
+        """Make vectors of new entries in a space besides the one searched: see `Indexing.make_new`."""
+        await self._indexing.make_new(caller, late, entry_ids=entry_ids)
+
+    async def fill_vectors(self, caller: Caller, late: LateVectors, *, after: UUID | None) -> None:
+        """Make vectors that are lacking in a space: see `Indexing.fill`."""
+        await self._indexing.fill(caller, late, after=after)
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve what relative dates in turns mean, and make them found by it."""

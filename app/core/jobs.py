@@ -352,6 +352,17 @@ class JobQueue:
             )
         return {"queued": 0, "running": 0, "parked": 0, "cancelled": 0} | {row["state"]: row["count"] for row in rows}
 
+    async def states_of(self, prefix: str) -> dict[str, dict[str, int]]:
+        """How many jobs of each kind that begins with `prefix` there are, by state; running ones are queued."""
+        async with self._ops.across_tenants() as tx:
+            rows = await tx.fetch(
+                "select kind, state, count(*) as count from jobs where starts_with(kind, $1) group by 1, 2", prefix
+            )
+        found: dict[str, dict[str, int]] = {}
+        for row in rows:
+            found.setdefault(row["kind"], {})[row["state"]] = row["count"]
+        return found
+
     async def sweep_cancelled(self, *, older_than_s: float, limit: int) -> int:
         """Forget up to `limit` jobs that were cancelled long ago; says how many."""
         async with self._ops.across_tenants() as tx:

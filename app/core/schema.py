@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from alembic import command
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
-from app.core.errors import Conflict, Unavailable
+from app.core.errors import Busy, Conflict, Unavailable
 
 OWNER_ROLE = "turnkeep_owner"
 DATABASE = "turnkeep"
@@ -239,6 +239,23 @@ async def ensure_vector_index(owner_url: str, *, space_id: int, dimensions: int)
             f" with (ef_construction = {_INDEX_EF_CONSTRUCTION}) where space_id = {space_id} and tiered"
         )
         return True
+    finally:
+        await connection.close()
+
+
+async def drop_vector_index(owner_url: str, *, space_id: int) -> None:
+    """Drop the vector index of a space where there is one, as the owner, without stopping writes.
+
+    Raises Conflict `resource_busy` while another process makes it.
+    """
+    name = vector_index_name(space_id)
+    connection = await asyncpg.connect(owner_url)
+    try:
+        if not await connection.fetchval("select pg_try_advisory_lock($1::int, $2::int)", _LOCK, space_id):
+            raise Busy("resource_busy", "The vector index is being made; try again.", retry_after_s=5)
+        if await connection.fetchval("select to_regclass($1) is not null", name):
+            await connection.execute("set lock_timeout = '4s'")
+            await connection.execute(f"drop index concurrently if exists {name}")
     finally:
         await connection.close()
 

@@ -92,6 +92,10 @@ class Server:
         """Make the vector index of a space as the owner of the tables, where there is none; says whether it stands."""
         return await _answering(schema.ensure_vector_index(self.owner.url, space_id=space_id, dimensions=dimensions))
 
+    async def drop_vector_index(self, *, space_id: int) -> None:
+        """Drop the vector index of a space as the owner of the tables, where there is one; writes go on."""
+        await _answering(schema.drop_vector_index(self.owner.url, space_id=space_id))
+
     @property
     def app(self) -> Login:
         """How the application connects."""

@@ -7,7 +7,8 @@ some hundred and enqueues the next from there, so that no tenant holds a worker 
 was parked because the embedder was away.
 
 Nothing here knows that its space is the one searched: the vectors of another space are made by another of these. The
-kinds of its jobs are named after the space, so that a worker with another embedder leaves them alone.
+kinds of its jobs are named after the space, so that a worker with another embedder leaves them alone. Where a space is
+kept up to date besides the one searched, an append enqueues a job for its entries too: nothing waits for a look.
 """
 
 import asyncio
@@ -55,6 +56,16 @@ class LateVectors:
         self._log = get_logger()
 
     @property
+    def space(self) -> Space:
+        """The space that vectors are made in."""
+        return self._space
+
+    @property
+    def new_kind(self) -> str:
+        """The kind of the jobs that make vectors of new entries here, which were stored with those of another space."""
+        return f"{_KINDS}new_{self._space.id}"
+
+    @property
     def plan_kind(self) -> str:
         """The kind of the periodic job that runs `plan`."""
         return f"{_KINDS}plan_{self._space.id}"
@@ -86,12 +97,12 @@ class LateVectors:
             after = tour.after
         await self._revive(asked=asked)
         await self._jobs.sweep_unclaimed(
-            _KINDS, but=[self.plan_kind, self.fill_kind], older_than_s=_UNCLAIMED_S, limit=_REVIVE
+            _KINDS, but=[self.plan_kind, self.fill_kind, self.new_kind], older_than_s=_UNCLAIMED_S, limit=_REVIVE
         )
         return tenants
 
     async def _revive(self, *, asked: bool) -> None:
-        kinds = [VECTORS_JOB, self.fill_kind]
+        kinds = [VECTORS_JOB, self.fill_kind, self.new_kind]
         if await self._jobs.any_parked(kinds, codes=_PASSING):
             if not asked:
                 await self._ask()
@@ -133,7 +144,13 @@ class LateVectors:
         own = iter(vectors)
         return [[next(own) for _ in some] for some in pieces]
 
-    async def write(self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]]) -> None:
-        """Store vectors by entry, whose sources the caller has locked and found unchanged."""
+    async def write(
+        self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]], searched: bool
+    ) -> None:
+        """Store vectors by entry, whose sources the caller has locked and found unchanged.
+
+        `searched`: the space is the one searched, whose vectors are what an entry may be waiting for.
+        """
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
-        await late_store.settle_vectors(tx, caller.tenant_id, list(vectors))
+        if searched:
+            await late_store.settle_vectors(tx, caller.tenant_id, list(vectors))

@@ -36,7 +36,19 @@ embedding_spaces = Table(
     Column("model", Text, nullable=False),
     Column("dimensions", Integer, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("state", Text, nullable=False, server_default=text("'idle'")),
+    Column("base_url", Text),
     UniqueConstraint("provider", "model", "dimensions"),
+    CheckConstraint("state in ('idle', 'preparing', 'kept', 'dropping')", name="state"),
+)
+searched_space = Table(
+    "searched_space",
+    METADATA,
+    Column("id", Boolean, primary_key=True, server_default=text("true")),
+    Column("space_id", Integer, ForeignKey("embedding_spaces.id")),
+    Column("previous_id", Integer, ForeignKey("embedding_spaces.id")),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("id", name="single"),
 )
 index_entries = Table(
     "index_entries",

@@ -4,16 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.db import FloatVector
 from app.core.ids import ConversationId
+from app.core.times import TimeOut
 
 VECTORS_JOB: Final = "index.vectors"
 """Make the vectors of entries that wait for theirs; the subjects are entry ids."""
 DATES_JOB: Final = "index.dates"
 """Resolve the relative dates of entries; the subjects are entry ids."""
+DROP_JOB: Final = "index.drop_space"
+"""Delete the vectors of a space; the subjects are its number as a UUID, and the entry to go on after, if any."""
 BM25_K1: Final = 1.2
 BM25_B: Final = 0.75
 
@@ -58,12 +63,14 @@ class Prepared:
     """An analysed and embedded document.
 
     `vectors_due` says that its vectors are still to be made, `dates_due` that relative dates in it may be resolved.
+    `space_id` is the embedding space that the vectors are of.
     """
 
     analysis: Analysis
     vectors: Sequence[FloatVector]
     vectors_due: bool
     dates_due: bool = False
+    space_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +155,82 @@ class Found:
     candidates: Sequence[Candidate]
     vectors_pending: bool = False
     lexemes: Sequence[str] = field(default_factory=tuple)
+
+
+# embedding spaces, as operators see them
+
+
+class SpaceState(StrEnum):
+    """What becomes of an embedding space.
+
+    `idle`: nobody makes vectors in it. `preparing`: it is being filled. `searched`: the one searched. `kept`: it was
+    searched, and is kept up to date for a way back. `dropping`: its vectors are being deleted; then it is idle.
+    """
+
+    IDLE = "idle"
+    PREPARING = "preparing"
+    SEARCHED = "searched"
+    KEPT = "kept"
+    DROPPING = "dropping"
+
+
+_Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class _Sent(BaseModel):
+    """What callers send: unknown members are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SpaceAdd(_Sent):
+    """The space to add; what is left out is that of the settings. One that no setting names is refused."""
+
+    provider: _Name | None = None
+    model: _Name | None = None
+    dimensions: Annotated[StrictInt, Field(ge=1, le=16_000)] | None = None
+
+
+class SpaceSwitch(_Sent):
+    """How to switch. `force`: even where turns have no vectors in the space yet; they are found by words meanwhile."""
+
+    force: StrictBool = False
+
+
+class EmbeddingSpace(BaseModel):
+    """An embedding space with how far it is filled.
+
+    `configured`: the process that answers can embed for it; `searched_here`: it searches it. `base_url` is where the
+    endpoint was when the space was added. `previous`: the space that a roll-back leads to. Of `entries`, what can be
+    recalled and is live, `covered` have vectors in it, `share` is the part; `exact` is false where these were told from
+    a sample. `index_ready`: the vector index that wide tenants are searched by stands. `jobs_waiting` and `jobs_parked`
+    are those that fill it.
+    """
+
+    id: int
+    provider: str
+    model: str
+    dimensions: int
+    base_url: str | None
+    state: SpaceState
+    configured: bool
+    searched_here: bool
+    previous: bool
+    entries: int
+    covered: int
+    vectors: int
+    share: float
+    exact: bool
+    index_ready: bool
+    jobs_waiting: int
+    jobs_parked: int
+    created_at: TimeOut
+
+
+class EmbeddingSpaces(BaseModel):
+    """All embedding spaces, the newest first. They are few, and come in one answer."""
+
+    object: Literal["list"]
+    data: list[EmbeddingSpace]
+    has_more: Literal[False]
+    next_cursor: None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
-from app.core.errors import AppError
+from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
@@ -31,12 +31,16 @@ from app.index.schemas import (
     Prepared,
     Scope,
 )
+from app.index.spaces import ChosenSpace, Side, Spaces, chosen_space
 from app.index.tiers import TierOptions, Tiers
 from app.index.wide import Holding, Space
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
 
-__all__ = ["IndexOptions", "LateVectors", "Query", "SearchIndex", "Space", "TierOptions", "Tiers", "ensure_space"]
+__all__ = [
+    "ChosenSpace", "IndexOptions", "LateVectors", "Query", "SearchIndex", "Side", "Space", "Spaces", "TierOptions",
+    "Tiers", "chosen_space", "ensure_space",
+]  # fmt: skip
 
 # analysing less than this takes under a millisecond or so: not worth a thread
 _INLINE_CHARACTERS = 4_000
@@ -57,59 +61,60 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A prepared query. `vector` is None when there is no embedder, or it failed with `degraded`."""
+    """A prepared query. `vector` is None when there is no embedder, or it failed with `degraded`.
+
+    `side` is the embedding space of the vector, in which the search ends whatever is switched meanwhile.
+    """
 
     vector: FloatVector | None
     lexemes: Sequence[str]
     degraded: str | None
+    side: Side | None = None
 
 
 class SearchIndex:
-    """Writes and searches index entries in one embedding space."""
+    """Writes and searches index entries, in the embedding space that the installation searches."""
 
-    def __init__(
-        self,
-        embedder: Embedder | None,
-        *,
-        tiers: Tiers,
-        late: LateVectors,
-        jobs: JobQueue,
-        options: IndexOptions,
-    ) -> None:
-        self.late = late
-        """What makes vectors after the append, in the space that is searched."""
-        self._embedder = embedder
+    def __init__(self, spaces: Spaces, *, jobs: JobQueue, options: IndexOptions) -> None:
+        self.spaces = spaces
         self._jobs = jobs
-        self._tiers = tiers
-        self._space_id = tiers.space.id
         self._options = options
         self._log = get_logger()
 
     @property
-    def space(self) -> str | None:
-        """The embedding space searched, as `provider/model/dimensions`; None without an embedder."""
-        if self._embedder is None:
-            return None
-        space = self._embedder.space
-        return f"{space.provider}/{space.model}/{space.dimensions}"
+    def late(self) -> LateVectors:
+        """What makes vectors after the append, in the space that is searched."""
+        return self.spaces.current.late
+
+    def space_of(self, query: Query) -> str | None:
+        """The embedding space that a query is searched in, as `provider/model/dimensions`; None without an embedder."""
+        return (query.side or self.spaces.current).name
+
+    def side(self, space_id: int) -> Side:
+        """A space that this process can embed for. Raises Conflict `space_not_configured` for any other."""
+        found = self.spaces.sides.get(space_id)
+        if found is None:
+            raise Conflict("space_not_configured", "This process has no settings by which to embed for this space.")
+        return found
 
     async def prepare(self, documents: Sequence[Document]) -> list[Prepared]:
         """Analyse and embed documents, in order; a failing embedder leaves them waiting for their vectors."""
+        side = self.spaces.current
         if sum(len(document.text) for document in documents) <= _INLINE_CHARACTERS:
-            analyses, pieces, dated = self._analyse(documents)
+            analyses, pieces, dated = self._analyse(documents, side.embedder)
         else:
-            analyses, pieces, dated = await asyncio.to_thread(self._analyse, documents)
+            analyses, pieces, dated = await asyncio.to_thread(self._analyse, documents, side.embedder)
         wanted = [piece for some in pieces for piece in some]
         vectors: Sequence[FloatVector] = ()
-        if self._embedder is not None and wanted:
-            vectors = await self._embed(self._embedder, wanted)
+        if side.embedder is not None and wanted:
+            vectors = await self._embed(side.embedder, wanted)
         prepared: list[Prepared] = []
         start = 0
         for document, analysis, some, dates_due in zip(documents, analyses, pieces, dated, strict=True):
             own = vectors[start : start + len(some)] if vectors else ()
             start += len(some)
-            due = self._embedder is not None and not own and bool(document.text.strip())
-            prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=dates_due))
+            due = side.embedder is not None and not own and bool(document.text.strip())
+            prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=dates_due, space_id=side.space.id))
         return prepared
 
     async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> Sequence[FloatVector]:
@@ -123,7 +128,9 @@ class SearchIndex:
             return ()
         return vectors
 
-    def _analyse(self, documents: Sequence[Document]) -> tuple[list[Analysis], list[list[str]], list[bool]]:
+    def _analyse(
+        self, documents: Sequence[Document], embedder: Embedder | None
+    ) -> tuple[list[Analysis], list[list[str]], list[bool]]:
         """What is indexed of each document, the pieces of it that get vectors, and whether dates are due."""
         analyser = Analyser()
         analyses = [
@@ -138,35 +145,48 @@ class SearchIndex:
         left = self._options.max_vectors_per_append
         pieces: list[list[str]] = []
         for document in documents:
-            some = self._split(document.text)
+            some = self._split(document.text, embedder)
             # a text has the vectors of all its pieces up to the limit, or none yet
             some = some if len(some) <= left else []
             left -= len(some)
             pieces.append(some)
         return analyses, pieces, [may_have_dates(document.text) for document in documents]
 
-    def _split(self, text: str) -> list[str]:
-        if self._embedder is None or not text.strip():
+    def _split(self, text: str, embedder: Embedder | None) -> list[str]:
+        if embedder is None or not text.strip():
             return []
-        return self._embedder.split(text, most=self._options.max_vectors_per_entry)
+        return embedder.split(text, most=self._options.max_vectors_per_entry)
 
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry], also: Sequence[NewJob] = ()
     ) -> None:
         """Store entries and their vectors, in the transaction of what they stand for, and enqueue what is due later.
 
-        `also`: what else the owner has due, which goes with that.
+        `also`: what else the owner has due, which goes with that. Vectors in other spaces that are kept up to date are
+        due later; those made by now are of the space that was searched when they were made.
         """
         if entries:
             await store.insert_entries(tx, caller.tenant_id, entries)
-            vectors = {entry.entry_id: entry.prepared.vectors for entry in entries}
-            await store.insert_vectors(tx, caller.tenant_id, self._space_id, vectors)
+            vectors: dict[int, dict[UUID, Sequence[FloatVector]]] = {}
+            for entry in entries:
+                vectors.setdefault(entry.prepared.space_id, {})[entry.entry_id] = entry.prepared.vectors
+            for space_id, some in vectors.items():
+                await store.insert_vectors(tx, caller.tenant_id, space_id, some)
         jobs = [
             *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if entry.prepared.vectors_due]),
             *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
+            *self._elsewhere(entries),
             *also,
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
+
+    def _elsewhere(self, entries: Sequence[Entry]) -> list[NewJob]:
+        """The jobs that make vectors of new entries in the other spaces that are to have them; mostly there is none."""
+        wanted: dict[str, list[UUID]] = {}
+        for entry in entries:
+            for side in self.spaces.others(entry.prepared.space_id):
+                wanted.setdefault(side.late.new_kind, []).append(entry.entry_id)
+        return [job for kind, entry_ids in wanted.items() for job in _jobs(kind, entry_ids, priority=-1)]
 
     async def resolve_dates(self, documents: Mapping[UUID, Document]) -> list[DatedEntry]:
         """What relative dates in documents mean, by entry; only those that have any."""
@@ -233,24 +253,29 @@ class SearchIndex:
         """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
         return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
-    async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
+    async def prepare_query(
+        self, text: str, *, bare_text: str, by_words: bool, by_vector: bool, side: Side | None = None
+    ) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.
+
+        `side`: in another space than the one searched.
 
         Without words to go by a failing embedder leaves nothing to search with: then it raises as the embedder does.
         """
         # the work grows with the entries in scope times the words asked for
         lexemes = Analyser().query(text)[: self._options.max_query_lexemes] if by_words else []
+        side = side or self.spaces.current
         if not by_vector:
-            return Query(None, lexemes, None)
-        if self._embedder is None:
-            return Query(None, lexemes, "embedder_none")
+            return Query(None, lexemes, None, side)
+        if side.embedder is None:
+            return Query(None, lexemes, "embedder_none", side)
         try:
-            vectors = await self._embedder.embed([bare_text], purpose="query")
+            vectors = await side.embedder.embed([bare_text], purpose="query")
         except AppError as error:
             if not by_words:
                 raise
-            return Query(None, lexemes, error.code)
-        return Query(vectors[0], lexemes, None)
+            return Query(None, lexemes, error.code, side)
+        return Query(vectors[0], lexemes, None, side)
 
     async def search(self, caller: Caller, tx: Transaction, *, scope: Scope, query: Query, at_least: int) -> Found:
         """The candidates for a query: at least `at_least` by each way of searching, where the scope has as many.
@@ -258,16 +283,17 @@ class SearchIndex:
         Exact where the scope has few entries; by the indexes where it is wide; exactly again where these gave too few.
         """
         pool = max(self._options.recall_pool, at_least)
-        wide_tenant = self._tiers.is_wide(holding := await self._tiers.look(tx, caller.tenant_id))
+        tiers = (query.side or self.spaces.current).tiers
+        wide_tenant = tiers.is_wide(holding := await tiers.look(tx, caller.tenant_id))
         if wide_tenant:
-            found = await self._search_wide(caller, tx, scope, query, pool, holding)
+            found = await self._search_wide(caller, tx, scope, query, pool, holding, tiers)
             if found is not None:
                 return found
         return await store.search(
             tx,
             caller.tenant_id,
             scope,
-            space_id=self._space_id,
+            space_id=tiers.space.id,
             vector=query.vector,
             lexemes=query.lexemes,
             pool=pool,
@@ -276,12 +302,12 @@ class SearchIndex:
         )
 
     async def _search_wide(
-        self, caller: Caller, tx: Transaction, scope: Scope, query: Query, pool: int, holding: Holding
+        self, caller: Caller, tx: Transaction, scope: Scope, query: Query, pool: int, holding: Holding, tiers: Tiers
     ) -> Found | None:
         """By the indexes; None where the scope is narrow, or they do not give enough."""
         if query.vector is not None and not holding.tiered_and_indexed:
             return None
-        options = self._tiers.options
+        options = tiers.options
         corpus = await wide.measure(tx, caller.tenant_id, scope, query.lexemes, entries=options.exact_scope_entries)
         if corpus.entries <= options.exact_scope_entries:
             return None
@@ -293,14 +319,14 @@ class SearchIndex:
             caller.tenant_id,
             scope,
             wide.Wanted(query.vector, query.lexemes, by_words, corpus, pool),
-            space=self._tiers.space,
+            space=tiers.space,
             uncovered=holding.uncovered,
         )
 
 
-def _jobs(kind: str, entry_ids: Sequence[UUID]) -> list[NewJob]:
+def _jobs(kind: str, entry_ids: Sequence[UUID], *, priority: int = 0) -> list[NewJob]:
     return [
-        NewJob(kind, subject_ids=entry_ids[start : start + _ENTRIES_PER_JOB])
+        NewJob(kind, subject_ids=entry_ids[start : start + _ENTRIES_PER_JOB], priority=priority)
         for start in range(0, len(entry_ids), _ENTRIES_PER_JOB)
     ]
 

@@ -123,13 +123,14 @@ async def copy_entries(
 
 
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int]]) -> None:
-    """Copy the vectors of entries to their copies, in every space."""
+    """Copy the vectors of entries to their copies, in every space but those that are being dropped."""
     await tx.execute(
         """
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select $1, u.copy_id, v.space_id, v.part, v.embedding
         from unnest($2::uuid[], $3::uuid[]) as u (entry_id, copy_id)
         join vectors v on v.tenant_id = $1 and v.entry_id = u.entry_id
+        where v.space_id not in (select s.id from embedding_spaces s where s.state = 'dropping')
         """,
         tenant_id,
         [pair[0] for pair in pairs],

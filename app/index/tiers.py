@@ -9,7 +9,7 @@ wide tenant is there; until it stands, wide scopes are searched exactly. All of 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from app.core.db import Database, Transaction
@@ -80,23 +80,52 @@ class Tiers:
     def _is_due(self, holding: Holding) -> bool:
         return not holding.index_ready or not holding.tiered or holding.fresh > self.options.fresh_vectors
 
+    async def note(self, tx: Transaction, tenant_ids: Sequence[TenantId]) -> int:
+        """Let wide tenants be kept that nobody has searched in this space yet; says how many are due."""
+        for tenant_id in tenant_ids:
+            self._known.pop(tenant_id, None)
+            await self.look(tx, tenant_id)
+        return len(self._due)
+
     async def keep_forever(self) -> None:
         """Move what is due whenever a search has noticed some."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            for tenant_id in list(self._due):
-                self._due.pop(tenant_id, None)
-                try:
-                    await self.keep(tenant_id)
-                except AppError as error:
-                    self._log.warning("tier.failed", code=error.code, tenant_id=tenant_id)
+            try:
+                await self.keep_due()
+            except AppError as error:
+                self._log.warning("tier.failed", code=error.code)
             await asyncio.sleep(_PAUSE_S)
+
+    async def keep_due(self) -> None:
+        """Move the vectors of all tenants that are due, and make the index after them: built at once it costs least."""
+        due = list(self._due)
+        for tenant_id in due:
+            self._due.pop(tenant_id, None)
+            try:
+                await self._move(tenant_id)
+            except AppError as error:
+                self._log.warning("tier.failed", code=error.code, tenant_id=tenant_id)
+        if due:
+            await self._index(due)
 
     async def keep(self, tenant_id: TenantId) -> int:
         """Move all of a tenant's vectors into the tier, and make the index where there is none; says how many."""
         if self.space.id == 0:
             return 0
+        moved = await self._move(tenant_id)
+        await self._index([tenant_id])
+        return moved
+
+    async def _index(self, tenant_ids: Sequence[TenantId]) -> None:
+        stands = await self._make_index()
+        for tenant_id in tenant_ids:
+            if not stands:
+                self._log.warning("tier.without_index", tenant_id=tenant_id)
+            self._known.pop(tenant_id, None)
+
+    async def _move(self, tenant_id: TenantId) -> int:
         moved = 0
         while True:
             started = time.monotonic()
@@ -106,8 +135,6 @@ class Tiers:
             if count < _BATCH:
                 break
             await asyncio.sleep(_REST * (time.monotonic() - started))  # the rest of the time is the appends'
-        if not await self._make_index():
-            self._log.warning("tier.without_index", tenant_id=tenant_id)
         self._known.pop(tenant_id, None)
         self._log.info("tier.kept", tenant_id=tenant_id, vectors=moved)
         return moved

@@ -7,9 +7,13 @@ from pathlib import Path
 
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.schema import EXTENSIONS
+from app.index.service import ChosenSpace
 from app.operators.schemas import Check, Level
 from app.operators.store import ServerFacts, VectorFacts
 from app.providers.chat import Probe
+from app.providers.local import SPACE
+from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
+from app.providers.schemas import EmbeddingSpaceName
 from app.settings import Settings
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
@@ -148,6 +152,49 @@ def check_schema(current: str | None, known: Sequence[str], head: str) -> Check:
         mend = "A newer release has migrated this database: run that release, or a newer one."
         return Check("schema", Level.FAIL, f"{current}, which this release does not know", mend)
     return Check("schema", Level.FAIL, f"{current}, and this release needs {head}", "Run `turnkeep migrate`.")
+
+
+def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:
+    """The spaces that settings name, the first of them first; of 0 dimensions where only the endpoint tells them."""
+    given = [(settings.embedder, settings.embeddings_model, settings.embeddings_dimensions)]
+    if settings.next_embedder is not None:
+        given.append((settings.next_embedder, settings.next_embeddings_model, settings.next_embeddings_dimensions))
+    return [
+        SPACE
+        if embedder == "local"
+        else EmbeddingSpaceName(PROVIDER, model, dimensions or KNOWN_DIMENSIONS.get(model, 0))
+        for embedder, model, dimensions in given
+    ]
+
+
+def knows(configured: Sequence[EmbeddingSpaceName], space: EmbeddingSpaceName) -> bool:
+    """Whether one of the spaces is this one, as far as can be told without asking an endpoint."""
+    return any(
+        (one.provider, one.model) == (space.provider, space.model) and one.dimensions in {0, space.dimensions}
+        for one in configured
+    )
+
+
+def check_space(chosen: ChosenSpace | None, configured: Sequence[EmbeddingSpaceName]) -> Check:
+    """Whether a process with these settings searches what the installation searches."""
+    name = "embedding space"
+    if chosen is None:
+        return _ok(name, f"{_shown(configured[0])}, by the settings")
+    if knows(configured, chosen.name):
+        return _ok(name, _shown(chosen.name))
+    where = "" if chosen.base_url is None else f" (its endpoint was {chosen.base_url})"
+    return Check(
+        name,
+        Level.FAIL,
+        f"the installation searches {_shown(chosen.name)}, these settings are for {_shown(configured[0])}",
+        f"A process with these settings searches another space than the rest. Name the space of the installation{where}"
+        " by TURNKEEP_EMBEDDER and TURNKEEP_EMBEDDINGS_MODEL or by TURNKEEP_NEXT_EMBEDDER, or move the installation"
+        " with `turnkeep reembed`.",
+    )
+
+
+def _shown(space: EmbeddingSpaceName) -> str:
+    return f"{space.provider}/{space.model}/{space.dimensions or 'as the endpoint says'}"
 
 
 def check_vectors(facts: VectorFacts, settings: Settings) -> Check:

@@ -15,15 +15,24 @@ from app.core.db import Database, Transaction
 from app.core.errors import AppError, NotFound
 from app.core.ids import TenantId
 from app.core.servers import Login, Server
+from app.index.service import chosen_space
 from app.operators import store
 from app.operators.invariants import ConversationCheck
-from app.operators.judgements import ROLES, check_chat, check_schema, check_server, check_settings, check_vectors
+from app.operators.judgements import (
+    ROLES,
+    check_chat,
+    check_schema,
+    check_server,
+    check_settings,
+    check_space,
+    check_vectors,
+    configured_spaces,
+    knows,
+)
 from app.operators.machine import check_cpu, check_data_directory, check_model, check_port
 from app.operators.schemas import Check, Fault, Level, Stats, TableSize
 from app.operators.store import ServerFacts
 from app.providers.chat import ChatOptions, probe
-from app.providers.local import SPACE
-from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
@@ -45,22 +54,23 @@ class _Listing(Protocol):
 class Statistics:
     """Figures, of a tenant or of the installation."""
 
-    def __init__(self, database: Database, *, ops: Database, space_id: int) -> None:
+    def __init__(self, database: Database, *, ops: Database, searched: Callable[[], int]) -> None:
+        """`searched` gives the embedding space that is searched now."""
         self._database = database
         self._ops = ops
-        self._space_id = space_id
+        self._searched = searched
 
     async def stats(self, caller: Caller, *, of: Literal["tenant", "installation"], top: int) -> Stats:
         """How much there is, with the `top` largest projects or tenants. The installation is the operator's."""
         caller.require(Scope.OPERATOR if of == "installation" else Scope.ADMIN)
         if of == "installation":
             async with self._ops.snapshot() as tx:
-                counts = await store.count_installation(tx, self._space_id)
+                counts = await store.count_installation(tx, self._searched())
                 sizes = await store.table_sizes(tx)
                 tenants = await store.top_tenants(tx, top)
             return _stats(of, counts, sizes).model_copy(update={"tenants": tenants})
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            counts = await store.count_tenant(tx, caller.tenant_id, self._space_id)
+            counts = await store.count_tenant(tx, caller.tenant_id, self._searched())
             sizes = await store.table_sizes(tx)
             projects = await store.top_projects(tx, caller.tenant_id, top)
         shares = [_share(size, counts) for size in sizes]
@@ -134,7 +144,7 @@ async def _examine_database(settings: Settings) -> list[Check]:
     of_schema = await _examine_schema(server)
     checks.append(of_schema)
     if settings.embedder != "none" and of_schema.level is Level.OK:
-        checks.append(await _examine_vectors(server, settings))
+        checks += await _examine_vectors(server, settings)
     return checks
 
 
@@ -167,21 +177,18 @@ async def _examine_schema(server: Server) -> Check:
     return check_schema(current, schema.known_revisions(), schema.head_revision())
 
 
-async def _examine_vectors(server: Server, settings: Settings) -> Check:
-    local = settings.embedder == "local"
-    model = settings.embeddings_model
-    dimensions = settings.embeddings_dimensions or KNOWN_DIMENSIONS.get(model)
+async def _examine_vectors(server: Server, settings: Settings) -> list[Check]:
+    first, *more = configured_spaces(settings)
     try:
         async with server.opened(server.ops, name=_POOL) as ops, ops.snapshot() as tx:
+            chosen = await chosen_space(tx)
+            searched = first if chosen is None or not knows([first, *more], chosen.name) else chosen.name
             facts = await store.vector_facts(
-                tx,
-                provider=SPACE.provider if local else PROVIDER,
-                model=SPACE.model if local else model,
-                dimensions=SPACE.dimensions if local else dimensions,
+                tx, provider=searched.provider, model=searched.model, dimensions=searched.dimensions or None
             )
     except AppError as error:
-        return Check("vectors", Level.WARN, "cannot be counted", error.detail)
-    return check_vectors(facts, settings)
+        return [Check("vectors", Level.WARN, "cannot be counted", error.detail)]
+    return [check_space(chosen, [first, *more]), check_vectors(facts, settings)]
 
 
 # the data

@@ -93,6 +93,11 @@ class OpenAIEmbedder:
         return EmbeddingSpaceName(PROVIDER, self._options.model, self._dimensions)
 
     @property
+    def base_url(self) -> str:
+        """Where the endpoint is."""
+        return self._options.base_url
+
+    @property
     def max_batch(self) -> int:
         """The most texts one call of `embed` takes."""
         return _QUEUE_TEXTS

@@ -53,6 +53,22 @@ class Recall(ConversationRecall):
     owner: Name | None = None
 
 
+class SpaceComparison(Strict):
+    """Queries to compare two embedding spaces by, in one conversation or in all of the tenant."""
+
+    queries: list[QueryText] = Field(min_length=1, max_length=50)
+    k: Annotated[StrictInt, Field(ge=1, le=50)] = 10
+    mode: Literal[Mode.HYBRID, Mode.VECTOR] = Mode.HYBRID
+    conversation_id: IdIn | None = None
+
+    @field_validator("queries")
+    @classmethod
+    def _none_blank(cls, queries: list[str]) -> list[str]:
+        if not all(query.strip() for query in queries):
+            raise ValueError("a query has at least one character that is not a space")
+        return queries
+
+
 class Explanation(BaseModel):
     """Why a hit stands where it stands: `score` is the sum of `fused` and the three bonuses.
 
@@ -119,3 +135,36 @@ class RecallResult(BaseModel):
     data: list[Hit]
     space: str | None
     degraded: list[str]
+
+
+class ComparedHit(BaseModel):
+    """A hit by its id alone."""
+
+    kind: EntryKind
+    id: str
+    score: float
+
+
+class ComparedQuery(BaseModel):
+    """What one query finds in the two spaces, best first. `degraded` is what could not take part in either."""
+
+    overlap: float
+    rank_agreement: float
+    searched: list[ComparedHit]
+    compared: list[ComparedHit]
+    degraded: list[str]
+
+
+class SpaceComparisonResult(BaseModel):
+    """How alike two embedding spaces answer: the one searched and the one compared, as `provider/model/dimensions`.
+
+    `overlap` is the part of the first k hits that both have, `rank_agreement` also weighs their order, the first places
+    most (average overlap); both from 0 to 1, here their means. `queries` are in the order they were sent.
+    """
+
+    searched: str | None
+    compared: str | None
+    k: int
+    overlap: float
+    rank_agreement: float
+    queries: list[ComparedQuery]

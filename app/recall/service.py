@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from uuid import UUID
 
 from pydantic import TypeAdapter
@@ -20,9 +21,21 @@ from app.core.errors import FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Found, Mode, Scope
-from app.index.service import Query, SearchIndex
+from app.index.service import Query, SearchIndex, Side
+from app.recall.comparing import overlap, rank_agreement
 from app.recall.ranking import Ranked, rank, read_intent, without_names
-from app.recall.schemas import ConversationRecall, Explanation, Hit, HitDate, Recall, RecallResult
+from app.recall.schemas import (
+    ComparedHit,
+    ComparedQuery,
+    ConversationRecall,
+    Explanation,
+    Hit,
+    HitDate,
+    Recall,
+    RecallResult,
+    SpaceComparison,
+    SpaceComparisonResult,
+)
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 
@@ -112,7 +125,7 @@ class Recaller:
         return RecallResult(
             object="list",
             data=[hit for hit in hits if hit is not None],
-            space=self._index.space,
+            space=self._index.space_of(query),
             degraded=[*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out or cut else [])],
         )
 
@@ -165,6 +178,36 @@ class Recaller:
         ]
         return recalled, [*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out else [])]
 
+    async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
+        """What queries find in another embedding space, beside what they find in the one searched. For operators.
+
+        In the caller's own tenant. Raises Conflict `space_not_configured`, and NotFound for a foreign conversation.
+        """
+        caller.require(KeyScope.OPERATOR)
+        sides = (self._index.spaces.current, self._index.side(space_id))
+        within = None if request.conversation_id is None else [request.conversation_id]
+        scope = Scope(kinds=[EntryKind.TURN, EntryKind.SUMMARY], conversation_ids=within)
+        people = await self._people(caller, scope)
+        answers: list[ComparedQuery] = []
+        for text in request.queries:
+            lists: list[list[ComparedHit]] = []
+            degraded: dict[str, None] = {}
+            for side in sides:
+                query = await self._prepare(text, request.mode, people, side)
+                async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                    ranking = await self._rank(caller, tx, _Asked(text, request.k, None), scope, query, people)
+                degraded |= dict.fromkeys(ranking.degraded)
+                lists.append([_compared(item) for item in ranking.ranked[: request.k]])
+            answers.append(_compare(lists[0], lists[1], list(degraded)))
+        return SpaceComparisonResult(
+            searched=sides[0].name,
+            compared=sides[1].name,
+            k=request.k,
+            overlap=round(fmean(answer.overlap for answer in answers), 4),
+            rank_agreement=round(fmean(answer.rank_agreement for answer in answers), 4),
+            queries=answers,
+        )
+
     async def _people(self, caller: Caller, scope: Scope) -> list[Participant]:
         people = await self._conversations.participants(
             caller,
@@ -178,12 +221,13 @@ class Recaller:
             raise NotFound("not_found", "There is no such conversation.")
         return list({one.actor: one for some in people.values() for one in some}.values())
 
-    async def _prepare(self, text: str, mode: Mode, people: Sequence[Participant]) -> Query:
+    async def _prepare(self, text: str, mode: Mode, people: Sequence[Participant], side: Side | None = None) -> Query:
         return await self._index.prepare_query(
             text,
             bare_text=without_names(text, people),
             by_words=mode is not Mode.VECTOR,
             by_vector=mode is not Mode.TEXT,
+            side=side,
         )
 
     async def _rank(
@@ -243,6 +287,22 @@ def _scope(
         occurred_after=filters.occurred_after,
         occurred_before=filters.occurred_before,
         metadata=None if filters.metadata is None else json.dumps(filters.metadata),
+    )
+
+
+def _compared(item: Ranked) -> ComparedHit:
+    candidate = item.candidate
+    return ComparedHit(kind=candidate.kind, id=format_id(candidate.entry_id), score=round(item.score, 6))
+
+
+def _compare(searched: list[ComparedHit], compared: list[ComparedHit], degraded: list[str]) -> ComparedQuery:
+    one, other = [hit.id for hit in searched], [hit.id for hit in compared]
+    return ComparedQuery(
+        overlap=round(overlap(one, other), 4),
+        rank_agreement=round(rank_agreement(one, other), 4),
+        searched=searched,
+        compared=compared,
+        degraded=degraded,
     )
 
 

@@ -8,7 +8,8 @@ from app.context.service import COMPACT_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
-from app.index.schemas import DATES_JOB, VECTORS_JOB
+from app.index.schemas import DATES_JOB, DROP_JOB, VECTORS_JOB
+from app.index.service import Side
 from app.tenancy.schemas import job_caller
 from app.worker.runner import Handling, Worker, WorkerOptions
 
@@ -20,17 +21,13 @@ _SWEEP_LIMIT = 10_000
 
 def handlings(container: Container) -> Mapping[str, Handling]:
     """The table of all kinds that this process can do; a kind that is not here is left to another worker."""
-    conversations, late = container.conversations, container.index.late
+    conversations = container.conversations
 
     async def make_vectors(job: Job) -> None:
         await conversations.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
 
-    async def fill_vectors(job: Job) -> None:
-        after = job.subject_ids[0] if job.subject_ids else None
-        await conversations.fill_vectors(job_caller(job.tenant_id), after=after)
-
-    async def plan_vectors(_job: Job) -> None:
-        await late.plan()
+    async def drop_space(job: Job) -> None:
+        await container.spaces.run_drop(job.subject_ids)
 
     async def resolve_dates(job: Job) -> None:
         await conversations.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
@@ -52,20 +49,44 @@ def handlings(container: Container) -> Mapping[str, Handling]:
         DATES_JOB: Handling(resolve_dates),
         SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
         LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),
+        DROP_JOB: Handling(drop_space),
     }
-    if container.embedder is not None:
-        table[VECTORS_JOB] = Handling(make_vectors)
-        table[late.fill_kind] = Handling(fill_vectors)
-        table[late.plan_kind] = Handling(plan_vectors, every_s=container.settings.backfill_interval_s, at_start=True)
+    for side in container.index.spaces.sides.values():
+        if side.embedder is not None:
+            table[VECTORS_JOB] = Handling(make_vectors)
+            table |= handlings_of(container, side)
     return table
 
 
-def make_worker(container: Container) -> Worker:
-    """A worker for everything this process can do."""
+def handlings_of(container: Container, side: Side) -> Mapping[str, Handling]:
+    """The kinds that fill one embedding space."""
+    conversations, late = container.conversations, side.late
+
+    async def fill(job: Job) -> None:
+        if await container.index.spaces.wants_now(side):
+            after = job.subject_ids[0] if job.subject_ids else None
+            await conversations.fill_vectors(job_caller(job.tenant_id), late, after=after)
+
+    async def make_new(job: Job) -> None:
+        if await container.index.spaces.wants_now(side):
+            await conversations.make_new_vectors(job_caller(job.tenant_id), late, entry_ids=job.subject_ids)
+
+    async def plan(_job: Job) -> None:
+        await container.index.spaces.plan(side)
+
+    return {
+        late.fill_kind: Handling(fill),
+        late.new_kind: Handling(make_new),
+        late.plan_kind: Handling(plan, every_s=container.settings.backfill_interval_s, at_start=True),
+    }
+
+
+def make_worker(container: Container, *, only: Mapping[str, Handling] | None = None) -> Worker:
+    """A worker for everything this process can do, or for some kinds only."""
     settings = container.settings
     return Worker(
         container.queue,
-        handlings(container),
+        handlings(container) if only is None else only,
         options=WorkerOptions(
             concurrency=settings.worker_concurrency,
             poll_s=settings.job_poll_s,

@@ -147,6 +147,7 @@ def filled_path(path: str, victim: Victim) -> str:
         key_id=victim.turn,
         job_id=victim.turn,
         tenant_id=format_id(victim.client.tenant_id),
+        space_id=1,
     )
 
 
@@ -172,8 +173,10 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
         name = "recall_in"
     if operation_id == "create_conversation_token":
         name = "token"
-    if operation_id == "rotate_key":
+    if operation_id in {"rotate_key", "add_space", "switch_space"}:
         return {}
+    if operation_id == "compare_space":
+        return {"queries": ["fine"]}
     name = {"build": "context"}.get(name, name)
     return OPERATIONS[name][2] if name in OPERATIONS else None
 
@@ -293,7 +296,7 @@ async def test_every_operation_needs_its_scope(
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
         names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id")
-        missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"))
+        missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"), space_id=999)
         response = await limited.request(method, missing, params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
 
@@ -343,12 +346,14 @@ async def test_what_is_not_ones_own_is_not_there(
                 job_id=turn,
                 key_id=turn,
                 tenant_id=format_id(other.tenant_id) if whose != "nobody's" else turn,
+                space_id=1,
             ),
             params=good_query(operation["operationId"]),
             json=good_body(operation["operationId"]),
         )
-        # tenants are an operator's, there or not
-        status, code = (403, "forbidden") if "{tenant_id}" in path else (404, "not_found")
+        # tenants and spaces are an operator's, there or not
+        operators = "{tenant_id}" in path or "{space_id}" in path
+        status, code = (403, "forbidden") if operators else (404, "not_found")
         await victim.refused(response, status, code)
     if "{turn_id}" in path:
         response = await victim.client.request(

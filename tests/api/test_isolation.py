@@ -16,6 +16,8 @@ from app.main import create_app, openapi_document
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.settings import Settings
 from app.tenancy.keys import parse_key
+from app.tenancy.schemas import Scope as KeyScope
+from app.tenancy.service import Tenancy
 from app.tenancy.spending import Spending
 from tests.support.api import Client, Service, problem
 
@@ -40,6 +42,7 @@ class Two:
     mine: str
     my_turn: str
     spending: Spending
+    tenancy: Tenancy
 
     async def owners_view(self) -> tuple[Any, Any]:
         conversation = (await self.owner.get(f"/v1/conversations/{self.conversation}")).json()
@@ -54,7 +57,7 @@ async def two(client: Client, other: Client, service: Service) -> Two:
     turn = (await client.append(conversation, f"the {SECRET} lives in a burrow"))["turns"][0]["id"]
     mine = await other.conversation()
     my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
-    return Two(client, other, conversation, turn, mine, my_turn, service.container.spending)
+    return Two(client, other, conversation, turn, mine, my_turn, service.container.spending, service.container.tenancy)
 
 
 def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -230,6 +233,27 @@ async def is_for_operators_only(two: Two, name: str) -> None:
     problem(await two.intruder.request(method, own, json=body), 403, "forbidden")
 
 
+async def moves_no_installation(two: Two, name: str) -> None:
+    """Spaces are the operator's, whose comparison reads its own tenant only."""
+    method, template = OPERATIONS[name]
+    body = {"queries": [SECRET], "conversation_id": two.conversation} if name == "compare_space" else {}
+    path = template.format(space_id=1)
+    problem(await two.intruder.request(method, path, json=body if method == "POST" else None), 403, "forbidden")
+    if name != "compare_space":
+        return
+    scopes = list(KeyScope)
+    key = await two.tenancy.create_key(two.intruder.tenant_id, name="operator", scopes=scopes)
+    operator = {"Authorization": f"Bearer {key}"}
+    spaces = (await two.intruder.get("/v1/admin/embedding-spaces", headers=operator)).json()["data"]
+    (space,) = [one["id"] for one in spaces if one["searched_here"]]
+    path = template.format(space_id=space)
+    problem(await two.intruder.post(path, json=body, headers=operator), 404, "not_found")
+    answer = await two.intruder.post(path, json={"queries": [SECRET], "k": 50}, headers=operator)
+    assert answer.status_code == 200
+    for hits in answer.json()["queries"]:
+        assert {hit["id"] for hit in hits["searched"] + hits["compared"]} <= {two.my_turn}
+
+
 async def counts_only_its_own(two: Two, _name: str) -> None:
     await two.owner.conversation(project=SECRET)
     stats = await two.intruder.get("/v1/admin/stats")
@@ -316,6 +340,12 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "update_tenant": is_for_operators_only,
     "get_stats": counts_only_its_own,
     "list_model_usage": sees_only_its_own_spending,
+    "list_spaces": moves_no_installation,
+    "add_space": moves_no_installation,
+    "compare_space": moves_no_installation,
+    "switch_space": moves_no_installation,
+    "roll_back_space": moves_no_installation,
+    "drop_space": moves_no_installation,
     "list_jobs": reaches_only_its_own_jobs,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,

@@ -14,7 +14,7 @@ from tests.support.api import Client, Service
 APP = Path(__file__).parents[2] / "app"
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 REVISION = "01BX5ZZKBKACTAV9WEVGEMMVRZ"
-WITHOUT_TENANT = {"installation", "embedding_spaces", "alembic_version"}
+WITHOUT_TENANT = {"installation", "embedding_spaces", "searched_space", "alembic_version"}
 
 
 @pytest.fixture

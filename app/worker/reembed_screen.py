@@ -1,0 +1,103 @@
+"""What `turnkeep reembed` shows and asks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from app.core.ids import TenantId
+from app.index.schemas import EmbeddingSpace
+from app.recall.schemas import SpaceComparisonResult
+from app.settings import Settings
+from app.worker.reembedding import Reembedding, reembedding
+
+_K = 10
+_SHOWN_QUERIES = 10
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command was told. `ask` asks a person for a yes or no."""
+
+    queries: Sequence[str]
+    yes: bool
+    force: bool
+    status: bool
+    rollback: bool
+    drop: int | None
+    ask: Callable[[str], bool]
+
+
+async def move(settings: Settings, tenant_id: TenantId, wanted: Wanted) -> None:
+    """Do what was wanted, and show it. Raises what the steps raise."""
+    console = Console()
+    async with reembedding(settings, tenant_id) as steps:
+        if wanted.status:
+            console.print(_table(await steps.spaces()))
+        elif wanted.rollback:
+            space = await steps.roll_back()
+            console.print(f"Searched again: {_named(space)}.")
+        elif wanted.drop is not None:
+            with console.status("deleting vectors"):
+                space = await steps.drop(wanted.drop, progress=lambda _: None)
+            console.print(f"Dropped: {_named(space)}.")
+        else:
+            await _move(steps, console, wanted)
+
+
+async def _move(steps: Reembedding, console: Console, wanted: Wanted) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("vectors", total=None)
+
+        def show(space: EmbeddingSpace) -> None:
+            bar.update(task, description=_named(space), completed=space.covered, total=space.entries or 1)
+
+        space = await steps.fill(progress=show)
+    if space.covered < space.entries:
+        parked = f", {space.jobs_parked} jobs parked" if space.jobs_parked else ""
+        console.print(f"{space.entries - space.covered} of {space.entries} entries have no vectors{parked}.")
+    texts, result = await steps.compare(space.id, queries=wanted.queries, k=_K)
+    console.print("Nothing to compare on." if result is None else _comparison(texts, result))
+    if not wanted.yes and not wanted.ask(f"Search {_named(space)} from now on?"):
+        console.print("Nothing was switched. The space is filled and kept up to date; run this again to switch.")
+        return
+    space = await steps.switch(space.id, force=wanted.force)
+    console.print(
+        f"Searched now: {_named(space)}. Back: turnkeep reembed --rollback. When all is well, let TURNKEEP_EMBEDDER"
+        " and what belongs to it name the new one, and delete the old with --drop."
+    )
+
+
+def _named(space: EmbeddingSpace) -> str:
+    return f"{space.provider}/{space.model}/{space.dimensions} (space {space.id})"
+
+
+def _table(spaces: Sequence[EmbeddingSpace]) -> Table:
+    table = Table("id", "space", "state", "done", "vectors", "jobs", "index", "settings here")
+    for space in spaces:
+        about = "" if space.exact else "about "
+        table.add_row(
+            str(space.id),
+            f"{space.provider}/{space.model}/{space.dimensions}",
+            space.state.value,
+            f"{about}{space.covered} of {space.entries} ({space.share:.1%})",
+            f"{about}{space.vectors}",
+            f"{space.jobs_waiting} waiting, {space.jobs_parked} parked",
+            "stands" if space.index_ready else "none",
+            "searched" if space.searched_here else "yes" if space.configured else "no",
+        )
+    return table
+
+
+def _comparison(texts: Sequence[str], result: SpaceComparisonResult) -> Table:
+    title = f"the first {result.k} hits: {result.overlap:.0%} the same, rank agreement {result.rank_agreement:.2f}"
+    table = Table("query", "the same", "rank agreement", "not taken part", title=title)
+    for text, one in list(zip(texts, result.queries, strict=True))[:_SHOWN_QUERIES]:
+        shown = " ".join(text.split())[:_SHOWN_CHARACTERS]
+        table.add_row(Text(shown), f"{one.overlap:.0%}", f"{one.rank_agreement:.2f}", " ".join(one.degraded))
+    return table

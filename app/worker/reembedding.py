@@ -1,0 +1,137 @@
+"""Moving an installation to another embedding space by a command: what `turnkeep reembed` does, step by step.
+
+Beside the servers, which go on meanwhile. The command fills the space itself, with the same jobs as every worker, so
+that it needs none to be running, and may be ended and run again at any time.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from app.container import Container, open_container
+from app.conversations.schemas import ConversationFilter, content_text
+from app.core.errors import Conflict
+from app.core.ids import ConversationId, TenantId, parse_id
+from app.index.schemas import DROP_JOB, EmbeddingSpace, SpaceAdd, SpaceState, SpaceSwitch
+from app.index.service import Side
+from app.recall.schemas import SpaceComparison, SpaceComparisonResult
+from app.settings import Settings
+from app.tenancy.schemas import Scope, job_caller
+from app.worker.handlers import handlings, handlings_of, make_worker
+from app.worker.runner import working
+
+_LOOK_S = 0.5
+_SAMPLED_CONVERSATIONS = 20
+_SAMPLED_TURNS = 10
+_MOST_QUERIES = 50
+_QUERY_CHARACTERS = 500
+
+Progress = Callable[[EmbeddingSpace], None]
+
+
+class Reembedding:
+    """The steps of a move, by the operator of an installation. `tenant_id` is whose turns spaces are compared on."""
+
+    def __init__(self, container: Container, tenant_id: TenantId) -> None:
+        self._container = container
+        self._caller = replace(job_caller(tenant_id), scopes=frozenset(Scope))
+
+    async def spaces(self) -> list[EmbeddingSpace]:
+        """All spaces, the newest first."""
+        return (await self._container.spaces.list_spaces(self._caller)).data
+
+    async def fill(self, *, progress: Progress) -> EmbeddingSpace:
+        """Add the space of the settings' last embedder and fill it, until it lacks nothing that can be made.
+
+        Raises Conflict `space_not_configured` where the installation searches that one already, and as the embedder
+        does.
+        """
+        side = self._wanted()
+        name = side.embedder.space if side.embedder is not None else None
+        body = SpaceAdd() if name is None else SpaceAdd(
+            provider=name.provider, model=name.model, dimensions=name.dimensions
+        )  # fmt: skip
+        space = await self._container.spaces.add(self._caller, body=body)
+        kinds = {kind: how for kind, how in handlings_of(self._container, side).items() if how.every_s is None}
+        covered = -1
+        async with working(make_worker(self._container, only=kinds)):
+            while True:
+                lacking = await self._container.index.spaces.plan(side)
+                space = await self._until_done(space.id, progress)
+                # what a model will not take stays without
+                if not lacking or space.covered == covered:
+                    break
+                covered = space.covered
+        await side.tiers.keep_due()
+        return await self._container.spaces.space(self._caller, space.id)
+
+    def _wanted(self) -> Side:
+        spaces = self._container.index.spaces
+        side = list(spaces.sides.values())[-1]
+        if side.embedder is None or side.space.id == (spaces.chosen or spaces.current.space.id):
+            raise Conflict(
+                "space_not_configured",
+                "The installation searches the embedding space of these settings already: name the new one by"
+                " TURNKEEP_NEXT_EMBEDDER and what belongs to it, here and where the servers run.",
+            )
+        return side
+
+    async def _until_done(self, space_id: int, progress: Progress) -> EmbeddingSpace:
+        while True:
+            space = await self._container.spaces.space(self._caller, space_id)
+            progress(space)
+            if not space.jobs_waiting:
+                return space
+            await asyncio.sleep(_LOOK_S)
+
+    async def compare(
+        self, space_id: int, *, queries: Sequence[str], k: int
+    ) -> tuple[list[str], SpaceComparisonResult | None]:
+        """Compare a space with the one searched, by these queries or by turns of users; None where there are none."""
+        asked = list(queries)[:_MOST_QUERIES] or await self._sample()
+        if not asked:
+            return [], None
+        request = SpaceComparison(queries=asked, k=k)
+        return asked, await self._container.recaller.compare(self._caller, space_id, request=request)
+
+    async def _sample(self) -> list[str]:
+        """The newest turns of users in the tenant's latest conversations: what is asked for is like what was said."""
+        conversations = self._container.conversations
+        page = await conversations.list_conversations(
+            self._caller, where=ConversationFilter(), order="desc", limit=_SAMPLED_CONVERSATIONS, cursor=None
+        )
+        texts: dict[str, None] = {}
+        for conversation in page.data:
+            recent = await conversations.recent(
+                self._caller, ConversationId(parse_id(conversation.id)), limit=_SAMPLED_TURNS, actors=None
+            )
+            said = [content_text(turn.content) for turn in recent.turns if turn.role == "user"]
+            texts |= dict.fromkeys(text[:_QUERY_CHARACTERS] for text in said[-2:] if text[:_QUERY_CHARACTERS].strip())
+        return list(texts)[:_MOST_QUERIES]
+
+    async def switch(self, space_id: int, *, force: bool) -> EmbeddingSpace:
+        """Search a space from now on."""
+        return await self._container.spaces.switch(self._caller, space_id, body=SpaceSwitch(force=force))
+
+    async def roll_back(self) -> EmbeddingSpace:
+        """Search the space again that was searched before."""
+        return await self._container.spaces.roll_back(self._caller)
+
+    async def drop(self, space_id: int, *, progress: Progress) -> EmbeddingSpace:
+        """Delete a space's vectors and its vector index, and wait until they are gone."""
+        space = await self._container.spaces.drop(self._caller, space_id)
+        only = {DROP_JOB: handlings(self._container)[DROP_JOB]}
+        async with working(make_worker(self._container, only=only)):
+            while space.state is SpaceState.DROPPING:
+                await asyncio.sleep(_LOOK_S)
+                space = await self._container.spaces.space(self._caller, space_id)
+                progress(space)
+        return space
+
+
+@asynccontextmanager
+async def reembedding(settings: Settings, tenant_id: TenantId) -> AsyncGenerator[Reembedding]:
+    """The steps, on the installation of these settings, whose schema is left as it is."""
+    async with open_container(settings.model_copy(update={"migrate_on_start": False})) as container:
+        yield Reembedding(container, tenant_id)

@@ -25,12 +25,10 @@ create table searched_space (
 def upgrade() -> None:
     op.execute("set local lock_timeout = '4s'")
     op.execute("set local statement_timeout = '5min'")
-    op.execute("alter table embedding_spaces add column state text not null default 'idle', add column base_url text")
     op.execute(
-        "alter table embedding_spaces add constraint embedding_spaces_state_check"
-        " check (state in ('idle', 'preparing', 'kept', 'dropping')) not valid"
+        "alter table embedding_spaces add column base_url text, add column state text not null default 'idle'"
+        " constraint embedding_spaces_state_check check (state in ('idle', 'preparing', 'kept', 'dropping'))"
     )
-    op.execute("alter table embedding_spaces validate constraint embedding_spaces_state_check")
     op.execute(TABLE)
     op.execute("grant update (state, base_url) on embedding_spaces to turnkeep_ops")
     op.execute("grant select on searched_space to turnkeep_app")

@@ -123,6 +123,8 @@ class SpaceAdministration:
         caller.require(Scope.OPERATOR)
         if not body.force:
             view = await self.space(caller, space_id)
+            if not view.configured:
+                raise _unconfigured()
             lacking = view.entries - view.covered
             if view.state is not SpaceState.SEARCHED and lacking > max(_FEW, _SMALL_SHARE * view.entries):
                 raise Conflict(

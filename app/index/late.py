@@ -75,8 +75,10 @@ class LateVectors:
         """The kind of the jobs that make what a tenant lacks; their subject is the entry to go on after, if any."""
         return f"{_KINDS}{self._space.id}"
 
-    async def plan(self) -> int:
+    async def plan(self, *, searched: bool = True) -> int:
         """Enqueue a job for every tenant that lacks vectors; says for how many.
+
+        `searched`: the space is the one searched, for whose vectors jobs may have been parked with their entries.
 
         Raises as the embedder does, and enqueues nothing then: jobs that must fail would only wear out their attempts.
         """
@@ -95,14 +97,14 @@ class LateVectors:
                     await self._jobs.enqueue(tx, tenant_id, [self._fill_job(None)])
             tenants += len(tour.tenants)
             after = tour.after
-        await self._revive(asked=asked)
+        await self._revive(asked=asked, searched=searched)
         await self._jobs.sweep_unclaimed(
             _KINDS, but=[self.plan_kind, self.fill_kind, self.new_kind], older_than_s=_UNCLAIMED_S, limit=_REVIVE
         )
         return tenants
 
-    async def _revive(self, *, asked: bool) -> None:
-        kinds = [VECTORS_JOB, self.fill_kind, self.new_kind]
+    async def _revive(self, *, asked: bool, searched: bool) -> None:
+        kinds = [self.fill_kind, self.new_kind, *([VECTORS_JOB] if searched else [])]
         if await self._jobs.any_parked(kinds, codes=_PASSING):
             if not asked:
                 await self._ask()

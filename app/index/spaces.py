@@ -122,7 +122,7 @@ class Spaces:
         """
         if side.embedder is None or not await self.wants_now(side):
             return 0
-        lacking = await side.late.plan()
+        lacking = await side.late.plan(searched=side is self.current)
         if not lacking and side is not self.current:
             async with self._ops.across_tenants() as tx:
                 wide = await space_store.wide_tenants(tx, entries=side.tiers.options.exact_scope_entries)

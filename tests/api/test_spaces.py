@@ -5,6 +5,7 @@ replicas that know both.
 """
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from app.operators.schemas import Level
 from app.operators.service import DataCheck, examine
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
 from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
 from tests.support.statements import counted_statements, first_words
@@ -491,6 +493,41 @@ async def test_a_wide_tenant_has_its_vector_index_before_the_switch(
         for mode in ("vector", "hybrid"):
             assert len(await client.recall(None, "a parrot of place 3", mode=mode, k=40)) == 40
     await rows(pair[0], "drop index " + vector_index_name(new))
+
+
+# what else is found
+
+
+async def test_summaries_get_their_vectors_in_the_new_space_too(
+    pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    del pair
+    of_summaries = """select count(*) as n from vectors v
+        join index_entries e on e.tenant_id = v.tenant_id and e.entry_id = v.entry_id
+        join embedding_spaces s on s.id = v.space_id where e.kind = 'summary' and s.provider = $1"""
+    async with open_fake_chat() as chat:
+        chat.reply = says(json.dumps({"summary": "They spoke of parrots at length.", "abstract": "Parrots."}))
+        talkative = both(fake, llm_model=CHAT_MODEL, llm_base_url=chat.url)
+        async with (
+            open_service(own, tmp_path, **talkative) as service,
+            stored(service, 30) as (client, talk),
+            operating(service, client) as operator,
+        ):
+            body = {"strategy": "rolling", "trigger_turns": 10}
+            answer = await client.post(f"/v1/conversations/{talk}/compact", json=body)
+            assert answer.status_code == 200, answer.text
+            assert (await rows(service, of_summaries, "local"))[0]["n"] == 1
+            await call(operator)
+            await service.run_jobs()
+            assert (await rows(service, of_summaries, "openai"))[0]["n"] == 1
+            # and one that is made meanwhile
+            await client.append(talk, *texts(30, 30))
+            assert (await client.post(f"/v1/conversations/{talk}/compact", json=body)).status_code == 200
+            await service.run_jobs()
+            made = [(await rows(service, of_summaries, provider))[0]["n"] for provider in ("local", "openai")]
+            assert made[0] == made[1] > 0
+            space = (await listed(operator))[NEW]
+            assert (space["share"], space["jobs_waiting"], space["jobs_parked"]) == (1.0, 0, 0)
 
 
 # who may, and what is refused

@@ -392,6 +392,9 @@ class Settings(BaseSettings):
         default=50, description="Live unsummarised turns that trigger compaction."
     )
     compaction_trigger_tokens: Positive = Field(default=8000, description="Their tokens that trigger compaction.")
+    summary_refresh_interval_minutes: Positive = Field(
+        default=60, description="How often highlights are looked for that a chat model may replace by a summary."
+    )
     highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
         default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
     )

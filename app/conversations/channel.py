@@ -23,6 +23,7 @@ from app.conversations.frames import (
     PresenceFrame,
     ServerFrame,
     SnapshotFrame,
+    SummaryCreatedFrame,
     TurnAbortedFrame,
     TurnCommittedFrame,
     TurnDeltaFrame,
@@ -34,7 +35,8 @@ from app.conversations.frames import (
 from app.conversations.open_text import Meter, Part, Text, same_length, size_of
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
-from app.conversations.views import turn_view
+from app.conversations.summary_store import SummaryRow
+from app.conversations.views import summary_view, turn_view
 from app.core.ids import format_id
 
 CONTENT: Final = "content"
@@ -88,6 +90,7 @@ class Look:
     opened: Sequence[OpenRow]
     ended: Mapping[UUID, EndedTurn]
     cut: bool = False
+    summaries: Sequence[SummaryRow] = ()
 
 
 @dataclass(slots=True)
@@ -309,7 +312,10 @@ class Channel:
     def tell_look(self, look: Look) -> list[Frame]:
         """What else a look found. After it everything up to its rev is told."""
         before = self._pending.keys() | set[UUID]()
-        frames: list[Frame] = []
+        frames = [
+            write_frame(SummaryCreatedFrame(type="summary.created", rev=row.rev, summary=summary_view(row)))
+            for row in look.summaries
+        ]
         self._is_full = look.cut
         for opened in look.opened:
             frames += self._meet(opened)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
-from app.conversations import follow_store, store, stream_store, turn_store
+from app.conversations import follow_store, store, stream_store, summary_store, turn_store
 from app.conversations.announcer import Told
 from app.conversations.channel import (
     LAST_SEQ,
@@ -421,7 +421,9 @@ class Follower:
         head = await follow_store.find_head(tx, tenant_id, conversation_id)
         if head is None:
             return None
-        while channel.told is not None and channel.told < (head[1], 0):
+        told = head.rev if channel.told is None else channel.told[0]
+        made = await summary_store.list_made(tx, tenant_id, conversation_id, after_rev=told) if told < head.made else []
+        while channel.told is not None and channel.told < (head.rev, 0):
             changed = await stream_store.list_changed(
                 tx, tenant_id, conversation_id, after=channel.told, limit=_PAGE, most_bytes=_PAGE_BYTES
             )
@@ -434,8 +436,9 @@ class Follower:
         missing = set(channel.pending_ids()).difference(turn_ids)
         ended = await follow_store.find_ended(tx, tenant_id, list(missing)) if missing else {}
         return Look(
-            seq=head[0],
-            rev=head[1],
+            seq=head.seq,
+            rev=head.rev,
+            summaries=made,
             opened=[OpenRow(row, stream.writer, stream.epoch, texts.get(row.id, {})) for row, stream in opened],
             ended=ended,
             cut=cut,

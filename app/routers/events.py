@@ -18,6 +18,7 @@ from app.conversations.frames import (
     PresenceFrame,
     RereadFrame,
     SnapshotFrame,
+    SummaryCreatedFrame,
     TurnAbortedFrame,
     TurnCommittedFrame,
     TurnDeltaFrame,
@@ -48,6 +49,7 @@ TurnEvent = (
     | TurnAbortedFrame
     | TurnSupersededFrame
     | TurnErasedFrame
+    | SummaryCreatedFrame
     | PresenceFrame
     | RereadFrame
     | ErrorFrame

@@ -89,7 +89,11 @@ class Flusher:
             if self._dirty.is_set():
                 await asyncio.sleep(self._debounce_s)
                 self._dirty.clear()
-                await self.flush()
+                try:
+                    await self.flush()
+                except Exception as error:  # noqa: BLE001 - whatever it was, what is left is written a debounce later
+                    self._dirty.set()
+                    self._log.error("stream.flush_crashed", error_type=error_type(error), exc_info=error)
             if monotonic() - self._looked >= self._lease_s / _LOOKS_PER_LEASE:
                 self._looked = monotonic()
                 try:
@@ -138,7 +142,7 @@ class Flusher:
         finally:
             for held in turns:
                 held.flush = None
-            if over is not None:
+            if over is not None and not over.done():
                 over.set_result(None)
 
     async def _write(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:

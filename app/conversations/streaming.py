@@ -398,7 +398,8 @@ class Streams:
     async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
         async with held.ending:
             if held.flush is not None:
-                await held.flush
+                # one write is of many turns: who goes away while it waits must not end it for the others
+                await asyncio.shield(held.flush)
             await self._flusher.hear(held)
             try:
                 if isinstance(how, Ending):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any
 from unittest.mock import AsyncMock
@@ -16,6 +17,7 @@ from app.conversations.appender import Appender
 from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
 from app.conversations.frames import Chunk
+from app.conversations.held import Held
 from app.core.db import Transaction
 from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
@@ -32,6 +34,7 @@ class Writing:
     def __init__(self, client: Client, conversation: str, opened: dict[str, Any]) -> None:
         self.client = client
         self.id: str = opened["turn"]["id"]
+        self.conversation = conversation
         self.epoch: int = opened["epoch"]
         self.path = f"/v1/conversations/{conversation}/turns/{self.id}"
 
@@ -642,6 +645,76 @@ async def test_the_sweep_is_a_periodic_job(service: Service) -> None:
     connection = await asyncpg.connect(service.database.superuser)
     assert await connection.fetchval("select count(*) from jobs where kind = $1 and state = 'queued'", LEASES_JOB) == 1
     await connection.close()
+
+
+async def take(service: Service, writing: Writing, delta: str, offset: int = 0, **more: Any) -> None:
+    """Take text of a turn without waiting until it is durable, as over a WebSocket."""
+    caller = await service.container.tenancy.authenticate(writing.client.key)
+    await service.container.conversations.streams.chunk(
+        caller,
+        ConversationId(parse_id(writing.conversation)),
+        turn_id=TurnId(parse_id(writing.id)),
+        chunk=Chunk(offset=offset, delta=delta),
+        **{"epoch": writing.epoch, "wait": False} | more,
+    )
+
+
+@asynccontextmanager
+async def locked(service: Service, turn: str) -> AsyncIterator[None]:
+    """Somebody else has a turn's stream, and does not come to an end."""
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        async with connection.transaction():
+            await connection.execute("select 1 from turn_streams where turn_id = $1 for update", parse_id(turn))
+            yield
+    finally:
+        await connection.close()
+
+
+async def under_way(service: Service, turn: str) -> None:
+    """Wait until text of a turn is being written."""
+    held = service.container.conversations.streams._held[TurnId(parse_id(turn))]  # noqa: SLF001
+    async with asyncio.timeout(5):
+        while held.flush is None:  # noqa: ASYNC110 - it tells in no other way
+            await asyncio.sleep(0.01)
+
+
+async def test_who_goes_away_while_a_write_is_under_way_ends_it_for_nobody(
+    client: Client, conversation: str, service: Service
+) -> None:
+    gone, other = [await opened(client, conversation) for _ in range(2)]
+    async with locked(service, gone.id):
+        for one in (gone, other):
+            await take(service, one, "text")
+        await under_way(service, gone.id)
+        commits = [asyncio.create_task(one.commit()) for one in (gone, other)]
+        await asyncio.sleep(0.1)
+        commits[0].cancel()
+        await asyncio.sleep(0.1)
+    answers = await asyncio.gather(*commits, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert isinstance(answers[1], httpx.Response)
+    assert (answers[1].status_code, answers[1].json()["content"]) == (200, "text")
+    async with asyncio.timeout(5):
+        assert (await gone.chunk(4, " and more")).json()["durable_offset"] == 13
+
+
+async def test_writing_goes_on_whatever_happens_to_one_write(
+    client: Client, conversation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_tail = Held.has_tail
+    failures = [RuntimeError("a fault of ours")]
+
+    def failing(held: Held) -> bool:
+        if failures:
+            raise failures.pop()
+        return has_tail(held)
+
+    writing = await opened(client, conversation)
+    monkeypatch.setattr(Held, "has_tail", failing)
+    async with asyncio.timeout(5):
+        assert (await writing.chunk(0, "text")).json()["durable_offset"] == 4
+    assert failures == []
 
 
 async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_together(

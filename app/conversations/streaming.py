@@ -8,7 +8,7 @@ nothing any more.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -172,7 +172,7 @@ class Streams:
             if not wait or error.code not in _MAYBE_STALE:
                 raise
         # calls of the same writer may have gone to another process, which holds the turn since
-        held = await self._take_over(call)
+        held = await self._take_over_again(call, held)
         return await self._take(held, chunk, wait=wait)
 
     async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
@@ -258,6 +258,10 @@ class Streams:
             )
             opened, size = await self._read(caller, tx, row)
         return self._hold(caller, row, opened, None, key_id=key_id, size=size)
+
+    async def _take_over_again(self, call: _Call, held: Held) -> Held:
+        """The same for a call that began with what was held here, unless somebody has resumed the turn since."""
+        return await self._take_over(replace(call, epoch=held.epoch))
 
     async def resume(
         self,
@@ -380,12 +384,13 @@ class Streams:
     async def _end(self, call: _Call, how: Ending | Aborting) -> Turn:
         done = "turn_committed" if isinstance(how, Ending) else "turn_aborted"
         try:
+            held = await self._hold_here(call)
             try:
-                row = await self._end_here(call.caller, await self._hold_here(call), how)
+                row = await self._end_here(call.caller, held, how)
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                row = await self._end_here(call.caller, await self._take_over(call), how)
+                row = await self._end_here(call.caller, await self._take_over_again(call, held), how)
         except Conflict as error:
             if error.code != done:
                 raise

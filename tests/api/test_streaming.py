@@ -18,6 +18,7 @@ from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
 from app.conversations.frames import Chunk
 from app.conversations.held import Held
+from app.conversations.streaming import Streams
 from app.core.db import Transaction
 from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
@@ -413,6 +414,33 @@ async def test_who_resumes_fences_off_who_wrote_before(client: Client, conversat
     assert (await writing.chunk(8, "new", client=there, epoch=2)).json()["durable_offset"] == 11
     problem(await writing.chunk(8, "old", epoch=1), 409, "stream_fenced")
     assert (await writing.commit(client=there)).json()["content"] == "durable new"
+
+
+@pytest.mark.parametrize("how", ["commit", "abort", "chunk"])
+async def test_a_call_that_came_before_its_turn_was_resumed_does_nothing_under_the_new_epoch(
+    client: Client, conversation: str, replica: Service, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "first")
+    hold_here = Streams._hold_here  # noqa: SLF001
+    resumed: list[httpx.Response] = []
+
+    async def then_resumed(streams: Streams, call: Any) -> Held:
+        held = await hold_here(streams, call)
+        if not resumed:
+            resumed.append(await writing.resume(client=there))
+        return held
+
+    # none of them names an epoch
+    calls = {"commit": writing.commit, "abort": writing.abort, "chunk": lambda: writing.chunk(5, " late")}
+    with monkeypatch.context() as patched:
+        patched.setattr(Streams, "_hold_here", then_resumed)
+        problem(await calls[how](), 409, "stream_fenced")
+    assert resumed[0].json()["epoch"] == 2
+    turn = await writing.read()
+    assert (turn["status"], turn["content"]) == ("pending", "first")
+    assert (await writing.chunk(5, " second", client=there)).json()["durable_offset"] == 12
 
 
 @pytest.mark.parametrize("noticed", ["at the commit", "before"])

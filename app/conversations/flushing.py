@@ -50,6 +50,10 @@ class Flusher:
     def taken(self, length: int) -> None:
         """So much more was taken."""
         self.unflushed += length
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to write."""
         self._dirty.set()
 
     def drop(self, held: Held, error: AppError | None) -> None:

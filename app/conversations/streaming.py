@@ -401,21 +401,29 @@ class Streams:
         return turn_view_for(call.caller, row)
 
     async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
-        async with held.ending:
-            if held.flush is not None:
-                # one write is of many turns: who goes away while it waits must not end it for the others
-                await asyncio.shield(held.flush)
-            await self._flusher.hear(held)
-            try:
-                if isinstance(how, Ending):
-                    row = await self._ender.commit(caller, held, ending=how)
-                else:
-                    row = await self._ender.abort(caller, held, reason=how.reason)
-            except Conflict as error:
-                if error.code in _OVER:
-                    self._flusher.drop(held, error)
-                raise
-            self._flusher.drop(held, None)
+        try:
+            async with held.ending:
+                if held.flush is not None:
+                    # one write is of many turns: who goes away while it waits must not end it for the others
+                    await asyncio.shield(held.flush)
+                return await self._end_now(caller, held, how)
+        finally:
+            # refused, so that it goes on: what was not written meanwhile is due
+            if held.has_tail():
+                self._flusher.wake()
+
+    async def _end_now(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
+        await self._flusher.hear(held)
+        try:
+            if isinstance(how, Ending):
+                row = await self._ender.commit(caller, held, ending=how)
+            else:
+                row = await self._ender.abort(caller, held, reason=how.reason)
+        except Conflict as error:
+            if error.code in _OVER:
+                self._flusher.drop(held, error)
+            raise
+        self._flusher.drop(held, None)
         return row
 
     async def _hold_here(self, call: _Call) -> Held:

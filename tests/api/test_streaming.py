@@ -745,6 +745,24 @@ async def test_writing_goes_on_whatever_happens_to_one_write(
     assert failures == []
 
 
+async def test_text_that_came_before_a_refused_commit_is_written(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_appender: Appender, _drafts: Sequence[Draft]) -> list[Incoming]:
+        await asyncio.sleep(0.7)  # more than a debounce: what is due then passes this turn over
+        raise Unavailable("database_unavailable", "The database does not answer.")
+
+    writing = await opened(client, conversation)
+    await take(service, writing, "text")
+    with monkeypatch.context() as patched:
+        patched.setattr(Appender, "work_out", fail)
+        problem(await writing.commit(), 503, "database_unavailable")
+    assert (await writing.read())["content"] == ""
+    async with asyncio.timeout(5):
+        while (await writing.read())["content"] != "text":
+            await asyncio.sleep(0.05)
+
+
 async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_together(
     client: Client, conversation: str, service: Service
 ) -> None:

@@ -22,7 +22,7 @@ from app.conversations.finding import get_turn
 from app.conversations.flushing import Flusher
 from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
-from app.conversations.held import Held, StreamListener, fenced
+from app.conversations.held import Held, HeldPart, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
 from app.conversations.permits import permitted_opening, require_may_continue, voice_of
 from app.conversations.reviser import Reviser
@@ -185,12 +185,14 @@ class Streams:
         if chunk.part != CONTENT and held.voice.role is not Role.ASSISTANT:
             problem = FieldError("/part", "only an assistant turn calls tools")
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
-        part = held.part(chunk.part)
+        # a part is there once some text of it was taken
+        part = held.parts.get(chunk.part) or HeldPart()
         offset = part.taken
         size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
         self._require_space(held.size + size)
         fresh = part.take(chunk.offset, chunk.delta)
         if fresh:
+            held.parts[chunk.part] = part
             held.size += size
             self._announcer.delta(
                 held.tenant_id,

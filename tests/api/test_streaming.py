@@ -162,6 +162,16 @@ async def test_a_streamed_tool_call_is_put_together_from_its_parts(client: Clien
     problem(await orphan.commit(), 422, "tool_call_unknown", "/tool_call_id")
 
 
+async def test_what_was_refused_or_empty_of_a_tool_call_makes_none(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "No tools.")
+    problem(await writing.chunk(5, "late", part="tool_calls/0/arguments"), 409, "stream_gap")
+    assert (await writing.chunk(0, "", part="tool_calls/1/name")).json()["offset"] == 0
+    done = await writing.commit()
+    assert done.status_code == 200, done.text
+    assert (done.json()["content"], done.json()["tool_calls"], done.json()["kind"]) == ("No tools.", [], "agent_message")
+
+
 async def test_an_aborted_turn_keeps_what_it_had_and_is_in_no_history(client: Client, conversation: str) -> None:
     writing = await opened(client, conversation)
     await writing.chunk(0, "I was about to")

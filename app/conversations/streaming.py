@@ -164,18 +164,16 @@ class Streams:
             )
         call = _Call.of(caller, conversation_id, turn_id, epoch)
         held = await self._hold_here(call)
-        if listener is not None:
-            held.listener = listener
         try:
-            return await self._take(held, chunk, wait=wait)
+            return await self._take(held, chunk, wait=wait, listener=listener)
         except Conflict as error:
             if not wait or error.code not in _MAYBE_STALE:
                 raise
         # calls of the same writer may have gone to another process, which holds the turn since
         held = await self._take_over_again(call, held)
-        return await self._take(held, chunk, wait=wait)
+        return await self._take(held, chunk, wait=wait, listener=listener)
 
-    async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
+    async def _take(self, held: Held, chunk: Chunk, *, wait: bool, listener: StreamListener | None) -> ChunkResult:
         if held.ending.locked():
             async with held.ending:
                 pass
@@ -191,6 +189,8 @@ class Streams:
         size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
         self._require_space(held.size + size)
         fresh = part.take(chunk.offset, chunk.delta)
+        if listener is not None:
+            held.listener = listener
         if fresh:
             held.parts[chunk.part] = part
             held.size += size

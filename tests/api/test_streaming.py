@@ -20,7 +20,7 @@ from app.conversations.frames import Chunk
 from app.conversations.held import Held
 from app.conversations.streaming import Streams
 from app.core.db import Transaction
-from app.core.errors import AppError, Unavailable
+from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
@@ -624,14 +624,7 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
     streams = service.container.conversations.streams
     writing = await opened(client, conversation)
     held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
-    told: list[tuple[TurnId, str]] = []
-
-    class Listening:
-        def durable(self, turn_id: TurnId, part: str, offset: int) -> None: ...
-
-        def lost(self, turn_id: TurnId, error: AppError) -> None:
-            told.append((turn_id, error.code))
-
+    held.listener = listening = Listening()
     renew = stream_store.renew
 
     async def late(*args: Any, **more: Any) -> set[UUID]:
@@ -640,13 +633,12 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
         assert done.status_code == 200
         return await renew(*args, **more)
 
-    held.listener = Listening()
     held.renewed -= 30
     with monkeypatch.context() as patched:
         patched.setattr(stream_store, "renew", late)
         patched.setattr(streams._flusher, "hear", AsyncMock())  # noqa: SLF001
         await streams._flusher._renew()  # noqa: SLF001
-    assert told == []
+    assert listening.told == []
 
 
 async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fails(
@@ -685,14 +677,29 @@ async def test_the_sweep_is_a_periodic_job(service: Service) -> None:
     await connection.close()
 
 
-async def take(service: Service, writing: Writing, delta: str, offset: int = 0, **more: Any) -> None:
+class Listening:
+    """A writer's connection that remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[int | str] = []
+
+    def durable(self, _turn_id: TurnId, _part: str, offset: int) -> None:
+        self.told.append(offset)
+
+    def lost(self, _turn_id: TurnId, error: AppError) -> None:
+        self.told.append(error.code)
+
+
+async def take(
+    service: Service, writing: Writing, delta: str, offset: int = 0, part: str = "content", **more: Any
+) -> None:
     """Take text of a turn without waiting until it is durable, as over a WebSocket."""
     caller = await service.container.tenancy.authenticate(writing.client.key)
     await service.container.conversations.streams.chunk(
         caller,
         ConversationId(parse_id(writing.conversation)),
         turn_id=TurnId(parse_id(writing.id)),
-        chunk=Chunk(offset=offset, delta=delta),
+        chunk=Chunk(offset=offset, delta=delta, part=part),
         **{"epoch": writing.epoch, "wait": False} | more,
     )
 
@@ -735,6 +742,20 @@ async def test_who_goes_away_while_a_write_is_under_way_ends_it_for_nobody(
     assert (answers[1].status_code, answers[1].json()["content"]) == (200, "text")
     async with asyncio.timeout(5):
         assert (await gone.chunk(4, " and more")).json()["durable_offset"] == 13
+
+
+async def test_who_sends_what_is_refused_is_not_told_of_the_turn_in_its_writers_place(
+    client: Client, conversation: str, service: Service
+) -> None:
+    writing = await opened(client, conversation)
+    writer, another = Listening(), Listening()
+    await take(service, writing, "text", listener=writer)
+    for refused in ({"offset": 9}, {"part": "tool_calls/0/id", "offset": 1}):
+        with pytest.raises(Conflict):
+            await take(service, writing, "x", listener=another, **refused)
+    await writing.chunk(4, "!")
+    assert writer.told[-1] == 5
+    assert another.told == []
 
 
 async def test_writing_goes_on_whatever_happens_to_one_write(

@@ -113,6 +113,7 @@ class Streams:
     ) -> tuple[OpenedTurn, bool, bool]:
         """Open a turn. Says whether it was opened now, and whether it is a replay by key.
 
+        A `listener` is told of the turn from now on, though it was opened before.
         Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
         """
         opening, bound = permitted_opening(caller, opening), caller.bound
@@ -134,6 +135,12 @@ class Streams:
             opened, size = await self._read(caller, tx, row)
         if created:
             self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
+        elif listener is not None:
+            # its connection goes on with the turn here, wherever it was opened
+            call = _Call(caller, bound, conversation_id, TurnId(row.id), opened.epoch)
+            held = await self._take_over(call)
+            held.listener, held.heard = listener, monotonic()
+            opened = opened.model_copy(update={"parts": held.offsets()})
         return opened, created, False
 
     # write

@@ -16,12 +16,13 @@ from app.conversations import stream_store
 from app.conversations.appender import Appender
 from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
-from app.conversations.frames import Chunk
+from app.conversations.frames import Chunk, Opening, OpenTurn
 from app.conversations.held import Held
 from app.conversations.streaming import Streams
 from app.core.db import Transaction
 from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
+from app.formats.schemas import Role
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
@@ -281,6 +282,39 @@ async def test_opening_again_with_the_same_id_or_key_opens_once(client: Client, 
     again = await client.post(path, json={"turn": {"role": "assistant"}}, headers=keyed)
     assert again.headers["Idempotent-Replayed"] == "true"
     assert again.json()["turn"]["id"] == first.json()["turn"]["id"]
+
+
+@pytest.mark.parametrize("where", ["here", "at another replica"])
+async def test_a_connection_that_opens_again_renews_the_lease_and_is_told_of_the_turn(
+    client: Client, conversation: str, service: Service, replica: Service, where: str
+) -> None:
+    writing = await opened(client, conversation, id="01BX5ZZKBKACTAV9WEVGEMMVRZ")
+    await writing.chunk(0, "text")
+    if where == "here":
+        await take(service, writing, ",", 4)
+    turn_id = TurnId(parse_id(writing.id))
+    streams = (service if where == "here" else replica).container.conversations.streams
+    listening = Listening()
+    again, created, _ = await streams.open(
+        await service.container.tenancy.authenticate(client.key),
+        ConversationId(parse_id(conversation)),
+        opening=Opening(turn=OpenTurn(role=Role.ASSISTANT, id=turn_id)),
+        listener=listening,
+    )
+    assert (created, again.epoch, again.durable_offset >= 4) == (False, 1, True)
+    taken = 5 if where == "here" else 4  # what this process has taken need not be sent again
+    assert [one.offset for one in again.parts] == [taken]
+    await age(service, writing.id, 50)
+    held = streams._held[turn_id]  # noqa: SLF001
+    held.renewed -= 50
+    held.heard -= 50
+    streams.renew({turn_id: again.epoch})  # as any frame does
+    await streams._flusher._renew()  # noqa: SLF001
+    await age(service, writing.id, 50)
+    await streams.abort_expired()
+    there = client if where == "here" else replica.client(client.key)
+    assert (await writing.chunk(taken, "!", client=there)).json()["durable_offset"] == taken + 1
+    assert listening.told[-1] == taken + 1
 
 
 @pytest.mark.parametrize(

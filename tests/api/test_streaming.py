@@ -16,6 +16,7 @@ from app.conversations import stream_store
 from app.conversations.appender import Appender
 from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
+from app.conversations.ending import Ender
 from app.conversations.frames import Chunk, Opening, OpenTurn
 from app.conversations.held import Held
 from app.conversations.streaming import Streams
@@ -606,6 +607,39 @@ async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
     assert (await instead.commit()).json()["supersedes"] == writing.id
     alive = await opened(client, conversation)
     problem(await client.post(path, json={"turn": {"role": "user", "supersedes": alive.id}}), 409, "turn_pending")
+
+
+async def test_a_turn_is_opened_in_place_of_one_that_the_sweep_aborts_meanwhile(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = service.container.conversations.streams
+    expire = Ender.expire
+
+    async def after_the_sweep(ender: Ender, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, **more: Any) -> bool:
+        monkeypatch.setattr(Ender, "expire", expire)
+        assert await asyncio.create_task(streams.abort_expired(), context=Context()) >= 1
+        return await expire(ender, tx, tenant_id, turn_id, **more)
+
+    writing = await opened(client, conversation)
+    await age(service, writing.id, 61)
+    monkeypatch.setattr(Ender, "expire", after_the_sweep)
+    assert (await (await opened(client, conversation, supersedes=writing.id)).commit()).status_code == 200
+
+
+async def test_who_opens_a_turn_in_place_of_one_whose_lease_is_over_has_its_room(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with open_service(service.database, tmp_path_factory.mktemp("few"), max_open_turns_per_conversation=2) as few:
+        client = await few.new_tenant()
+        conversation = await client.conversation()
+        writing, alive = [await opened(client, conversation) for _ in range(2)]
+        path = f"/v1/conversations/{conversation}/turns/open"
+        await age(few, writing.id, 61)
+        await opened(client, conversation, supersedes=writing.id)
+        body = {"turn": {"role": "assistant", "supersedes": writing.id}}
+        problem(await client.post(path, json=body), 429, "too_many_open_turns")
+        await alive.abort()
+        assert (await client.post(path, json=body)).status_code == 201
 
 
 async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(

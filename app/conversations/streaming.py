@@ -301,9 +301,9 @@ class Streams:
         """An open turn that the caller may write, its stream locked and within its lease; else why it is not open."""
         stream = await stream_store.lock_stream(tx, call.caller.tenant_id, call.turn_id)
         row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+        require_may_continue(call.bound, voice_of(row))
         if stream is None:
             raise not_open(row)
-        require_may_continue(call.bound, voice_of(row))
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
         return stream, row

@@ -115,39 +115,36 @@ class Flusher:
 
     async def flush(self) -> None:
         """Write all that is not durable yet; what cannot be written now stays for the next time."""
-        waiting = [
-            held for held in self._held.values() if held.has_tail() and held.flush is None and not held.ending.locked()
-        ]
+        waiting = [held for held in self._held.values() if held.has_tail()]
         # ends of turns change what is not durable too
         self.unflushed = sum(held.unflushed() for held in self._held.values())
-        batches = _batches(waiting)
-        for _, turns in batches:
+        await asyncio.gather(*(self._flush(tenant_id, turns) for tenant_id, turns in _batches(waiting)))
+
+    async def _flush(self, tenant_id: TenantId, some: Sequence[Held]) -> None:
+        async with self._places:
+            turns = [held for held in some if held.has_tail() and held.flush is None and not held.ending.locked()]
             over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             # noted before anything else runs, so that no commit begins in between
             for held in turns:
                 held.flush = over
-        await asyncio.gather(*(self._flush(tenant_id, turns) for tenant_id, turns in batches))
-
-    async def _flush(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
-        over = turns[0].flush
-        try:
-            async with self._places:
-                await self._write(tenant_id, turns)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the text is kept and written later
-            for held in turns:
-                held.unsure = True
-            self._dirty.set()
-            code = error.code if isinstance(error, AppError) else "internal_error"
-            self._log.warning("stream.flush_failed", code=code, error_type=error_type(error), count=len(turns))
-        except asyncio.CancelledError:  # the process stops, and does not know what was written
-            for held in turns:
-                held.unsure = True
-            raise
-        finally:
-            for held in turns:
-                held.flush = None
-            if over is not None and not over.done():
-                over.set_result(None)
+            try:
+                if turns:
+                    await self._write(tenant_id, turns)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the text is kept and written later
+                for held in turns:
+                    held.unsure = True
+                self._dirty.set()
+                code = error.code if isinstance(error, AppError) else "internal_error"
+                self._log.warning("stream.flush_failed", code=code, error_type=error_type(error), count=len(turns))
+            except asyncio.CancelledError:  # the process stops, and does not know what was written
+                for held in turns:
+                    held.unsure = True
+                raise
+            finally:
+                for held in turns:
+                    held.flush = None
+                if not over.done():
+                    over.set_result(None)
 
     async def _write(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
         sent: list[tuple[Held, NewChunk, int]] = []

@@ -812,6 +812,20 @@ async def test_who_goes_away_while_a_write_is_under_way_ends_it_for_nobody(
         assert (await gone.chunk(4, " and more")).json()["durable_offset"] == 13
 
 
+async def test_a_write_that_is_given_up_before_it_began_holds_up_no_commit(
+    client: Client, conversation: str, service: Service
+) -> None:
+    streams = service.container.conversations.streams
+    writing = await opened(client, conversation)
+    await take(service, writing, "text")
+    flushing = asyncio.create_task(streams._flusher.flush())  # noqa: SLF001
+    await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.gather(flushing, return_exceptions=True)
+    async with asyncio.timeout(5):
+        assert (await writing.commit()).json()["content"] == "text"
+
+
 async def test_who_sends_what_is_refused_is_not_told_of_the_turn_in_its_writers_place(
     client: Client, conversation: str, service: Service
 ) -> None:

@@ -171,7 +171,11 @@ async def test_what_was_refused_or_empty_of_a_tool_call_makes_none(client: Clien
     assert (await writing.chunk(0, "", part="tool_calls/1/name")).json()["offset"] == 0
     done = await writing.commit()
     assert done.status_code == 200, done.text
-    assert (done.json()["content"], done.json()["tool_calls"], done.json()["kind"]) == ("No tools.", [], "agent_message")
+    assert (done.json()["content"], done.json()["tool_calls"], done.json()["kind"]) == (
+        "No tools.",
+        [],
+        "agent_message",
+    )
 
 
 async def test_an_aborted_turn_keeps_what_it_had_and_is_in_no_history(client: Client, conversation: str) -> None:
@@ -772,6 +776,13 @@ async def take(
     )
 
 
+async def says(writing: Writing, text: str) -> None:
+    """Wait until this is durable of a turn."""
+    async with asyncio.timeout(5):
+        while (await writing.read())["content"] != text:  # noqa: ASYNC110 - it tells in no other way
+            await asyncio.sleep(0.05)
+
+
 @asynccontextmanager
 async def locked(service: Service, turn: str) -> AsyncIterator[None]:
     """Somebody else has a turn's stream, and does not come to an end."""
@@ -858,6 +869,29 @@ async def test_writing_goes_on_whatever_happens_to_one_write(
     assert failures == []
 
 
+async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with open_service(service.database, tmp_path_factory.mktemp("leases"), stream_lease_s=3) as short:
+        stuck, writing, silent = [
+            await opened(tenant, await tenant.conversation()) for tenant in [await short.new_tenant() for _ in range(3)]
+        ]
+        streams = short.container.conversations.streams
+        held = {name: streams._held[TurnId(parse_id(one.id))] for name, one in (("stuck", stuck), ("silent", silent))}  # noqa: SLF001
+        async with locked(short, stuck.id), asyncio.timeout(10):
+            await take(short, stuck, "text")
+            await under_way(short, stuck.id)
+            for offset in range(3):
+                assert (await writing.chunk(offset, "x")).json()["durable_offset"] == offset + 1
+            before = held["silent"].renewed
+            while held["silent"].renewed == before:
+                streams.renew({one.turn_id: 1 for one in held.values()})
+                await asyncio.sleep(0.1)
+            await take(short, stuck, " and more", 4)
+            await asyncio.sleep(0.5)  # it is not begun again meanwhile
+        await says(stuck, "text and more")
+
+
 async def test_text_that_came_before_a_refused_commit_is_written(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -871,9 +905,7 @@ async def test_text_that_came_before_a_refused_commit_is_written(
         patched.setattr(Appender, "work_out", fail)
         problem(await writing.commit(), 503, "database_unavailable")
     assert (await writing.read())["content"] == ""
-    async with asyncio.timeout(5):
-        while (await writing.read())["content"] != "text":
-            await asyncio.sleep(0.05)
+    await says(writing, "text")
 
 
 async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_together(

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.container import Container
 from app.conversations.channel import LAST_SEQ, Frame
-from app.conversations.following import Since, Subscription, require_follower
+from app.conversations.following import Subscription, require_follower
 from app.conversations.frames import (
     ErrorFrame,
     PresenceFrame,
@@ -25,6 +25,7 @@ from app.conversations.frames import (
     TurnOpenedFrame,
     TurnSupersededFrame,
 )
+from app.conversations.snapshot import Since
 from app.conversations.watching import ConversationDeletedFrame, ConversationUpdatedFrame, RelistFrame, Watch
 from app.core.errors import AppError, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId

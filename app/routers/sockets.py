@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
-from app.conversations.following import Since, Subscription, require_either, require_follower
+from app.conversations.following import Subscription, require_either, require_follower
 from app.conversations.frames import (
     AbortFrame,
     Aborting,
@@ -38,6 +38,7 @@ from app.conversations.frames import (
     Resuming,
     SubscribeFrame,
 )
+from app.conversations.snapshot import Since
 from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger

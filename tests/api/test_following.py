@@ -10,8 +10,9 @@ import asyncpg
 import pytest
 
 from app.conversations import follow_store, store, stream_store
-from app.conversations.following import Since, Subscription
+from app.conversations.following import Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
+from app.conversations.snapshot import Since
 from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats.schemas import Role
@@ -334,6 +335,32 @@ async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     late.close()
     assert sum(read) == 2 * sum(len(text) + 2 for text in large)
     assert max(read) < 2 * 2**20
+
+
+@pytest.mark.parametrize("since", [Since(after_seq=0), Since(after_rev=0)])
+async def test_what_changes_between_two_pages_of_a_snapshot_is_in_a_later_one(
+    pair: Pair, user: Client, since: Since
+) -> None:
+    _, two, _ = pair
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/turns"
+    made = (await user.append(conversation, *(f"t{n}" for n in range(450))))["turns"]
+    caller = await caller_of(two, user)
+    subscription = await two.container.follower.subscribe(caller, ConversationId(parse_id(conversation)), since=since)
+    first = json.loads((await subscription.batch())[0].text)
+    assert (len(first["turns"]), first["more"]) == (200, True)
+    await user.delete(f"{path}/{made[0]['id']}")
+    await user.post(f"{path}/{made[1]['id']}/revisions", json={"content": "revised"})
+    await user.append(conversation, "new")
+    reader = Followed(subscription)
+    reader.reader.apply(first)
+    await reader.until_said(None, "revised", *(f"t{n}" for n in range(2, 450)), "new")
+    snapshots = [frame for frame in reader.frames if frame["type"] == "snapshot"]
+    assert [frame["more"] for frame in snapshots].count(False) == 1
+    assert all(frame["turns"] for frame in snapshots)
+    await user.append(conversation, "newer")
+    await reader.until_said(None, "revised", *(f"t{n}" for n in range(2, 450)), "new", "newer")
+    reader.close()
 
 
 async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_room(

@@ -189,7 +189,7 @@ class Channel:
             case "delta":
                 return self._hear_delta(told)
             case "changed":
-                known = self.told is not None and not self._looking and told.rev <= self.told[0]
+                known = self.told is not None and not self._looking and (told.rev, LAST_SEQ) <= self.told
                 return [], "nothing" if known else "now"
             case _:
                 return [], "now"

@@ -372,7 +372,7 @@ class Follower:
         head = await follow_store.find_head(tx, tenant_id, conversation_id)
         if head is None:
             return None
-        while channel.told is not None and channel.told < (head[1], 0):
+        while channel.told is not None and channel.told < (head[1], LAST_SEQ):
             changed = await stream_store.list_changed(
                 tx, tenant_id, conversation_id, after=channel.told, limit=PAGE, most_bytes=PAGE_BYTES
             )
@@ -432,7 +432,7 @@ class Follower:
             standing, channel = standings.get(followed.conversation_id), followed.channel
             if channel.told is not None and (
                 standing is None
-                or standing.rev > channel.told[0]
+                or (standing.rev, LAST_SEQ) > channel.told
                 or fingerprint(standing.opened) != channel.fingerprint()
                 or standing.durable != sum(length for _, _, length in channel.confirmed())
             ):

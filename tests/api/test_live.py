@@ -512,6 +512,30 @@ async def test_answers_that_are_not_read_wait_in_so_many_bytes_and_then_no_more_
             assert (await deaf.until(lambda frame: "turn" in frame))["id"] == str(n)
 
 
+async def test_an_answer_that_waits_to_be_sent_is_not_lost_with_what_was_followed(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    may_send = asyncio.Event()
+    original = WebSocket.send_text
+
+    async def waiting(websocket: WebSocket, text: str) -> None:
+        await may_send.wait()
+        await original(websocket, text)
+
+    async with socket_on(port, conversation, user.key) as one:
+        turn_id = await one.open_turn()
+        monkeypatch.setattr(WebSocket, "send_text", waiting)
+        await one.send("commit", id="0", turn_id=turn_id)
+        for n in range(1, 4):
+            await one.send("subscribe", id=str(n))
+        await one.send("ping", id="4")
+        await asyncio.sleep(0.5)
+        may_send.set()
+        await one.until(lambda frame: frame.get("id") == "4")
+        assert [frame["id"] for frame in one.received if frame.get("id") in set("01234")] == list("01234")
+
+
 async def test_open_turns_are_limited_and_their_connection_lives_on(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with socket_on(port, conversation, user.key) as one:

@@ -7,9 +7,10 @@ that a client sends is repeated to it or written to the log.
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, assert_never
 
 from fastapi import WebSocket
@@ -114,7 +115,7 @@ class LiveSocket:
         """Serve until one side ends it; says how it ended. The close frame is left to the caller."""
         self._set_expiry()
         works = (self._read, self._outbox.send_forever, self._recheck)
-        tasks = [asyncio.create_task(self._guarded(work())) for work in works]
+        tasks = [asyncio.create_task(self._guarded(work)) for work in works]
         try:
             closing = await self._over
         finally:
@@ -130,10 +131,12 @@ class LiveSocket:
                 await asyncio.wait_for(self._outbox.flush(), _LAST_WORDS_S)
         return closing
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
-        """Let whatever ends a task end the connection."""
+    async def _guarded(self, work: Callable[[], Awaitable[None]], *, lasts: bool = True) -> None:
+        """Let whatever ends a task end the connection; of one that `lasts`, that it ends at all, however."""
         try:
-            await work
+            await work()
+            if lasts:
+                self._end(Closing(FAILED, "internal_error"))
         except (WebSocketDisconnect, OSError):
             self._end(Closing(GONE, "gone", by_client=True))
         except AppError as error:
@@ -142,6 +145,12 @@ class LiveSocket:
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer is told that it was not its fault
             _log_failure(error)
             self._end(Closing(FAILED, "internal_error"))
+        except asyncio.CancelledError as error:
+            # perhaps not its own: something that it waited for was cancelled
+            if not self._over.done() and (lasts or asyncio.current_task() is self._pumping):
+                _log_failure(error)
+                self._end(Closing(FAILED, "internal_error"))
+            raise
 
     def _end(self, closing: Closing) -> None:
         if not self._over.done():
@@ -373,13 +382,13 @@ class LiveSocket:
             self._caller, self._conversation_id, since=Since(frame.after_seq, frame.after_rev)
         )
         self._outbox.say(AckFrame(type="ack", id=frame.id))
-        self._pumping = asyncio.create_task(self._guarded(self._pump(self._subscription)))
+        self._pumping = asyncio.create_task(self._guarded(partial(self._pump, self._subscription), lasts=False))
         self._require_reading()  # who it is may have changed meanwhile
 
     def _unsubscribe(self) -> None:
-        if self._pumping is not None:
-            self._pumping.cancel()
-            self._pumping = None
+        pumping, self._pumping = self._pumping, None
+        if pumping is not None:
+            pumping.cancel()
         if self._subscription is not None:
             self._subscription.close()
             self._subscription = None

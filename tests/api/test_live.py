@@ -11,6 +11,7 @@ import pytest
 from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
+from app.conversations.following import Subscription
 from app.core.ids import format_id, new_uuid
 from app.routers import live_frames
 from tests.support.api import Client, Service, open_service
@@ -652,6 +653,34 @@ async def test_a_client_that_has_closed_while_it_is_sent_something_is_no_failure
                 await reader.send(frame)
                 await reader.closed()
     assert failures == []
+
+
+@pytest.mark.parametrize("where", ["read", "pump"])
+async def test_whatever_a_connection_dies_of_it_is_closed_and_gives_its_place_back(
+    live: tuple[Service, int], user: Client, port: int, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    conversation = await user.conversation()
+    service, _ = live
+    async with socket_on(port, conversation, user.key) as one:
+        turn_id = await one.open_turn()
+        with monkeypatch.context() as patched:
+            # as what many wait for does, when it is cancelled
+            if where == "read":
+                patched.setattr(service.container.conversations.streams, "chunk", _cancelled)
+            else:
+                patched.setattr(Subscription, "batch", _cancelled)
+            await one.send("subscribe")
+            await one.send("chunk", turn_id=turn_id, offset=0, delta="x")
+            assert (await one.closed())[0] == 1011
+    for _ in range(100):
+        if 'turnkeep_live_connections{kind="websocket"} 0.0' in (await user.get("/metrics")).text.splitlines():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("its place is taken still")
+
+
+async def _cancelled(*_: Any, **__: Any) -> Any:
+    raise asyncio.CancelledError
 
 
 async def _refuse_to_send(_websocket: WebSocket, _text: str) -> None:

@@ -367,7 +367,12 @@ class LiveSocket:
         while True:
             await asyncio.sleep(self._settings.live_recheck_s)
             token = self._token
-            caller = await recheck(self._container, token)
+            try:
+                caller = await recheck(self._container, token)
+            except AppError:
+                if token == self._token:
+                    raise
+                continue  # it goes on under another one
             if caller is not None and token == self._token:
                 require_either(caller, self._conversation_id)
                 self._caller = caller

@@ -11,9 +11,11 @@ import pytest
 from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
+from app.container import Container
 from app.conversations.following import Subscription
 from app.core.ids import format_id, new_uuid
-from app.routers import live_frames
+from app.routers import live_frames, sockets
+from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Reader, Socket, events_on, serving, socket_on
 from tests.support.postgres import TestDatabase
@@ -409,6 +411,29 @@ async def test_a_key_revoked_while_connected_ends_the_connection_and_another_can
         await user.delete(f"/v1/admin/keys/{made['id']}")
         assert await one.closed() == (4401, "key_revoked")
         assert (await two.ask("ping"))["type"] == "pong"
+
+
+async def test_what_becomes_of_a_key_that_was_replaced_meanwhile_ends_no_connection(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    made = (await user.post("/v1/admin/keys", json={"name": "r"})).json()
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    original = sockets.recheck
+
+    async def slow(container: Container, token: str | None) -> Caller | None:
+        is_asked.set()
+        await may_answer.wait()
+        return await original(container, token)
+
+    async with socket_on(port, conversation, made["key"]) as one:
+        monkeypatch.setattr(sockets, "recheck", slow)
+        await asyncio.wait_for(is_asked.wait(), 5)
+        assert (await one.ask("auth", token=user.key))["type"] == "ack"
+        await user.delete(f"/v1/admin/keys/{made['id']}")
+        may_answer.set()
+        await asyncio.sleep(0.5)
+        assert (await one.ask("ping"))["type"] == "pong"
 
 
 async def test_whoever_goes_on_under_a_key_that_may_not_read_follows_no_more_and_may_write(

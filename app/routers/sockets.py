@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, assert_never
 
@@ -44,9 +44,10 @@ from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, R
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import Bucket, Connections, Place, recheck
+from app.routers.epochs import Epochs
 from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, Outbox, send_text
-from app.tenancy.schemas import Caller, token_expired
+from app.tenancy.schemas import Caller, Scope, token_expired
 
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
@@ -102,7 +103,7 @@ class LiveSocket:
         self._caller = caller
         self._token = token
         self._known = known
-        self._epochs: dict[TurnId, int] = {}
+        self._epochs = Epochs()
         self._outbox = Outbox(websocket, connections, most_bytes=container.settings.live_queue_bytes)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
@@ -220,9 +221,9 @@ class LiveSocket:
     def _renew(self) -> None:
         now = asyncio.get_running_loop().time()
         # often enough for any lease, and no work for each of many frames
-        if self._epochs and now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
+        if now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
             self._renewed_at = now
-            self._streams.renew(self._epochs)
+            self._streams.renew(self._epochs.own())
 
     async def _carry_out(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:
@@ -250,10 +251,11 @@ class LiveSocket:
             self._conversation_id,
             turn_id=turn_id,
             chunk=Chunk.model_construct(offset=frame.offset, delta=frame.delta, part=frame.part),
-            epoch=self._epochs.get(turn_id),
+            epoch=self._epochs.of(turn_id),
             wait=False,
             listener=self,
         )
+        self._epochs.wrote(turn_id)
         return AckFrame(
             type="ack",
             id=frame.id,
@@ -278,7 +280,7 @@ class LiveSocket:
                 resuming=Resuming(writer=frame.writer),
                 listener=self,
             )
-        self._epochs[turn_id] = opened.epoch
+        self._epochs.begin(turn_id, opened.epoch)
         return AckFrame(
             type="ack",
             id=frame.id,
@@ -290,7 +292,7 @@ class LiveSocket:
 
     async def _finish(self, frame: CommitFrame | AbortFrame) -> AckFrame:
         turn_id = TurnId(frame.turn_id)
-        epoch = self._epochs.get(turn_id)
+        epoch = self._epochs.of(turn_id)
         if isinstance(frame, CommitFrame):
             ending = Ending.model_construct(**{name: getattr(frame, name) for name in Ending.model_fields})
             turn = await self._streams.commit(
@@ -304,7 +306,7 @@ class LiveSocket:
                 aborting=Aborting(reason=frame.reason),
                 epoch=epoch,
             )
-        self._epochs.pop(turn_id, None)
+        self._epochs.end(turn_id)
         self._outbox.forget(turn_id)  # the turn itself says it all
         return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
 
@@ -336,10 +338,17 @@ class LiveSocket:
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         self._place.move(caller)
-        self._caller, self._token = caller, frame.token
+        self._token = frame.token
+        self._become(caller)
         self._set_expiry()
-        self._require_reading()
         return AckFrame(type="ack", id=frame.id)
+
+    def _become(self, caller: Caller) -> None:
+        """Go on as this caller, as far as that one may."""
+        if not _may_write_as(self._caller, caller):
+            self._epochs.change_hands()
+        self._caller = caller
+        self._require_reading()
 
     def _set_expiry(self) -> None:
         """Let the connection end with the token, whatever is under way and whether or not the database answers."""
@@ -375,8 +384,7 @@ class LiveSocket:
                 continue  # it goes on under another one
             if caller is not None and token == self._token:
                 require_either(caller, self._conversation_id)
-                self._caller = caller
-                self._require_reading()
+                self._become(caller)
 
     # what it follows
 
@@ -418,6 +426,13 @@ class LiveSocket:
                 self._end(Closing(RESTARTING, "the server is being stopped"))
             case _:
                 pass
+
+
+def _may_write_as(before: Caller, now: Caller) -> bool:
+    """Whether a caller may write all that the one before it could."""
+    if now.bound is None:
+        return Scope.WRITE in now.scopes
+    return before.bound is not None and replace(now.bound, expires_at=before.bound.expires_at) == before.bound
 
 
 def _written(frame: AppendFrame) -> bytes:

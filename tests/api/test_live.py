@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 
 from app.container import Container
 from app.conversations.following import Subscription
-from app.core.ids import format_id, new_uuid
+from app.core.ids import TurnId, format_id, new_uuid
 from app.routers import live_frames, sockets
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
@@ -458,6 +458,46 @@ async def test_whoever_goes_on_under_a_key_that_may_not_read_follows_no_more_and
         assert (await one.ask("auth", token=user.key))["type"] == "ack"
         assert (await one.ask("subscribe"))["type"] == "ack"
         assert [turn["content"] for turn in (await one.until("snapshot"))["turns"]] == ["not for a writer"]
+
+
+@pytest.fixture
+def renewed(live: tuple[Service, int], monkeypatch: pytest.MonkeyPatch) -> Callable[[Socket], Awaitable[set[str]]]:
+    """What turns are renewed by a connection's next frame."""
+    given: list[str] = []
+
+    def renew(epochs: Mapping[TurnId, int]) -> None:
+        given.extend(format_id(turn_id) for turn_id in epochs)
+
+    monkeypatch.setattr(live[0].container.conversations.streams, "renew", renew)
+
+    async def by(one: Socket) -> set[str]:
+        given.clear()
+        await asyncio.sleep(1.1)
+        await one.ask("ping")
+        return set(given)
+
+    return by
+
+
+async def test_turns_are_renewed_by_who_may_write_them_and_not_by_who_came_after(
+    user: Client, port: int, renewed: Callable[[Socket], Awaitable[set[str]]]
+) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/tokens"
+    ann, again = [
+        (await user.post(path, json={"access": "append", "actor": "ann", "ttl_s": n})).json()["token"] for n in (60, 90)
+    ]
+    bob = (await user.post(path, json={"access": "append", "actor": "bob"})).json()["token"]
+    reader = (await user.post("/v1/admin/keys", json={"name": "r", "scopes": ["read"]})).json()["key"]
+    async with socket_on(port, conversation, ann) as one:
+        turn_id = await one.open_turn(role="user", actor="ann")
+        assert await renewed(one) == {turn_id}
+        for token, expected in ((again, {turn_id}), (bob, set()), (user.key, set()), (reader, set())):
+            assert (await one.ask("auth", token=token))["type"] == "ack"
+            assert await renewed(one) == expected
+        assert (await one.ask("auth", token=again))["type"] == "ack"
+        assert (await one.ask("chunk", turn_id=turn_id, offset=0, delta="x"))["type"] == "ack"
+        assert await renewed(one) == {turn_id}, "it is seen to write it"
 
 
 async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(

@@ -52,6 +52,8 @@ from app.tenancy.schemas import Caller, Scope, token_expired
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
 _LAST_WORDS_S: Final = 1.0
+_TIMES_OPEN: Final = 4
+_HAS_ENDED: Final = frozenset({"turn_committed", "turn_aborted"})
 _CODE_OF_KIND: Final[dict[str, int]] = {
     Unauthenticated.kind: NO_KEY,
     Forbidden.kind: FORBIDDEN,
@@ -103,7 +105,7 @@ class LiveSocket:
         self._caller = caller
         self._token = token
         self._known = known
-        self._epochs = Epochs()
+        self._epochs = Epochs(most=_TIMES_OPEN * container.settings.max_open_turns_per_conversation)
         self._outbox = Outbox(websocket, connections, most_bytes=container.settings.live_queue_bytes)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
@@ -165,7 +167,12 @@ class LiveSocket:
 
     def lost(self, turn_id: TurnId, error: AppError) -> None:
         """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
+        self._forget_ended(turn_id, error)
         self._outbox.say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+
+    def _forget_ended(self, turn_id: TurnId, error: AppError) -> None:
+        if error.code in _HAS_ENDED:
+            self._epochs.end(turn_id)
 
     # what is received
 
@@ -202,6 +209,8 @@ class LiveSocket:
             answer = await self._carry_out(frame)
         except AppError as error:
             self._outbox.say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            if turn_id is not None:
+                self._forget_ended(TurnId(parse_id(turn_id)), error)
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
                 self._count_bad()
             return

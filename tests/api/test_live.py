@@ -500,6 +500,19 @@ async def test_turns_are_renewed_by_who_may_write_them_and_not_by_who_came_after
         assert await renewed(one) == {turn_id}, "it is seen to write it"
 
 
+async def test_turns_that_have_ended_elsewhere_are_renewed_no_more(
+    user: Client, port: int, renewed: Callable[[Socket], Awaitable[set[str]]]
+) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as other:
+        kept, committed, aborted = [await one.open_turn() for _ in range(3)]
+        await other.ask("commit", turn_id=committed)
+        await other.ask("abort", turn_id=aborted)
+        for turn_id in (committed, aborted):
+            assert (await one.ask("chunk", turn_id=turn_id, offset=0, delta="x"))["type"] == "error"
+        assert await renewed(one) == {kept}
+
+
 async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(
     live: tuple[Service, int], user: Client, port: int
 ) -> None:

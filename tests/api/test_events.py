@@ -172,6 +172,49 @@ async def test_no_tenant_and_no_key_takes_up_all_places_and_who_is_unknown_takes
         assert (await (await connect(conversation, None)).ask("auth", token="tk_wrong"))["code"] == "unauthenticated"
 
 
+async def test_who_has_a_token_takes_up_few_of_the_places_of_its_key(database: TestDatabase, tmp_path: Path) -> None:
+    limits = {"live_max_connections": 100, "live_max_connections_per_token": 2}
+    async with (
+        open_service(database, tmp_path, **QUICK | limits) as service,
+        serving(service.app, service.settings) as port,
+        await service.new_tenant() as user,
+        AsyncExitStack() as stack,
+    ):
+        conversation, second = await user.conversation(), await user.conversation()
+
+        async def token(of: str = conversation, **body: object) -> str:
+            made = await user.post(f"/v1/conversations/{of}/tokens", json={"access": "read"} | body)
+            return made.json()["token"]
+
+        async def connect(key: str, to: str = conversation) -> Socket:
+            return await stack.enter_async_context(socket_on(port, to, key))
+
+        async def lives(one: Socket) -> bool:
+            return (await one.ask("ping"))["type"] == "pong"
+
+        ann, other_ann, bob = await token(actor="ann"), await token(actor="ann", ttl_s=60), await token(actor="bob")
+        first = [await connect(key) for key in (ann, other_ann)]
+        assert all([await lives(one) for one in first])
+        one_more = await connect(other_ann)
+        assert await one_more.closed() == (4429, "too_many_connections")
+        assert "token" in one_more.received[-1]["detail"]
+        path = f"/v1/conversations/{conversation}/events"
+        problem(await user.get(path, headers={"Authorization": f"Bearer {ann}"}), 429, "too_many_connections")
+        for key, to in ((bob, conversation), (await token(second, actor="ann"), second), (user.key, conversation)):
+            assert await lives(await connect(key, to))
+        nameless, another = await token(), await token(ttl_s=60)
+        for key in (nameless, nameless, another):
+            assert await lives(await connect(key))
+        assert (await (await connect(nameless)).closed())[0] == 4429
+        moving = await connect(bob)
+        assert (await moving.ask("auth", token=ann))["code"] == "too_many_connections"
+        await first[0].connection.close()
+        await asyncio.sleep(0.3)
+        assert (await moving.ask("auth", token=ann))["type"] == "ack"
+        assert (await moving.ask("auth", token=other_ann))["type"] == "ack", "the same one, with a fresh token"
+        assert await lives(await connect(bob)), "its place was given back"
+
+
 async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there(user: Client, port: int) -> None:
     conversation = await user.conversation()
     path = f"/v1/conversations/{conversation}/events"

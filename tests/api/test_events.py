@@ -3,8 +3,9 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -294,6 +295,34 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
             return
         await asyncio.sleep(0.05)
     raise AssertionError(f"{follower.subscribers} still there")
+
+
+async def test_a_client_that_has_gone_before_the_answer_begins_leaves_nothing_behind(
+    user: Client, live: tuple[Service, int]
+) -> None:
+    conversation = await user.conversation()
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+        "path": f"/v1/conversations/{conversation}/events", "raw_path": b"", "root_path": "", "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {user.key}".encode())], "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2), "state": {},
+    }  # fmt: skip
+    followed: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(_: Any) -> None:
+        followed.append(live[0].container.follower.subscribers)
+        raise OSError("gone")
+
+    before = live[0].container.follower.subscribers
+    with suppress(OSError):
+        await live[0].app(scope, receive, send)
+    assert followed[0] == before + 1
+    assert live[0].container.follower.subscribers == before
+    opened = [line for line in (await user.get("/metrics")).text.splitlines() if 'connections{kind="events"}' in line]
+    assert opened == ['turnkeep_live_connections{kind="events"} 0.0']
 
 
 async def test_metrics_count_live_connections(user: Client) -> None:

@@ -83,7 +83,11 @@ class Place:
 
 
 class Connections:
-    """Counts live connections, and refuses those over a limit: nobody takes up all places, with a key or without."""
+    """Counts live connections, and refuses those over a limit.
+
+    Of all places no tenant takes more than so many, of a tenant's no key, of a key's nobody who has one of its tokens.
+    Who has not said who it is takes none of them, and is counted apart.
+    """
 
     def __init__(self, registry: CollectorRegistry, *, limits: ConnectionLimits) -> None:
         self._limits = limits

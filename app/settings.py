@@ -239,6 +239,10 @@ class Settings(BaseSettings):
     live_max_connections_per_key: Positive = Field(
         default=2500, description="Live connections of one key, with the tokens made by it, to one process."
     )
+    live_max_connections_per_token: Positive = Field(
+        default=20,
+        description="Live connections to one process of a token's actor in its conversation, or a token without one.",
+    )
     live_max_unauthenticated: Positive = Field(
         default=500, description="WebSockets of one process that have not said yet who they are."
     )

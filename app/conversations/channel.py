@@ -143,6 +143,11 @@ class Channel:
 
     # what is asked about it
 
+    @property
+    def rev(self) -> int:
+        """The rev that was told last, of which there may be more."""
+        return 0 if self.told is None else self.told[0]
+
     def pending_ids(self) -> list[UUID]:
         """The turns that are known to be open."""
         return list(self._pending)
@@ -187,7 +192,7 @@ class Channel:
             case "delta":
                 return self._hear_delta(told)
             case "changed":
-                known = self.told is not None and not self._looking and told.rev <= self.told[0]
+                known = self.told is not None and not self._looking and (told.rev, LAST_SEQ) <= self.told
                 return [], "nothing" if known else "now"
             case _:
                 return [], "now"
@@ -419,16 +424,14 @@ class Channel:
 
     def last_snapshot(self, turns: Sequence[Turn]) -> Frame:
         """The last frame of a snapshot: what comes after it is told from now on."""
-        rev = 0 if self.told is None else self.told[0]
         frame = SnapshotFrame(
-            type="snapshot", seq=self.seq, rev=rev, turns=list(turns), pending=self.pending(), more=False
+            type="snapshot", seq=self.seq, rev=self.rev, turns=list(turns), pending=self.pending(), more=False
         )
-        return write_frame(frame, (rev, LAST_SEQ))
+        return write_frame(frame, (self.rev, LAST_SEQ))
 
     def part_of_snapshot(self, turns: Sequence[Turn], *, position: Position | None) -> Frame:
         """A frame of a snapshot that more follow."""
-        rev = 0 if self.told is None else self.told[0]
-        frame = SnapshotFrame(type="snapshot", seq=self.seq, rev=rev, turns=list(turns), pending=[], more=True)
+        frame = SnapshotFrame(type="snapshot", seq=self.seq, rev=self.rev, turns=list(turns), pending=[], more=True)
         return write_frame(frame, position)
 
 

@@ -278,6 +278,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             wait_s=settings.database_timeout_s,
         ),
         max_answer_bytes=settings.max_answer_bytes,
+        erase_without_summary=settings.erase_without_summary,
     )
 
 

@@ -11,7 +11,10 @@ from app.core.ids import ConversationId, TenantId
 async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> tuple[int, int] | None:
     """Where a conversation stands: its last seq, and its rev."""
     row = await tx.fetchrow(
-        "select last_seq, rev from conversation_heads where tenant_id = $1 and conversation_id = $2",
+        """
+        select last_seq, rev from conversation_heads
+        where tenant_id = $1 and conversation_id = $2 and deleting_at is null
+        """,
         tenant_id,
         conversation_id,
     )
@@ -103,7 +106,7 @@ async def list_standings(
             select array_agg(s.turn_id) as turn_ids, array_agg(s.epoch) as epochs from turn_streams s
             where s.tenant_id = h.tenant_id and s.conversation_id = h.conversation_id
         ) o
-        where h.tenant_id = $1 and h.conversation_id = any($2::uuid[])
+        where h.tenant_id = $1 and h.conversation_id = any($2::uuid[]) and h.deleting_at is null
         """,
         tenant_id,
         conversation_ids,

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from app.container import Container
 from app.context.service import COMPACT_JOB
+from app.conversations.service import RETAIN_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
@@ -13,6 +14,7 @@ from app.tenancy.schemas import job_caller
 from app.worker.runner import Handling, Worker, WorkerOptions
 
 SWEEP_JOB = "installation.sweep"
+CONVERSATIONS_JOB = "conversations.sweep"
 LEASES_JOB = "streams.sweep"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
@@ -40,24 +42,42 @@ def handlings(container: Container) -> Mapping[str, Handling]:
         with suppress(NotFound):  # deleted meanwhile
             await container.compactor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
 
-    async def sweep(_job: Job) -> None:
-        await container.tenancy.sweep_repeats()
-        await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
-
-    async def end_leases(_job: Job) -> None:
-        await conversations.streams.abort_expired()
+    async def retain(job: Job) -> None:
+        with suppress(NotFound):  # deleted meanwhile
+            await container.governance.retain(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
 
     table = {
         COMPACT_JOB: Handling(compact),
         DATES_JOB: Handling(resolve_dates),
-        SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
-        LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),
+        RETAIN_JOB: Handling(retain),
+        **_sweeps(container),
     }
     if container.embedder is not None:
         table[VECTORS_JOB] = Handling(make_vectors)
         table[late.fill_kind] = Handling(fill_vectors)
         table[late.plan_kind] = Handling(plan_vectors, every_s=container.settings.backfill_interval_s, at_start=True)
     return table
+
+
+def _sweeps(container: Container) -> Mapping[str, Handling]:
+    """What removes what has expired, each again and again."""
+    settings = container.settings
+
+    async def sweep(_job: Job) -> None:
+        await container.tenancy.sweep_repeats()
+        await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
+
+    async def sweep_conversations(_job: Job) -> None:
+        await container.governance.purger.sweep()
+
+    async def end_leases(_job: Job) -> None:
+        await container.conversations.streams.abort_expired()
+
+    return {
+        SWEEP_JOB: Handling(sweep, every_s=settings.sweep_interval_s),
+        CONVERSATIONS_JOB: Handling(sweep_conversations, every_s=settings.sweep_interval_s),
+        LEASES_JOB: Handling(end_leases, every_s=settings.stream_sweep_s),
+    }
 
 
 def make_worker(container: Container) -> Worker:

@@ -71,9 +71,7 @@ class Retainer:
                 await self._empty(caller, tx, head, retention, left, (), through=head.erased_position)
                 swept = left[-1].position - 1 if len(left) == limit else head.erased_position
                 return Retained([turn.id for turn in left], swept, more=True)
-        standing = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
-        covering = [row for row in standing if self._counts(row)]
-        target = covered_through(covering, erased_position=head.erased_position)
+        target = await self._target(caller, tx, head)
         due = await self._due(caller, tx, head, retention, after=head.erased_position, through=target, limit=limit)
         through = max(_reach(due, target, limit), head.erased_position)
         drafts = await retention_store.list_drafts(
@@ -82,6 +80,20 @@ class Retainer:
         if due or drafts or through > head.erased_position:
             await self._empty(caller, tx, head, retention, due, drafts, through=through)
         return Retained([*(turn.id for turn in due), *drafts], through, more=len(due) + len(drafts) >= limit)
+
+    async def _target(self, caller: Caller, tx: Transaction, head: ConversationRow) -> int:
+        """How far turns may be emptied: through where summaries stand that are more than the turns' own lines."""
+        standing = await summary_store.list_standing(tx, caller.tenant_id, ConversationId(head.id))
+        covering = [row for row in standing if self._counts(row)]
+        target = covered_through(covering, erased_position=head.erased_position)
+        # highlights keep nothing where callers have erased all that they stood for
+        for row in standing:
+            if row.from_position <= target + 1 <= row.to_position and not await summary_store.list_unerased(
+                tx, caller.tenant_id, ConversationId(head.id), after=target, through=row.to_position
+            ):
+                covering.append(row)
+                target = covered_through(covering, erased_position=head.erased_position)
+        return target
 
     def _counts(self, row: SummaryRow) -> bool:
         return self._without_summary or row.kind == SummaryKind.SUMMARY.value
@@ -139,7 +151,12 @@ class Retainer:
     ) -> None:
         """Take what emptied turns said out of highlights, those too that wait to stand again."""
         found = await summary_store.list_highlights(tx, caller.tenant_id, conversation_id, through=through)
-        over = [row.id for row in found if row.to_position <= through]
+        # those that stand with nothing left to stand for say so, else their place would be taken for a gap
+        over = [
+            row.id
+            for row in found
+            if row.to_position <= through and (self._without_summary or row.replaced_by is not None or row.lines)
+        ]
         if over:
             await summary_store.delete(tx, caller.tenant_id, over)
         emptied = set(gone)

@@ -48,7 +48,7 @@ def _of_summary(row: SummaryRow, mark: MarkRow, covered: Covered) -> Iterator[tu
         if row.entry_live is not row.stands:
             yield "summary_unfound", "the index finds what is replaced, or does not find what stands"
         return
-    if row.from_position <= mark.erased_position:
+    if row.from_position <= mark.erased_position and (row.lines or not row.stands):
         yield "erased_remains", "highlights stand for turns that retention has erased"
     if row.lines_lost:
         yield "erased_remains", f"{row.lines_lost} lines are of turns that do not say them, in its range, any more"

@@ -23,8 +23,8 @@ class MarkRow:
 class SummaryRow:
     """A summary with what the index holds of it, without a word of what it says.
 
-    `stands`: nothing has replaced it. `replaced_well`: what has is there. `lines_lost`: lines of turns that do not
-    stand in its range, or say nothing any more. `entry_live` is None without an index entry.
+    `stands`: nothing has replaced it. `replaced_well`: what has is there. `lines_lost`: of its `lines`, those of turns
+    that do not stand in its range, or say nothing any more. `entry_live` is None without an index entry.
     """
 
     id: UUID
@@ -34,6 +34,7 @@ class SummaryRow:
     rev: int
     stands: bool
     replaced_well: bool
+    lines: int
     lines_lost: int
     entry_live: bool | None
 
@@ -70,6 +71,7 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
                    select from summaries r where r.tenant_id = s.tenant_id and r.id = s.replaced_by
                      and r.conversation_id = s.conversation_id
                ) as replaced_well,
+               json_array_length(coalesce(s.lines, '[]')) as lines,
                (select count(*) from json_array_elements(coalesce(s.lines, '[]')) l (item) where not exists (
                    select from turns t where t.tenant_id = s.tenant_id and t.id = (l.item ->> 0)::uuid
                      and t.conversation_id = s.conversation_id and t.superseded_by is null and t.erased_at is null

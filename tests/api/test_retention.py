@@ -464,3 +464,27 @@ async def test_a_line_of_a_turn_that_was_erased_meanwhile_is_not_stored_again(
     after = await summaries(client, conversation, include_replaced=True)
     assert after[-1]["to_position"] > before["to_position"]
     assert victim not in {line["turn_id"] for row in after for line in row["lines"]}
+
+
+async def test_what_callers_have_erased_themselves_holds_nothing_up(
+    service: Service, client: Client, ops: Database
+) -> None:
+    """A hole between summaries, of tombstones alone, needs no summary of its own."""
+    conversation = await client.conversation(compaction=TRIGGERS | {"strategy": "hierarchical"})
+    await client.append(conversation, *turns("hole", 1, 15))
+    path, found = f"/v1/conversations/{conversation}", await client.history(conversation)
+    for last in (4, 5, 12):
+        answer = await client.post(f"{path}/summaries", json={"through": found[last]["id"]})
+        assert answer.status_code == 200, answer.text
+    assert [one["to_position"] for one in await summaries(client, conversation)] == [5, 6, 13]
+    await client.delete(f"{path}/turns/{found[5]['id']}")
+    await service.run_jobs()
+    standing = await summaries(client, conversation)
+    assert [(one["kind"], one["to_position"]) for one in standing] == [
+        ("summary", 5), ("highlights", 6), ("summary", 13),
+    ]  # fmt: skip
+    await client.patch(path, json={"retention": "ephemeral"})
+    await service.run_jobs()
+    assert await erased(client, conversation) == list(range(1, 14))
+    assert "gap" not in (await client.context(conversation, 2000))["degraded"]
+    await sound(ops, client, conversation)

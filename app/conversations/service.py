@@ -138,6 +138,7 @@ class Conversations:
             announcer=announcer,
             limits=options.limits,
             options=options.streams,
+            jobs=jobs,
         )
         """Turns that are written while they stream."""
         self.summaries = Summaries(

@@ -488,3 +488,21 @@ async def test_what_callers_have_erased_themselves_holds_nothing_up(
     assert await erased(client, conversation) == list(range(1, 14))
     assert "gap" not in (await client.context(conversation, 2000))["degraded"]
     await sound(ops, client, conversation)
+
+
+async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(
+    service: Service, client: Client, ops: Database
+) -> None:
+    conversation = await talk(client, "late", count=3, retention="ephemeral")
+    path = f"/v1/conversations/{conversation}/turns"
+    draft = (await client.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
+    await client.append(conversation, *turns("late", 4, 11))
+    await service.run_jobs()
+    assert await erased(client, conversation) == [1, 2, 3, 4, 5, 6]
+    text = word("late draft")
+    await client.post(f"{path}/{draft}/chunks", json={"offset": 0, "delta": text})
+    await client.post(f"{path}/{draft}/abort", json={})
+    assert text in await dump(service)
+    await service.run_jobs()
+    assert text not in await dump(service)
+    await sound(ops, client, conversation)

@@ -148,6 +148,9 @@ async def test_what_has_expired_is_gone_with_everything_and_nothing_else_is(
     assert len(await client.history(kept)) == 5
     assert len(await client.history(endless)) == 1
     assert await sweep(service) == {}
+    metrics = (await client.get("/metrics")).text
+    assert 'turnkeep_swept_total{what="expired"}' in metrics
+    assert 'turnkeep_swept_total{what="turns"}' in metrics
     # its name is free
     assert await client.conversation(external_id="x") != over
 

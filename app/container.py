@@ -278,6 +278,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             wait_s=settings.database_timeout_s,
         ),
         max_answer_bytes=settings.max_answer_bytes,
+        erase_without_summary=settings.erase_without_summary,
     )
 
 
@@ -351,6 +352,15 @@ def _conversations(
     )
 
 
+def _index(
+    settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, queue: JobQueue
+) -> SearchIndex:
+    late = LateVectors(
+        base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
+    )
+    return SearchIndex(embedder, tiers=tiers, late=late, jobs=queue, options=_index_options(settings))
+
+
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
@@ -359,15 +369,7 @@ def build_container(
     counters["o200k_base"].load()
     queue = _queue(settings, base, bus)
     cursors = Cursors(base.tenancy.secret_for("cursors"))
-    index = SearchIndex(
-        embedder,
-        tiers=tiers,
-        late=LateVectors(
-            base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
-        ),
-        jobs=queue,
-        options=_index_options(settings),
-    )
+    index = _index(settings, base, embedder, tiers, queue)
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
     recaller = Recaller(
         base.database,

@@ -36,7 +36,7 @@ from app.routers.middleware import install_middleware
 from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
 from app.settings import Settings
 from app.worker.handlers import make_worker
-from app.worker.runner import add_job_metrics, working
+from app.worker.runner import add_job_metrics, add_sweep_metrics, working
 
 _DESCRIPTION = """
 Turnkeep keeps conversations and builds the context a model should see.
@@ -71,6 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
                 raise
             add_live_metrics(registry, app.state.container)
             _add_bus_metrics(registry, app.state.container.bus)
+            add_sweep_metrics(registry, app.state.container.governance.purger.counts)
             if settings.worker_in_process:
                 worker = make_worker(app.state.container)
                 add_job_metrics(registry, worker)

@@ -402,6 +402,9 @@ class Settings(BaseSettings):
     highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
         default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
     )
+    erase_without_summary: bool = Field(
+        default=False, description="Whether retention erases what no model has summarised, which leaves a gap."
+    )
     conversation_ttl_hours: NotNegative = Field(
         default=0, description="Time to live of conversations that name none; 0: none."
     )

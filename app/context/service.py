@@ -69,7 +69,7 @@ class ContextBuilder:
             system=request.system,
             recent=recent.turns,
             more_before=recent.more_before,
-            summaries=[_summary_part(one) for one in recent.summaries],
+            summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
             gap=recent.gap,
             recalled=recalled,
             degraded=degraded,
@@ -125,13 +125,14 @@ class ContextBuilder:
         return "" if older is None else content_text(older.content)
 
 
-def _summary_part(one: StandingSummary) -> SummaryPart:
+def _summary_part(one: StandingSummary, erased_position: int) -> SummaryPart:
     return SummaryPart(
         id=format_id(one.id),
         text=one.text,
         from_position=one.from_position,
         to_position=one.to_position,
         actors=frozenset(one.actors),
+        sources_gone=one.from_position <= erased_position,
         abstract=one.abstract,
         lines=[line.text for line in one.lines],
         is_highlights=one.kind is SummaryKind.HIGHLIGHTS,

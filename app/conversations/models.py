@@ -85,6 +85,7 @@ conversation_heads = Table(
     Column("summarized_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("erased_position", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", _TIME, nullable=False),
+    Column("deleting_at", _TIME),
     _conversation(),
 )
 _LIVE = "status = 'committed' and superseded_by is null"

@@ -233,6 +233,17 @@ class SearchIndex:
         """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
         return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
+    async def erase_entries(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
+        """Delete entries whose sources the caller has locked; says how many rows of each table."""
+        return await store.delete_by_id(tx, caller.tenant_id, entry_ids)
+
+    async def erase_some(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
+    ) -> dict[str, int]:
+        """Delete up to `limit` entries of conversations that are being deleted; says how many rows of each table."""
+        entry_ids = await store.list_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
+        return await store.delete_by_id(tx, caller.tenant_id, entry_ids)
+
     async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.
 

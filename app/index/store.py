@@ -213,6 +213,32 @@ async def delete_entries(
     return {"vectors": vectors, "index_entries": entries}
 
 
+async def list_of_conversations(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
+) -> list[UUID]:
+    """Some entries of conversations."""
+    rows = await tx.fetch(
+        "select entry_id from index_entries where tenant_id = $1 and conversation_id = any($2::uuid[]) limit $3",
+        tenant_id,
+        conversation_ids,
+        limit,
+    )
+    return [row["entry_id"] for row in rows]
+
+
+async def delete_by_id(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[str, int]:
+    """Delete entries with their vectors; says how many of each."""
+    if not entry_ids:
+        return {"vectors": 0, "index_entries": 0}
+    vectors = await tx.execute(
+        "delete from vectors where tenant_id = $1 and entry_id = any($2::uuid[])", tenant_id, entry_ids
+    )
+    entries = await tx.execute(
+        "delete from index_entries where tenant_id = $1 and entry_id = any($2::uuid[])", tenant_id, entry_ids
+    )
+    return {"vectors": vectors, "index_entries": entries}
+
+
 async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
     """The id of an embedding space, made if it is new (ops role)."""
     for _attempt in range(2):

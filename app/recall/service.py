@@ -126,16 +126,18 @@ class Recaller:
     ) -> tuple[_Ranking, Sequence[Ranked], Hydrated]:
         """What was found and what of it is shown; searched for again where some has gone between the two."""
         tries = 0
+        gone: set[UUID] = set()
         while True:
             tries += 1
             ranking = await self._rank(caller, tx, asked, scope, query, people)
-            ranked = ranking.ranked[: asked.k]
+            # of a conversation that is being deleted, the index still has entries
+            ranked = [item for item in ranking.ranked if item.candidate.entry_id not in gone][: asked.k]
             hydrated = await self._hydrate(caller, tx, ranked)
             stays = hydrated.turns.keys() | hydrated.left_out
-            if tries == _TRIES or all(
-                item.candidate.entry_id in stays for item in ranked if item.candidate.kind is EntryKind.TURN
-            ):
+            lost = {item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.TURN} - stays
+            if tries == _TRIES or not lost:
                 return ranking, ranked, hydrated
+            gone |= lost
 
     async def recall_turns(
         self,

@@ -42,6 +42,7 @@ def handlings(container: Container) -> Mapping[str, Handling]:
 
     async def sweep(_job: Job) -> None:
         await container.tenancy.sweep_repeats()
+        await container.governance.sweep_memories()
         await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 
     async def end_leases(_job: Job) -> None:

@@ -19,7 +19,7 @@ from app.core.telemetry import get_logger
 from app.index import store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
-from app.index.late import LateVectors
+from app.index.late import LateVectors, Maker
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -78,6 +78,8 @@ class SearchIndex:
     ) -> None:
         self.late = late
         """What makes vectors after the append, in the space that is searched."""
+        self.makers: list[Maker] = []
+        """Those who own entries above conversations: told as they are made, asked when vectors are filled in."""
         self._embedder = embedder
         self._jobs = jobs
         self._tiers = tiers

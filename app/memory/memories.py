@@ -6,18 +6,19 @@ nothing. Whoever does not administer the tenant reaches the memories of one agen
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from app.core.db import Database, Transaction
-from app.core.errors import FieldError, Forbidden, Invalid, TooLarge
+from app.core.db import Database, FloatVector, Transaction
+from app.core.errors import AppError, FieldError, Forbidden, Invalid, TooLarge
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import Document, Entry, EntryKind, Prepared
-from app.index.service import SearchIndex
+from app.index.service import LateVectors, SearchIndex
 from app.memory import memory_store
 from app.memory.memory_schemas import Memory, MemoryStore, MemoryStored
 from app.memory.memory_store import MemoryRow
@@ -26,6 +27,7 @@ from app.tenancy.schemas import Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED = 201
+_EMBEDDED_AT_ONCE = 32
 _NOBODY = ""
 # memories are of an agent, not of a project: a search that is narrowed to one finds none
 _NO_PROJECT = ""
@@ -55,6 +57,7 @@ class Memories:
         self._index = index
         self._cursors = cursors
         self._options = options
+        index.makers.append(self.make_vectors)
 
     async def store(self, caller: Caller, *, body: MemoryStore, repeat: Repeatable | None) -> tuple[MemoryStored, bool]:
         """Store a memory of the agent that asks; says whether it was stored by the same request before.
@@ -177,6 +180,39 @@ class Memories:
         """Memories by id, of those that are there and have not expired. Whose they may be the search has decided."""
         rows = await memory_store.find(tx, caller.tenant_id, memory_ids)
         return {memory_id: _view(row) for memory_id, row in rows.items()}
+
+    async def make_vectors(self, caller: Caller, late: LateVectors, entry_ids: Sequence[UUID]) -> int:
+        """Make the vectors that memories among these entries lack in a space, since the embedder was another.
+
+        Raises as the embedder does; what was made before that is kept.
+        """
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await memory_store.find(tx, caller.tenant_id, entry_ids) if entry_ids else {}
+        made = 0
+        rows = list(found.values())
+        for start in range(0, len(rows), _EMBEDDED_AT_ONCE):
+            vectors = await self._embed(late, {row.id: row.content for row in rows[start : start + _EMBEDDED_AT_ONCE]})
+            async with self._database.transaction(caller.tenant_id) as tx:
+                held = await memory_store.hold(tx, caller.tenant_id, list(vectors))
+                await late.write(caller, tx, vectors={memory_id: vectors[memory_id] for memory_id in held})
+            made += len(held)
+        return made
+
+    async def _embed(self, late: LateVectors, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[FloatVector]]:
+        """The vectors by memory. One text that the embedder will never take does not keep the others from theirs."""
+        try:
+            return dict(zip(texts, await late.embed(list(texts.values())), strict=True))
+        except AppError as error:
+            if len(texts) == 1 or (error.retryable and error.code != "embedder_invalid"):
+                raise
+            refused = error
+        made: dict[UUID, Sequence[FloatVector]] = {}
+        for memory_id, text in texts.items():
+            with suppress(AppError):
+                (made[memory_id],) = await late.embed([text])
+        if not made:  # then it is not the texts
+            raise refused
+        return made
 
     async def erase(self, caller: Caller, tx: Transaction, *, memory_id: UUID) -> dict[str, int]:
         """Delete a memory with what finds it; says how many rows went from each table, none where it is not there."""

@@ -109,6 +109,16 @@ async def list_page(
     return [_row(row) for row in rows]
 
 
+async def hold(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> set[UUID]:
+    """Hold memories until the transaction ends; gives those that there are. What they say never changes."""
+    rows = await tx.fetch(
+        "select id from memories where tenant_id = $1 and id = any($2::uuid[]) order by id for share",
+        tenant_id,
+        list(memory_ids),
+    )
+    return {row["id"] for row in rows}
+
+
 async def delete(tx: Transaction, tenant_id: TenantId, memory_id: UUID) -> bool:
     """Delete a memory; false where there is none."""
     return await tx.execute("delete from memories where tenant_id = $1 and id = $2", tenant_id, memory_id) == 1

@@ -628,6 +628,22 @@ async def test_without_an_embedder_memories_are_stored_and_found_by_words(
         assert answer.json()["degraded"] == ["embedder_none"]
 
 
+async def test_memories_of_another_embedder_get_their_vectors_in_the_background(
+    service: Service, client: Client, tmp_path_factory: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("later")
+    async with open_service(service.database, folder, embedder="none") as words, words.client(client.key) as before:
+        await store(before, "the tortoise eats lettuce")
+        gone = await store(before, "the invoice is overdue", ttl_s=60)
+        await expire(service, gone)
+    query = {"query": "an animal that likes salad", "kinds": ["memory"]}
+    assert (await client.post("/v1/recall", json=query)).json()["degraded"] == ["vectors_pending"]
+    await service.run_jobs()
+    answer = (await client.post("/v1/recall", json=query | {"mode": "vector"})).json()
+    assert [hit["text"] for hit in answer["data"]] == ["the tortoise eats lettuce"]
+    assert answer["degraded"] == []
+
+
 async def test_a_context_survives_a_search_that_breaks(service: Service, client: Client, monkeypatch: Any) -> None:
     async def broken(*_args: object, **_options: object) -> None:
         raise ValueError(SECRET)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
 from app.conversations.schemas import IdIn, Name, Strict, Turn
+from app.conversations.summary_schemas import Summary
 from app.core.times import TimeIn
 from app.formats.schemas import JsonObject, Role
 from app.index.schemas import EntryKind, Mode
@@ -90,7 +91,7 @@ class HitDate(BaseModel):
 
 
 class Hit(BaseModel):
-    """One recalled thing. Of `turn` and `memory`, the one named by `kind` is set.
+    """One recalled thing. Of `turn`, `summary` and `memory`, the one named by `kind` is set.
 
     Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
     `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
@@ -104,6 +105,7 @@ class Hit(BaseModel):
     text: str
     dates: list[HitDate]
     turn: Turn | None
+    summary: Summary | None
     memory: Memory | None
     neighbours: list[Turn] | None
     explain: Explanation | None

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from app.conversations.schemas import Hydrated, Participant, Turn, turn_text
 from app.conversations.service import Conversations
+from app.conversations.summary_schemas import Summary
 from app.core.db import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
@@ -30,7 +31,7 @@ from app.tenancy.schemas import Caller
 # names are looked for among the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
-# a turn may be erased or revised, a memory deleted, between the search and the reading of what it found
+# a turn may be erased or revised, another thing deleted, between the search and the reading of what it found
 _TRIES = 3
 _TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
@@ -65,6 +66,7 @@ class _Shown:
     """What is shown of what was found, read from its owners."""
 
     turns: Hydrated
+    summaries: Mapping[UUID, Summary]
     memories: Mapping[UUID, Memory]
 
     def has(self, item: Ranked) -> bool:
@@ -75,7 +77,9 @@ class _Shown:
                 return entry_id in self.turns.turns or entry_id in self.turns.left_out
             case EntryKind.MEMORY:
                 return entry_id in self.memories
-            case EntryKind.SUMMARY | EntryKind.FACT:
+            case EntryKind.SUMMARY:
+                return entry_id in self.summaries
+            case EntryKind.FACT:
                 return True
 
 
@@ -150,7 +154,7 @@ class Recaller:
             tries += 1
             ranking = await self._rank(caller, tx, asked, scope, query, people)
             ranked = ranking.ranked[: asked.k]
-            shown = _Shown(await self._hydrate(caller, tx, ranked), await self._remember(caller, tx, ranked))
+            shown = await self._show(caller, tx, ranked)
             if tries == _TRIES or all(shown.has(item) for item in ranked):
                 return ranking, ranked, shown
 
@@ -259,14 +263,21 @@ class Recaller:
         return _Ranking(ranked, found, degraded)
 
     async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> Hydrated:
-        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.TURN]
+        wanted = _of_kind(ranked, EntryKind.TURN)
         if not wanted:
             return Hydrated({}, frozenset())
         return await self._conversations.hydrate(caller, tx, turn_ids=wanted)
 
-    async def _remember(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> dict[UUID, Memory]:
-        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.MEMORY]
-        return await self._memories.hydrate(caller, tx, memory_ids=wanted) if wanted else {}
+    async def _show(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> _Shown:
+        """What is shown of these, each read from its owner."""
+        turns = await self._hydrate(caller, tx, ranked)
+        summary_ids, memory_ids = (_of_kind(ranked, kind) for kind in (EntryKind.SUMMARY, EntryKind.MEMORY))
+        summaries, memories = dict[UUID, Summary](), dict[UUID, Memory]()
+        if summary_ids:
+            summaries = await self._conversations.summaries.by_id(caller, tx, summary_ids=summary_ids)
+        if memory_ids:
+            memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
+        return _Shown(turns, summaries, memories)
 
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
@@ -280,6 +291,10 @@ class Recaller:
         for turn in turns:
             around[turn.conversation_id].append(turn)
         return around, cut
+
+
+def _of_kind(ranked: Sequence[Ranked], kind: EntryKind) -> list[UUID]:
+    return [item.candidate.entry_id for item in ranked if item.candidate.kind is kind]
 
 
 def _scope(
@@ -308,8 +323,9 @@ def _hit(
     lexemes: Sequence[str],
 ) -> Hit | None:
     candidate = item.candidate
-    said, memory = shown.turns.turns.get(candidate.entry_id), shown.memories.get(candidate.entry_id)
-    if said is None and memory is None and candidate.entry_id not in shown.turns.left_out:
+    said = shown.turns.turns.get(candidate.entry_id)
+    summary, memory = shown.summaries.get(candidate.entry_id), shown.memories.get(candidate.entry_id)
+    if said is None and summary is None and memory is None and candidate.entry_id not in shown.turns.left_out:
         return None
     turn = None if said is None else said[0]
     neighbours: list[Turn] | None = None
@@ -323,13 +339,22 @@ def _hit(
         id=format_id(candidate.entry_id),
         conversation_id=None if candidate.conversation_id is None else format_id(candidate.conversation_id),
         score=round(item.score, 6),
-        text=turn_text(turn) if turn is not None else "" if memory is None else memory.content,
+        text=_text(turn, summary, memory),
         dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
+        summary=summary,
         memory=memory,
         neighbours=neighbours,
         explain=_explain(item, lexemes) if request.explain else None,
     )
+
+
+def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None) -> str:
+    if turn is not None:
+        return turn_text(turn)
+    if summary is not None:
+        return summary.text
+    return "" if memory is None else memory.content
 
 
 def _explain(item: Ranked, lexemes: Sequence[str]) -> Explanation:

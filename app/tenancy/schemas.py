@@ -76,7 +76,7 @@ class Caller:
     there is no statement, raises. A service method that is meant for tokens opens it by `require_conversation`; so one
     that was never thought of for them refuses, whatever it forgets. `key_tenant_id` is for logs and the like.
     `agent_id` is the key's; where it has none, whom the request names.
-    `digest` is what is stored of the secret that was given, by which the present one is told from the one before.
+    `digest` stands for the secret or token that was given, by which it is told from others of the same key.
     """
 
     key_tenant_id: TenantId

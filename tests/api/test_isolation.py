@@ -499,6 +499,7 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         opened = (await one.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
         await one.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": "half"})
         await one.post("/v1/memories", json={"content": "worth remembering"})
+        await one.post(f"/v1/conversations/{conversation}/summaries", json={})
         usage = ModelUsage(1, 1)
         await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model="m", usage=usage, failed=False)
     async with connected(service.database.superuser) as connection:

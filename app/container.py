@@ -27,17 +27,20 @@ from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
+from app.memory.memories import Memories, MemoryOptions
 from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
+from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
 from app.tenancy.administration import Administration
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.keys import KeyText, generate_key, parse_key
+from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
 from app.tenancy.spending import Spending, SpendingOptions
 
@@ -59,6 +62,7 @@ class Container:
     conversations: Conversations
     follower: Follower
     watcher: Watcher
+    memories: Memories
     recaller: Recaller
     contexts: ContextBuilder
     compactor: Compactor
@@ -76,6 +80,10 @@ class Container:
         """End what follows conversations: the process is being stopped. May be called again."""
         self.follower.close()
         self.watcher.close()
+
+    def memory_of(self, caller: Caller) -> MemoryGateway:
+        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
 
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write what it has spent."""
@@ -371,9 +379,12 @@ def build_container(
     cursors = Cursors(base.tenancy.secret_for("cursors"))
     index = _index(settings, base, embedder, tiers, queue)
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
+    bounds = MemoryOptions.of(settings)
+    memories = Memories(base.database, tenancy=base.tenancy, index=index, cursors=cursors, options=bounds)
     recaller = Recaller(
         base.database,
         conversations=conversations,
+        memories=memories,
         index=index,
         # searches are the longest statements: they leave connections for everything else
         concurrent_searches=max(1, settings.database_pool_size // 2),
@@ -384,6 +395,7 @@ def build_container(
         counters=counters,
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
+        most_memories=settings.search_limit,
     )
     spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
     chat = _chat(settings, base, spending)
@@ -403,10 +415,11 @@ def build_container(
         conversations=conversations,
         follower=Follower(base.database, options=_follow_options(settings)),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
+        memories=memories,
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(base.database, conversations=conversations, index=index),
+        governance=Governance(base.database, base.ops, conversations=conversations, memories=memories, index=index),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),

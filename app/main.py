@@ -22,6 +22,7 @@ from app.routers import (
     events,
     jobs,
     live,
+    memories,
     ops,
     recall,
     streams,
@@ -49,7 +50,8 @@ with a stable `code`, listed in `docs/errors.md`.
 _ROUTERS = tuple(
     module.router
     for module in (
-        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, admin, jobs, ops
+        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, memories, admin,
+        jobs, ops,
     )
 )  # fmt: skip
 

@@ -158,6 +158,9 @@ class Settings(BaseSettings):
     max_metadata_bytes: Positive = Field(
         default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
     )
+    max_memory_bytes: Annotated[int, Field(ge=1, le=2**20)] = Field(
+        default=64 * 2**10, description="Largest long-term memory, in UTF-8 bytes."
+    )
     max_answer_bytes: Positive = Field(
         default=16 * 2**20,
         description="Text of turns that one answer gives: a page ends there, a recall leaves out what comes after.",
@@ -390,6 +393,11 @@ class Settings(BaseSettings):
     floor_recent: Share = Field(default=0.40, description="Share of the budget kept for recent turns.")
     floor_summary: Share = Field(default=0.15, description="Share of the budget kept for the summary.")
     floor_other: Share = Field(default=0.05, description="Share kept for each of facts, memories and recalled.")
+
+    # long-term memory
+    search_limit: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=5, description="Most long-term memories that a context with `include_memories` is given."
+    )
 
     # compaction: the policy of a conversation that names none, and how much highlights say
     compaction_trigger_turns: Positive = Field(

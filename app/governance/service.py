@@ -13,7 +13,11 @@ from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.governance.purging import Purger
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller
+from app.memory.memories import Memories
+from app.tenancy.schemas import Caller, Scope
+
+_SWEPT_AT_ONCE = 1_000
+_MOST_SWEEPS = 100
 
 _STEP = 200
 """Turns that retention empties in one transaction: for so long an append may have to wait."""
@@ -25,8 +29,18 @@ _AT_ONCE = 1000
 class Governance:
     """Deletes and erases with everything derived."""
 
-    def __init__(self, database: Database, *, conversations: Conversations, index: SearchIndex) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        conversations: Conversations,
+        memories: Memories,
+        index: SearchIndex,
+    ) -> None:
         self._database = database
+        self._ops = ops
+        self._memories = memories
         self._conversations = conversations
         self._index = index
         self.purger = Purger(database, lifetimes=conversations.lifetimes, index=index)
@@ -82,3 +96,23 @@ class Governance:
         if count:
             self._log.info("retention.applied", conversation_id=conversation_id, count=count)
         return count
+
+    async def delete_memory(self, caller: Caller, memory_id: UUID) -> dict[str, int]:
+        """Delete a long-term memory with what finds it; nothing where the tenant has none of this id.
+
+        For who administers the tenant: an agent that finds a memory wrong stores another.
+        """
+        caller.require(Scope.ADMIN)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            return await self._memories.erase(caller, tx, memory_id=memory_id)
+
+    async def sweep_memories(self) -> int:
+        """Delete memories whose time is over, so many in a transaction; says how many. Run by a job."""
+        swept = 0
+        for _ in range(_MOST_SWEEPS):
+            async with self._ops.across_tenants() as tx:
+                gone = await self._memories.erase_expired(tx, limit=_SWEPT_AT_ONCE)
+            swept += gone
+            if gone < _SWEPT_AT_ONCE:
+                break
+        return swept

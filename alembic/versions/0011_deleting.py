@@ -5,7 +5,7 @@ Revises: 0010
 
 from alembic import op
 
-revision = "0014"
+revision = "0011"
 down_revision = "0010"
 branch_labels = None
 depends_on = None

@@ -145,15 +145,9 @@ class Conversations:
         )
         """Turns that are written while they stream."""
         self.summaries = Summaries(
-            database,
-            ops,
-            index=index,
-            jobs=jobs,
-            announcer=announcer,
-            cursors=cursors,
-            most_bytes=options.max_answer_bytes,
-            erase_without_summary=options.erase_without_summary,
-        )
+            database, ops, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
+            most_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
+        )  # fmt: skip
         """Text that stands for older turns."""
         self.lifetimes = Lifetimes(ops, announcer=announcer)
         """Deletes conversations whose time is over."""

@@ -16,7 +16,7 @@ from app.core.errors import AppError
 from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
-from app.index import store, wide
+from app.index import removal_store, store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
 from app.index.late import LateVectors, Maker
@@ -253,18 +253,18 @@ class SearchIndex:
         entry_ids: Sequence[UUID] | None = None,
     ) -> dict[str, int]:
         """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
-        return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
+        return await removal_store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
     async def erase_entries(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
         """Delete entries whose sources the caller has locked; says how many rows of each table."""
-        return await store.delete_by_id(tx, caller.tenant_id, entry_ids)
+        return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
     async def erase_some(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
     ) -> dict[str, int]:
         """Delete up to `limit` entries of conversations that are being deleted; says how many rows of each table."""
-        entry_ids = await store.list_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
-        return await store.delete_by_id(tx, caller.tenant_id, entry_ids)
+        entry_ids = await removal_store.list_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
+        return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
     async def remove(self, tx: Transaction, *, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
         """Delete entries that belong to no conversation, each named with its tenant; says how many of each table.
@@ -272,7 +272,9 @@ class SearchIndex:
         Besides a tenant's own transaction, for sweeps of the ops role.
         """
         tenant_ids = [tenant_id for tenant_id, _ in entries]
-        return await store.delete_unplaced(tx, tenant_ids=tenant_ids, entry_ids=[entry_id for _, entry_id in entries])
+        return await removal_store.delete_unplaced(
+            tx, tenant_ids=tenant_ids, entry_ids=[entry_id for _, entry_id in entries]
+        )
 
     async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.

@@ -70,7 +70,7 @@ class _Assembly:
 
     def run(self) -> Assembled:
         self._require_newest()
-        summaries = self._usable_summaries()
+        summaries = [] if self._needs_no_summary() else self._usable_summaries()
         plan = Plan()
         while True:
             self._reserve(summaries)
@@ -110,6 +110,18 @@ class _Assembly:
                 fields=[FieldError("/token_budget", f"at least {minimum}")],
                 extra={"minimum_budget": minimum},
             )
+
+    def _needs_no_summary(self) -> bool:
+        """Whether every turn of the conversation is loaded, says something still, and has room itself."""
+        summaries = self._parts.summaries
+        if not summaries or self._parts.more_before or any(part.sources_gone for part in summaries):
+            return False
+        self._reserve([])
+        if first_fitting(self._units, self._allowance("recent", self._room), self._costs.unit_within) > 0:
+            return False
+        for part in summaries:
+            self._reasons.say("summary", part.id, "there is room for the turns themselves")
+        return True
 
     def _usable_summaries(self) -> list[SummaryPart]:
         """Choose summaries, the newest range first, that overlap neither each other nor the newest unit."""
@@ -191,8 +203,10 @@ class _Assembly:
         whole = sum(self._costs.summary(part) for part in summaries) <= allowance
         for place, part in enumerate(summaries):
             shown: SummaryPart | None = part
-            # where not all have room as they are, each has its share, so that the older ones are not left out
-            share = allowance if whole else (allowance - spent) // (len(summaries) - place)
+            # where not all have room as they are, each has its share of the floor: the older ones are not left out, and
+            # what is recalled is worth more than a longer piece of a summary
+            floor = max(0, min(allowance, self._reserved["summary"]) - spent)
+            share = allowance if whole else floor // (len(summaries) - place)
             if self._costs.summary(part) > share:
                 shown = self._costs.shortened(part, share) or self._costs.shortened(part, allowance - spent)
             if shown is None and spent + self._costs.summary(part) <= allowance:
@@ -213,8 +227,10 @@ class _Assembly:
         if not self._bridges or not turns:
             return left
         part = bridge_of(turns)
-        if self._costs.summary(part) > (allowance := self._allowance("bridge", left)):
-            shortened = self._costs.shortened(part, allowance)
+        allowance = self._allowance("bridge", left)
+        if self._costs.summary(part) > self._reserved["bridge"]:
+            shortened = self._costs.shortened(part, min(allowance, self._reserved["bridge"]))
+            shortened = shortened or self._costs.shortened(part, allowance)
             if shortened is None:
                 return left
             part = shortened

@@ -234,7 +234,7 @@ class _Assembly:
             if shortened is None:
                 return left
             part = shortened
-        plan.bridge = part
+        plan.bridge, plan.bridged = part, [turn.position for turn in turns]
         for unit in self._skipped:
             self._reasons.say_unit(unit, _BRIDGED)
         return left - self._costs.summary(part)

@@ -224,7 +224,7 @@ class _Assembly:
     def _claim_bridge(self, plan: Plan, left: int) -> int:
         """Show highlights of the turns between the summaries and the window, so that nothing is left out unseen."""
         turns = [turn for unit in self._skipped for turn in unit.turns]
-        if not self._bridges or not turns:
+        if not self._bridges or not turns or not plan.summaries:
             return left
         part = bridge_of(turns)
         allowance = self._allowance("bridge", left)

@@ -116,6 +116,9 @@ class _Assembly:
         summaries = self._parts.summaries
         if not summaries or self._parts.more_before or any(part.sources_gone for part in summaries):
             return False
+        loaded = [turn.position for turn in self._parts.recent]
+        if not all(any(part.from_position <= at <= part.to_position for at in loaded) for part in summaries):
+            return False
         self._reserve([])
         if first_fitting(self._units, self._allowance("recent", self._room), self._costs.unit_within) > 0:
             return False

@@ -28,9 +28,10 @@ from app.core.telemetry import get_logger
 from app.governance.service import Governance
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
 from app.operators.service import Statistics
+from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
-from app.providers.schemas import Embedder, TokenCounter
+from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import Recaller
 from app.settings import Settings
@@ -38,6 +39,7 @@ from app.tenancy.administration import Administration
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.keys import KeyText, generate_key, parse_key
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
+from app.tenancy.spending import Spending, SpendingOptions
 
 _HOUR_S = 3600
 _JOBS_MESSAGE: Message = {"k": "jobs"}
@@ -64,6 +66,8 @@ class Container:
     queue: JobQueue
     jobs: JobAdministration
     embedder: Embedder | None
+    spending: Spending
+    chat: ChatModel | None
     index: SearchIndex
     tiers: Tiers
 
@@ -71,6 +75,12 @@ class Container:
         """End what follows conversations: the process is being stopped. May be called again."""
         self.follower.close()
         self.watcher.close()
+
+    async def close_chat(self) -> None:
+        """Close the chat model's connections, and write what it has spent."""
+        if isinstance(self.chat, OpenAIChat):
+            await self.chat.close()
+        await self.spending.flush()
 
     async def require_ready(self) -> None:
         """Raise Unavailable unless requests can be served: the database answers, the model is loaded."""
@@ -148,6 +158,7 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         keeping = asyncio.create_task(tiers.keep_forever())
         stack.push_async_callback(_end, keeping)
         container = build_container(settings, base, embedder, tiers, bus)
+        stack.push_async_callback(container.close_chat)
         await bus.start(_listener(container, listener(container.follower, container.watcher)))
         stack.callback(container.end_live)
         checking = asyncio.create_task(container.follower.check_forever())
@@ -292,6 +303,27 @@ def _remote_options(settings: Settings) -> RemoteOptions:
     )
 
 
+def _spending_options(settings: Settings) -> SpendingOptions:
+    return SpendingOptions(
+        price_prompt=settings.llm_price_prompt,
+        price_completion=settings.llm_price_completion,
+        daily_tokens=settings.llm_daily_tokens,
+        daily_cost=settings.llm_daily_cost,
+    )
+
+
+def _chat(settings: Settings, base: Foundation, spending: Spending) -> OpenAIChat | None:
+    options = ChatOptions.of(settings)
+    if options is None:
+        return None
+
+    def refuse_in_transaction() -> None:
+        base.database.refuse_in_transaction()
+        base.ops.refuse_in_transaction()
+
+    return OpenAIChat(options, ledger=spending, guard=refuse_in_transaction)
+
+
 def _conversations(
     settings: Settings, base: Foundation, index: SearchIndex, counter: TokenCounter, cursors: Cursors, bus: Bus
 ) -> Conversations:
@@ -339,7 +371,7 @@ def build_container(
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
     )
-    governance = Governance(base.database, conversations=conversations, index=index)
+    spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
     return Container(
         settings=settings,
         database=base.database,
@@ -352,11 +384,13 @@ def build_container(
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
         recaller=recaller,
         contexts=contexts,
-        governance=governance,
+        governance=Governance(base.database, conversations=conversations, index=index),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
         embedder=embedder,
+        spending=spending,
+        chat=_chat(settings, base, spending),
         index=index,
         tiers=tiers,
     )

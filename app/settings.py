@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 TokenTime = Annotated[int, Field(ge=1, le=3600)]
+Money = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 _ENDPOINTS = ("/embeddings", "/chat/completions")
@@ -279,6 +280,33 @@ class Settings(BaseSettings):
         default=16 * 2**20, description="Live messages that wait to be sent, at most."
     )
 
+    # the chat model
+    llm_model: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None, description="The chat model; naming one switches on what needs it."
+    )
+    llm_base_url: ApiRoot | None = Field(default=None, description="Its endpoint; default: OpenAI's own.")
+    llm_api_key: SecretStr | None = Field(default=None, description="Its key; default: OPENAI_API_KEY.")
+    llm_timeout_ms: Annotated[int, Field(ge=100, le=600_000)] = Field(
+        default=12_000, description="Longest time for one call to it, retries and repairs included."
+    )
+    llm_max_output_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(
+        default=800, description="Longest answer of it, where a call names no limit."
+    )
+    llm_max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=2, description="How often a request that failed for the moment is sent again within that time."
+    )
+    llm_concurrency: Positive = Field(
+        default=4, description="Calls under way to it at once, for jobs and for people who wait each."
+    )
+    llm_price_prompt: Money = Field(default=0.0, description="Price of a million tokens that it reads.")
+    llm_price_completion: Money = Field(default=0.0, description="Price of a million tokens that it writes.")
+    llm_daily_tokens: NotNegative = Field(
+        default=0, description="Tokens that a tenant may spend on it in a day (UTC); 0: no limit."
+    )
+    llm_daily_cost: Money = Field(
+        default=0.0, description="What a tenant may spend on it in a day (UTC), by the prices above; 0: no limit."
+    )
+
     # index and recall
     embedder: Literal["local", "openai", "none"] = Field(
         default="local",
@@ -392,11 +420,32 @@ class Settings(BaseSettings):
             raise ValueError("TURNKEEP_EMBEDDER=openai needs TURNKEEP_EMBEDDINGS_API_KEY or OPENAI_API_KEY")
         return self
 
+    @model_validator(mode="after")
+    def _chat_model_is_named_and_has_an_endpoint(self) -> Self:
+        if self.llm_model is None and (self.llm_base_url is not None or self.llm_api_key is not None):
+            raise ValueError("TURNKEEP_LLM_BASE_URL and TURNKEEP_LLM_API_KEY need TURNKEEP_LLM_MODEL")
+        if self.llm_model is not None and self.llm_base_url is None and not self.key_of_llm:
+            raise ValueError(
+                "TURNKEEP_LLM_MODEL needs TURNKEEP_LLM_BASE_URL, or for OpenAI itself TURNKEEP_LLM_API_KEY or"
+                " OPENAI_API_KEY"
+            )
+        if self.llm_daily_cost and not (self.llm_price_prompt or self.llm_price_completion):
+            raise ValueError("TURNKEEP_LLM_DAILY_COST needs TURNKEEP_LLM_PRICE_PROMPT and _COMPLETION")
+        return self
+
     @property
     def key_of_embeddings(self) -> str | None:
         """The key sent to the embedding endpoint; OpenAI's own key goes to OpenAI alone."""
-        if self.embeddings_api_key is not None:
-            return self.embeddings_api_key.get_secret_value()
-        if self.embeddings_base_url is None or urlsplit(self.embeddings_base_url).hostname == "api.openai.com":
+        return self._key_for(self.embeddings_base_url, self.embeddings_api_key)
+
+    @property
+    def key_of_llm(self) -> str | None:
+        """The key sent to the chat model's endpoint; OpenAI's own key goes to OpenAI alone."""
+        return self._key_for(self.llm_base_url, self.llm_api_key)
+
+    def _key_for(self, base_url: str | None, own: SecretStr | None) -> str | None:
+        if own is not None:
+            return own.get_secret_value()
+        if base_url is None or urlsplit(base_url).hostname == "api.openai.com":
             return None if self.openai_api_key is None else self.openai_api_key.get_secret_value()
         return None

@@ -1,11 +1,12 @@
 """Times outside are RFC 3339 in UTC with milliseconds; inside they are aware datetimes of the same precision."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, WithJsonSchema
 
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DATE_AND_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
 # the driver takes the very first and the very last moment for the infinities, which are no times when they come back
 _EARLIEST = datetime.min.replace(microsecond=1000, tzinfo=UTC)
@@ -50,3 +51,13 @@ TimeOut: TypeAlias = Annotated[
     PlainSerializer(format_time, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
+
+
+def _only_a_day(value: object) -> object:
+    # a number would be read as seconds since 1970
+    if isinstance(value, date) or (isinstance(value, str) and _DAY.fullmatch(value)):
+        return value
+    raise ValueError("a day is text such as 2026-11-20")
+
+
+DayIn: TypeAlias = Annotated[date, BeforeValidator(_only_a_day), WithJsonSchema({"type": "string", "format": "date"})]

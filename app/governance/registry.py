@@ -52,6 +52,7 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "tenants": "the tenant itself",
         "api_keys": "who may ask",
+        "model_usage": "how many tokens a tenant's calls to chat models took in a day, no content",
         "idempotency_records": "HMACs and ids of what a request made, no content; swept after a day",
         "jobs": "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends",
     }

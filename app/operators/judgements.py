@@ -9,6 +9,7 @@ from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.schema import EXTENSIONS
 from app.operators.schemas import Check, Level
 from app.operators.store import ServerFacts, VectorFacts
+from app.providers.chat import Probe
 from app.settings import Settings
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
@@ -169,6 +170,23 @@ def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
             " parked for an error of another kind, with POST /v1/admin/jobs/{id}/retry."
         )
     return Check("vectors", Level.WARN, found, mend)
+
+
+def check_chat(found: Probe | None, model: str = "") -> Check:
+    """What the chat model's endpoint said when it was asked for its models; None where no model is configured."""
+    name = "chat model"
+    if found is None:
+        return _ok(name, "not configured: what needs one says model_not_configured, all else works")
+    if found.refused:
+        mend = "Look at TURNKEEP_LLM_API_KEY; for OpenAI itself OPENAI_API_KEY will do."
+        return Check(name, Level.FAIL, found.trouble, mend)
+    if found.trouble:
+        mend = "Look at TURNKEEP_LLM_BASE_URL. Until it answers, what needs a chat model waits or is refused."
+        return Check(name, Level.WARN, found.trouble, mend)
+    if found.listed is False:
+        mend = "Look at TURNKEEP_LLM_MODEL; some gateways do not list all models they have."
+        return Check(name, Level.WARN, f"its endpoint does not list {model}", mend)
+    return _ok(name, f"{model}, its endpoint answers")
 
 
 def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[Check]:

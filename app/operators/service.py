@@ -17,10 +17,11 @@ from app.core.ids import TenantId
 from app.core.servers import Login, Server
 from app.operators import store
 from app.operators.invariants import ConversationCheck
-from app.operators.judgements import ROLES, check_schema, check_server, check_settings, check_vectors
+from app.operators.judgements import ROLES, check_chat, check_schema, check_server, check_settings, check_vectors
 from app.operators.machine import check_cpu, check_data_directory, check_model, check_port
 from app.operators.schemas import Check, Fault, Level, Stats, TableSize
 from app.operators.store import ServerFacts
+from app.providers.chat import ChatOptions, probe
 from app.providers.local import SPACE
 from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.settings import Settings
@@ -105,7 +106,13 @@ async def examine(settings: Settings, *, environment: Mapping[str, str]) -> list
         checks.append(check_cpu())
     if settings.embedder == "local":
         checks.append(await asyncio.to_thread(check_model))
+    checks.append(await _examine_chat(settings))
     return checks + await _examine_database(settings)
+
+
+async def _examine_chat(settings: Settings) -> Check:
+    options = ChatOptions.of(settings)
+    return check_chat(None) if options is None else check_chat(await probe(options), options.model)
 
 
 async def _examine_database(settings: Settings) -> list[Check]:

@@ -1,1 +1,1 @@
-"""The outside model world behind Protocols: embedders and token counters."""
+"""The outside model world behind Protocols: embedders, chat models and token counters."""

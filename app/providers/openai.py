@@ -7,7 +7,6 @@ checked: as many vectors as texts, of the right dimensions, all numbers finite; 
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +17,7 @@ from openai.types import CreateEmbeddingResponse
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
+from app.providers.endpoint import Trouble, delay
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 
@@ -30,10 +30,6 @@ KNOWN_DIMENSIONS: Final = {
 }
 """Of OpenAI's own models, so that a start needs no answer from it."""
 
-_FIRST_DELAY_S = 0.25
-_TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
-_OVERLOADED = frozenset({503, 529})
-_LONGEST_RETRY_AFTER_S = 3600
 _QUEUE_TEXTS = 8192
 
 
@@ -56,16 +52,15 @@ class _WrongWidthError(Exception):
     """Vectors of other dimensions than wanted: the endpoint may give these when it is asked for them."""
 
 
-class _QuotaUsedUp(RateLimited):
-    """An empty account, which sending the same again does not fill."""
-
-    retryable = False
-
-
-class _Refused(Unavailable):
-    """A request that is refused as it is: a wrong key, model or URL."""
-
-    retryable = False
+_TROUBLE: Final = Trouble(
+    name="The embedding endpoint",
+    rate_limited="embedder_rate_limited",
+    overloaded="embedder_overloaded",
+    unavailable="embedder_unavailable",
+    invalid="embedder_invalid",
+    expected="embedding",
+    event="embedder.refused",
+)
 
 
 class OpenAIEmbedder:
@@ -168,7 +163,7 @@ class OpenAIEmbedder:
                 async with asyncio.timeout(self._options.timeout_s):
                     return await self._try_until_it_works(texts)
             except TimeoutError as error:
-                raise _unanswered() from error
+                raise _TROUBLE.unanswered() from error
 
     async def _try_until_it_works(self, texts: Sequence[str]) -> Vectors:
         attempt = 0
@@ -177,16 +172,16 @@ class OpenAIEmbedder:
                 return self._checked(await self._request(texts))
             except _WrongWidthError as error:
                 if self._ask_for_dimensions or self._options.dimensions is None:
-                    raise _invalid() from error
+                    raise _TROUBLE.invalid_answer() from error
                 self._ask_for_dimensions = True  # so wide by itself: it may be asked for the width we want
             except (RateLimited, Unavailable) as error:
-                delay = _delay(error, attempt)
-                # waiting longer than the request may take would only turn a clear answer into a time-out
-                if attempt >= self._options.max_retries or delay is None or delay >= self._options.timeout_s / 2:
+                options = self._options
+                wait = delay(error, attempt, max_retries=options.max_retries, timeout_s=options.timeout_s)
+                if wait is None:
                     raise
                 self._log.info("embedder.retry", code=error.code, attempt=attempt + 1)
                 attempt += 1
-                await asyncio.sleep(delay)
+                await asyncio.sleep(wait)
 
     async def _request(self, texts: Sequence[str]) -> list[Vectors]:
         """One request: the vectors in the order of the texts, not yet checked for their width."""
@@ -201,31 +196,12 @@ class OpenAIEmbedder:
             )
             return _in_order(answer, len(texts))
         except openai.APIStatusError as error:
-            raise self._refused(error) from error
+            raise _TROUBLE.refused(error) from error
         except openai.APIConnectionError as error:  # time-outs among them
-            raise _unanswered() from error
+            raise _TROUBLE.unanswered() from error
+        # an answer that is no embedding fails wherever the client first reads it
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError) as error:
-            raise _invalid() from error  # an answer that is no embedding fails wherever the client first reads it
-
-    def _refused(self, error: openai.APIStatusError) -> AppError:
-        status = error.status_code
-        retry_after = _retry_after(error)
-        if status == _TOO_MANY:
-            kind = _QuotaUsedUp if error.code == "insufficient_quota" else RateLimited
-            return kind(
-                "embedder_rate_limited",
-                "The embedding endpoint takes no more requests for now.",
-                retry_after_s=retry_after,
-            )
-        if status in _OVERLOADED:
-            return Unavailable(
-                "embedder_overloaded", "The embedding endpoint has too much to do.", retry_after_s=retry_after
-            )
-        self._log.warning("embedder.refused", status=status)
-        passing = status >= _SERVER_ERROR or status in {_CONFLICT, _TIMEOUT}
-        return (Unavailable if passing else _Refused)(
-            "embedder_unavailable", f"The embedding endpoint answered {status}.", retry_after_s=retry_after
-        )
+            raise _TROUBLE.invalid_answer() from error
 
     def _checked(self, vectors: Sequence[Vectors]) -> Vectors:
         if any(vector.shape != (self.space.dimensions,) for vector in vectors):
@@ -233,7 +209,7 @@ class OpenAIEmbedder:
         matrix = np.stack(vectors).astype(np.float32)
         lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
         if not (np.isfinite(lengths).all() and (lengths > 0).all()):
-            raise _invalid()
+            raise _TROUBLE.invalid_answer()
         return (matrix / lengths).astype(np.float32)
 
 
@@ -243,29 +219,3 @@ def _in_order(answer: CreateEmbeddingResponse, count: int) -> list[Vectors]:
     if len(answer.data) != count or found.keys() != set(range(count)):
         raise ValueError("not one vector for each text")
     return [found[number] for number in range(count)]
-
-
-def _delay(error: AppError, attempt: int) -> float | None:
-    """Seconds until the next try: what the endpoint asks for, or twice as long each time, spread; None: no use."""
-    if not error.retryable or error.code == "embedder_invalid":
-        return None
-    if error.retry_after_s is not None:
-        return error.retry_after_s + random.uniform(0, _FIRST_DELAY_S)  # noqa: S311 - spreads load, hides nothing
-    return _FIRST_DELAY_S * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311
-
-
-def _retry_after(error: openai.APIStatusError) -> int | None:
-    """`Retry-After` in seconds, rounded up; a date is left out: clocks differ."""
-    try:
-        seconds = float(error.response.headers.get("retry-after", ""))
-    except ValueError:
-        return None
-    return min(int(-(-seconds // 1)), _LONGEST_RETRY_AFTER_S) if 0 <= seconds < float("inf") else None
-
-
-def _unanswered() -> Unavailable:
-    return Unavailable("embedder_unavailable", "The embedding endpoint does not answer.")
-
-
-def _invalid() -> Unavailable:
-    return Unavailable("embedder_invalid", "The embedding endpoint answered with something that is no embedding.")

@@ -38,6 +38,11 @@ def split_by_estimate(text: str, *, most_tokens: int, most: int | None = None) -
     return [*pieces, text[start:]]
 
 
+def estimated_tokens(text: str) -> int:
+    """About how many tokens a text has for a tokenizer that is not known; of prose rather too many."""
+    return -(-_estimate(text) // _ASCII_A_TOKEN)
+
+
 def _estimate(text: str) -> int:
     """The length of a text in thirds of a token."""
     return len(text) + (_ASCII_A_TOKEN - 1) * sum(not character.isascii() for character in text)

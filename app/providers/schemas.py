@@ -1,17 +1,23 @@
-"""The vocabulary of the outside model world: what an embedder and a token counter promise, whoever provides them.
+"""The vocabulary of the outside model world: what each kind of model promises, whoever provides it.
 
 Nothing here knows a model. A provider is made by the container and handed to the capabilities as one of these.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from enum import StrEnum
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from app.core.ids import TenantId
 
 Purpose = Literal["document", "query"]
 Vectors: TypeAlias = NDArray[np.float32]
+Shape = TypeVar("Shape", bound=BaseModel)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,98 @@ class Embedder(Protocol):
 
     def ready(self) -> bool:
         """Whether `embed` would be answered without loading anything first."""
+        ...
+
+
+class ModelPurpose(StrEnum):
+    """What a chat model is asked for: a ledger counts by it."""
+
+    SUMMARY = "summary"
+    FACTS = "facts"
+    REDACTION = "redaction"
+    GENERATION = "generation"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message to a chat model."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """Tokens that an answer took, with all that was asked for on the way to it: retries, and the repair of a shape."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer(Generic[Value]):
+    """What a chat model said. `model` is the name it was asked by."""
+
+    value: Value
+    model: str
+    usage: ModelUsage
+
+
+class ChatModel(Protocol):
+    """Answers messages, as text or as a value of a given shape.
+
+    Never runs while a transaction is open. Without `model` the configured one is asked, without `max_output_tokens`
+    for as many as are configured. Every call, failed ones too, is in the ledger under its tenant and purpose.
+
+    Raises RateLimited `model_rate_limited` or `model_budget_exhausted` (the tenant's own, with the time when it goes
+    on), Unavailable `model_overloaded`, `model_unavailable`, `model_invalid` (an answer that is cut off, empty or not
+    of the shape, even when told so), or `model_refused` (it, or a filter before it, declines: not retryable). None of
+    them repeats what was asked or answered.
+    """
+
+    @property
+    def model(self) -> str:
+        """The name of the model that is asked where a call names none."""
+        ...
+
+    async def answer(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        shape: type[Shape],
+        tenant_id: TenantId,
+        purpose: ModelPurpose,
+        model: str | None = None,
+        max_output_tokens: int | None = None,
+    ) -> ModelAnswer[Shape]:
+        """Answer with a value of `shape`, validated. The messages need not describe the shape."""
+        ...
+
+    async def text(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tenant_id: TenantId,
+        purpose: ModelPurpose,
+        model: str | None = None,
+        max_output_tokens: int | None = None,
+    ) -> ModelAnswer[str]:
+        """Answer with text: not empty, and whole."""
+        ...
+
+
+class Ledger(Protocol):
+    """What tenants spend on chat models, and whether they may go on. Kept by a capability above the providers."""
+
+    async def check(self, tenant_id: TenantId, purpose: ModelPurpose) -> None:
+        """Raise RateLimited `model_budget_exhausted` when the tenant has spent what it may today."""
+        ...
+
+    async def record(
+        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
+    ) -> None:
+        """Add one call. Never fails: what cannot be written now is written with a later one."""
         ...
 
 

@@ -1,19 +1,22 @@
-"""Administration over REST: keys of one's own tenant, tenants, figures."""
+"""Administration over REST: keys of one's own tenant, tenants, figures, what is spent on chat models."""
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
 from app.core.paging import Page
+from app.core.times import DayIn
 from app.operators.schemas import Stats
+from app.providers.schemas import ModelPurpose
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import Admin, Cursor, KeyPath, Operator, Order, Repeat, Services, TenantPath
+from app.routers.deps import Admin, Administrator, Cursor, KeyPath, Operator, Order, Repeat, Services, TenantPath
 from app.routers.problems import problem_responses
 from app.tenancy.schemas import (
     Key,
     KeyCreate,
     KeyMade,
     KeyRotate,
+    ModelUsageDay,
     Tenant,
     TenantCreate,
     TenantMade,
@@ -23,6 +26,7 @@ from app.tenancy.schemas import (
 router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
 
 Limit = Annotated[int, Query(ge=1, le=200)]
+AllTenants = Annotated[bool, Query(description="Of all tenants instead of the key's tenant; takes an operator.")]
 
 
 @router.get("/keys", responses=problem_responses(401, 403, 422, 503))
@@ -103,3 +107,28 @@ async def get_stats(
 ) -> Stats:
     """Say how much there is: of the caller's tenant, or of the installation. Needs the scope `admin`."""
     return await services.statistics.stats(caller, of=of, top=top)
+
+
+@router.get("/usage", responses=problem_responses(401, 403, 422, 503))
+async def list_model_usage(
+    caller: Administrator,
+    services: Services,
+    first_day: Annotated[DayIn | None, Query(description="Only from this day (UTC) on.")] = None,
+    last_day: Annotated[DayIn | None, Query(description="Only up to this day, included.")] = None,
+    purpose: Annotated[ModelPurpose | None, Query(description="Only what was asked for this.")] = None,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+    order: Order = "desc",
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> Page[ModelUsageDay]:
+    """List what was spent on chat models by day, purpose and model, the newest day first. Needs the scope `admin`."""
+    return await services.spending.list_usage(
+        caller,
+        all_tenants=all_tenants,
+        first_day=first_day,
+        last_day=last_day,
+        purpose=purpose,
+        order=order,
+        limit=limit,
+        cursor=cursor,
+    )

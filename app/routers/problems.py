@@ -56,6 +56,8 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "method_not_allowed": 405,
     "unsupported_media_type": 415,
     "embedder_invalid": 502,
+    "model_invalid": 502,
+    "model_refused": 422,
 }
 
 _ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {

@@ -1,14 +1,18 @@
-"""Rows of tenants, their keys, and of requests that may be repeated."""
+"""Rows of tenants, their keys, requests that may be repeated, and what is spent on chat models."""
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
+    Numeric,
     Table,
     Text,
     Uuid,
@@ -68,4 +72,18 @@ idempotency_records = Table(
     Column("result_ids", ARRAY(Uuid), nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
     Column("expires_at", DateTime(timezone=True), nullable=False),
+)
+model_usage = Table(
+    "model_usage",
+    METADATA,
+    _tenant(),
+    Column("day", Date, primary_key=True),
+    Column("purpose", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("calls", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cost", Numeric(24, 9), nullable=False),
+    Index("model_usage_day_idx", "day"),
 )

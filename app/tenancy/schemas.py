@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
@@ -270,3 +270,21 @@ class TokenMade(BaseModel):
     access: Access
     actor: str | None
     roles: list[Role]
+
+
+class ModelUsageDay(BaseModel):
+    """What a tenant took of a chat model in one day (UTC), for one purpose.
+
+    `calls` are those that took tokens, `failed` those among them that came to nothing. `cost` is in the currency of the
+    prices that were set when it arose.
+    """
+
+    tenant_id: str
+    day: date
+    purpose: str
+    model: str
+    calls: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float

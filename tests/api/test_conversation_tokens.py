@@ -629,6 +629,9 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
         container.tenancy.void_tokens(caller, here),
         container.jobs.list_jobs(caller, all_tenants=False, kind=None, state=None, order="asc", limit=1, cursor=None),
         container.statistics.stats(caller, of="tenant", top=1),
+        container.spending.list_usage(
+            caller, all_tenants=False, first_day=None, last_day=None, purpose=None, order="asc", limit=1, cursor=None
+        ),
         container.administration.list_keys(caller, order="asc", limit=1, cursor=None),
     ]
     for number, call in enumerate(refused):

@@ -27,6 +27,7 @@ from app.operators.store import RoleFacts, ServerFacts
 from app.settings import Settings
 from app.tenancy.keys import generate_key
 from tests.support.api import Client, Service, settings_for
+from tests.support.fake_chat import CHAT_MODEL, open_fake_chat
 
 # the data
 
@@ -445,3 +446,26 @@ async def test_a_database_that_is_down_is_said_and_all_else_is_checked(tmp_path:
     embedded = Settings(data_dir=tmp_path / "none", port=0)
     assert bad(await examine(embedded, environment={})) == {"database": Level.WARN}
     assert not embedded.data_dir.exists()
+
+
+async def test_the_doctor_looks_whether_the_chat_model_is_there(service: Service, tmp_path: Path) -> None:
+    async def look(**more: Any) -> Check:
+        settings = settings_for(service.database, tmp_path, embedder="none", **more)
+        (check,) = [check for check in await examine(settings, environment={}) if check.name == "chat model"]
+        return check
+
+    assert (await look()).level is Level.OK
+    async with open_fake_chat() as fake:
+        there = {"llm_model": CHAT_MODEL, "llm_base_url": fake.url}
+        check = await look(**there)
+        assert (check.level, check.mend) == (Level.OK, "")
+        assert CHAT_MODEL in check.found
+        assert (await look(**there | {"llm_model": "other"})).level is Level.WARN
+        for mode, level in (("unauthorized", Level.FAIL), ("error", Level.WARN), ("no_model", Level.OK)):
+            fake.models_mode = mode
+            check = await look(**there)
+            assert check.level is level
+            assert (check.mend != "") is (level is not Level.OK)
+            assert "sk-" not in check.found
+        assert fake.chats == []
+    assert (await look(**there)).level is Level.WARN

@@ -13,8 +13,10 @@ import pytest
 
 from app.core.ids import format_id, new_uuid, parse_id
 from app.main import create_app, openapi_document
+from app.providers.schemas import ModelPurpose, ModelUsage
 from app.settings import Settings
 from app.tenancy.keys import parse_key
+from app.tenancy.spending import Spending
 from tests.support.api import Client, Service, problem
 
 Connection = asyncpg.Connection
@@ -37,6 +39,7 @@ class Two:
     turn: str
     mine: str
     my_turn: str
+    spending: Spending
 
     async def owners_view(self) -> tuple[Any, Any]:
         conversation = (await self.owner.get(f"/v1/conversations/{self.conversation}")).json()
@@ -44,14 +47,14 @@ class Two:
 
 
 @pytest.fixture
-async def two(client: Client, other: Client) -> Two:
+async def two(client: Client, other: Client, service: Service) -> Two:
     conversation = await client.conversation(
         external_id="shared name", owner="ann", title=SECRET, participants=[SECRET], metadata={"a": SECRET}
     )
     turn = (await client.append(conversation, f"the {SECRET} lives in a burrow"))["turns"][0]["id"]
     mine = await other.conversation()
     my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
-    return Two(client, other, conversation, turn, mine, my_turn)
+    return Two(client, other, conversation, turn, mine, my_turn, service.container.spending)
 
 
 def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -236,6 +239,16 @@ async def counts_only_its_own(two: Two, _name: str) -> None:
     problem(await two.intruder.get("/v1/admin/stats", params={"of": "installation"}), 403, "forbidden")
 
 
+async def sees_only_its_own_spending(two: Two, _name: str) -> None:
+    for one in (two.owner, two.intruder):
+        usage = ModelUsage(7, 3)
+        await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model=SECRET[:4], usage=usage, failed=False)
+    for params in ({}, {"order": "asc"}, {"purpose": "facts"}, {"first_day": "2000-01-01", "last_day": "2100-01-01"}):
+        page = await two.intruder.get("/v1/admin/usage", params=params)
+        assert [row["tenant_id"] for row in page.json()["data"]] == [format_id(two.intruder.tenant_id)]
+    problem(await two.intruder.get("/v1/admin/usage", params={"all_tenants": "true"}), 403, "forbidden")
+
+
 async def reaches_only_its_own_jobs(two: Two, name: str) -> None:
     """A list holds one's own jobs; another's job is a job that never was; an operator's reach is refused."""
     method, path = OPERATIONS[name]
@@ -302,6 +315,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "get_tenant": is_for_operators_only,
     "update_tenant": is_for_operators_only,
     "get_stats": counts_only_its_own,
+    "list_model_usage": sees_only_its_own_spending,
     "list_jobs": reaches_only_its_own_jobs,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,
@@ -434,6 +448,8 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         path = f"/v1/conversations/{conversation}/turns"
         opened = (await one.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
         await one.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": "half"})
+        usage = ModelUsage(1, 1)
+        await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model="m", usage=usage, failed=False)
     async with connected(service.database.superuser) as connection:
         for table in tables:
             for one in (two.owner, two.intruder):

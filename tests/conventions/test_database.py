@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from app.core.db import Transaction
+from app.providers.schemas import ModelPurpose, ModelUsage
 from tests.support.api import Client, Service
 
 APP = Path(__file__).parents[2] / "app"
@@ -120,6 +121,9 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
     await client.post(f"/v1/admin/jobs/{job}/cancel")
     await client.post(f"/v1/admin/jobs/{job}/retry")
     await service.run_jobs()
+    spending = service.container.spending
+    await spending.record(client.tenant_id, ModelPurpose.FACTS, model="m", usage=ModelUsage(1, 1), failed=False)
+    await client.get("/v1/admin/usage", params={"purpose": "facts"})
     await client.delete(f"/v1/conversations/{conversation}")
     tables = (
         "api_keys",
@@ -130,6 +134,7 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
         "index_entries",
         "vectors",
         "jobs",
+        "model_usage",
     )
     touched: set[str] = set()
     for statement in sent:
@@ -180,9 +185,9 @@ SAMPLED = {
     "conversations.retention",
     "idempotency_records.key", "idempotency_records.request_hmac", "index_entries.actor", "index_entries.agent_id",
     "index_entries.kind", "index_entries.owner", "index_entries.project", "index_entries.role", "jobs.dedupe_key",
-    "jobs.kind", "jobs.last_error", "jobs.state", "tenants.name", "turns.actor", "turns.chain_hash",
-    "turn_chunks.part", "turn_streams.writer", "turns.content_hash", "turns.index_state", "turns.kind", "turns.role",
-    "turns.status",
+    "jobs.kind", "jobs.last_error", "jobs.state", "model_usage.purpose", "tenants.name", "turns.actor",
+    "turns.chain_hash", "turn_chunks.part", "turn_streams.writer", "turns.content_hash", "turns.index_state",
+    "turns.kind", "turns.role", "turns.status",
 }  # fmt: skip
 
 

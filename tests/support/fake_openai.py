@@ -73,7 +73,7 @@ class FakeOpenAI:
                 self.under_way += 1
                 self.most_under_way = max(self.most_under_way, self.under_way)
                 try:
-                    if not await self._answer(head[0], json.loads(body), writer):
+                    if not await self._answer(head[0], json.loads(body or b"{}"), writer):
                         return
                 finally:
                     self.under_way -= 1

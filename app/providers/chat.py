@@ -1,0 +1,419 @@
+"""A chat model behind HTTP: OpenAI's, or any endpoint that speaks its API (Ollama, vLLM, a gateway).
+
+Hides the client, the ways in which endpoints take a schema, retries and time limits. What always holds: every call has
+one deadline, for all its tries; no answer leaves that is cut off, empty or not of the shape; what was spent, also on
+calls that failed or were given up, is told to the ledger before the next call may begin in its place. So a budget is
+overrun at most by the calls that are under way. Neither errors nor logs hold anything of what was asked or answered.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+from urllib.parse import urlsplit
+
+import openai
+
+from app.core.errors import AppError, RateLimited, Unavailable
+from app.core.ids import TenantId, format_id
+from app.core.telemetry import get_logger
+from app.providers.endpoint import InvalidAnswer, Refused, Trouble, delay
+from app.providers.openai import OPENAI_ROOT
+from app.providers.pieces import estimated_tokens
+from app.providers.schemas import ChatMessage, Ledger, ModelAnswer, ModelPurpose, ModelUsage, Shape
+from app.providers.shapes import Manner, UnusableError, Wanted, cleaned, other_manner, wanted
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+    from openai.types.chat.completion_create_params import ResponseFormat
+
+Result = TypeVar("Result")
+
+_OPENAI_HOST: Final = "api.openai.com"
+_INTERACTIVE: Final = frozenset({ModelPurpose.GENERATION, ModelPurpose.AGENT})
+_FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
+_COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
+"""Statuses under which an endpoint may complain about one parameter of a request."""
+_MOST_MANNERS: Final = 1000
+_MOST_TOKENS: Final = 10**9
+_CONNECT_TIMEOUT_S: Final = 5.0
+_PROBE_TIMEOUT_S: Final = 10.0
+_TROUBLE: Final = Trouble(
+    name="The chat model's endpoint",
+    rate_limited="model_rate_limited",
+    overloaded="model_overloaded",
+    unavailable="model_unavailable",
+    invalid="model_invalid",
+    expected="answer to what it was asked",
+    event="model.refused",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """Where the endpoint is and how patient we are with it. `timeout_s` is for one call with all its tries.
+
+    At most `concurrency` calls are under way for jobs, and as many for people who wait.
+    """
+
+    base_url: str
+    api_key: str | None
+    model: str
+    timeout_s: float
+    max_retries: int
+    concurrency: int
+    max_output_tokens: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "ChatOptions | None":
+        """The settings' endpoint; None where no chat model is named."""
+        if settings.llm_model is None:
+            return None
+        return cls(
+            base_url=settings.llm_base_url or OPENAI_ROOT,
+            api_key=settings.key_of_llm,
+            model=settings.llm_model,
+            timeout_s=settings.llm_timeout_ms / 1000,
+            max_retries=settings.llm_max_retries,
+            concurrency=settings.llm_concurrency,
+            max_output_tokens=settings.llm_max_output_tokens,
+        )
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of ours: who asks for what, and what its requests have taken so far."""
+
+    tenant_id: TenantId
+    purpose: ModelPurpose
+    model: str
+    max_output_tokens: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def usage(self) -> ModelUsage:
+        return ModelUsage(self.prompt_tokens, self.completion_tokens)
+
+
+class OpenAIChat:
+    """An endpoint as a `ChatModel`.
+
+    `guard` is called at the beginning of every call and raises when asking is not allowed there.
+    """
+
+    def __init__(self, options: ChatOptions, *, ledger: Ledger, guard: Callable[[], None]) -> None:
+        self._options = options
+        self._ledger = ledger
+        self._guard = guard
+        # whoever waits for an answer does not wait behind jobs
+        self._slots = {interactive: asyncio.Semaphore(options.concurrency) for interactive in (False, True)}
+        self._manners: dict[tuple[str, str | None], Manner] = {}
+        self._recording: set[asyncio.Task[None]] = set()
+        self._log = get_logger()
+        self._client = _client(options)
+
+    @property
+    def model(self) -> str:
+        """The name of the model that is asked where a call names none."""
+        return self._options.model
+
+    async def close(self) -> None:
+        """Close the connections, when what was spent is recorded."""
+        await asyncio.gather(*self._recording, return_exceptions=True)
+        await self._client.close()
+
+    async def answer(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        shape: type[Shape],
+        tenant_id: TenantId,
+        purpose: ModelPurpose,
+        model: str | None = None,
+        max_output_tokens: int | None = None,
+    ) -> ModelAnswer[Shape]:
+        """Answer with a value of `shape`; an answer that is none is sent back once, with what is wrong about it."""
+        call = self._call(tenant_id, purpose, model, max_output_tokens)
+        asked = wanted(shape)
+        return await self._accounted(call, lambda: self._shaped(call, messages, asked))
+
+    async def text(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tenant_id: TenantId,
+        purpose: ModelPurpose,
+        model: str | None = None,
+        max_output_tokens: int | None = None,
+    ) -> ModelAnswer[str]:
+        """Answer with text: not empty, and whole."""
+        call = self._call(tenant_id, purpose, model, max_output_tokens)
+        return await self._accounted(call, lambda: self._said(call, messages, None))
+
+    def _call(
+        self, tenant_id: TenantId, purpose: ModelPurpose, model: str | None, max_output_tokens: int | None
+    ) -> _Call:
+        options = self._options
+        return _Call(tenant_id, purpose, model or options.model, max_output_tokens or options.max_output_tokens)
+
+    # limits and the ledger
+
+    async def _accounted(self, call: _Call, work: Callable[[], Awaitable[Result]]) -> ModelAnswer[Result]:
+        self._guard()
+        async with self._slot(call.purpose):
+            await self._ledger.check(call.tenant_id, call.purpose)
+            failed = True
+            try:
+                async with asyncio.timeout(self._options.timeout_s):
+                    value = await work()
+                failed = False
+            except TimeoutError as error:
+                raise _TROUBLE.unanswered() from error
+            finally:
+                await self._record(call, failed=failed)
+        return ModelAnswer(value, call.model, call.usage)
+
+    @asynccontextmanager
+    async def _slot(self, purpose: ModelPurpose) -> AsyncGenerator[None]:
+        slots = self._slots[purpose in _INTERACTIVE]
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                await slots.acquire()
+        except TimeoutError as error:
+            detail = "Too much waits for the chat model; try again."
+            raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
+        try:
+            yield
+        finally:
+            slots.release()
+
+    async def _record(self, call: _Call, *, failed: bool) -> None:
+        """Tell the ledger; one who goes away meanwhile does not keep it from being told."""
+        if call.prompt_tokens + call.completion_tokens == 0:
+            return
+        recording = asyncio.create_task(self._tell(call, failed=failed))
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
+        await asyncio.shield(recording)
+
+    async def _tell(self, call: _Call, *, failed: bool) -> None:
+        await self._ledger.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
+
+    # one call: its shape, its tries
+
+    async def _shaped(self, call: _Call, messages: Sequence[ChatMessage], asked: Wanted[Shape]) -> Shape:
+        said = await self._said(call, messages, asked)
+        try:
+            return asked.read(said)
+        except UnusableError as error:
+            unusable = error
+        self._log.info("model.repair", tenant_id=format_id(call.tenant_id), kind=call.purpose.value)
+        again = await self._said(call, asked.mending(messages, said, unusable.problems), asked)
+        try:
+            value = asked.read(again)
+        except UnusableError:
+            raise _TROUBLE.invalid_answer() from None  # whose causes would quote the answer
+        if not unusable.is_json:
+            self._put_into_words(call, asked)
+        return value
+
+    async def _said(self, call: _Call, messages: Sequence[ChatMessage], asked: Wanted[Shape] | None) -> str:
+        """What the model says, tried again where that may help, and in another manner where the endpoint wants one."""
+        key = (call.model, None if asked is None else asked.name)
+        known = manner = self._manners.get(key, self._first_manner())
+        attempt = 0
+        while True:
+            try:
+                said = await self._request(call, messages, asked, manner)
+            except _MannerRefusedError as refusal:
+                manner = refusal.other
+            except (RateLimited, Unavailable) as error:
+                options = self._options
+                wait = delay(error, attempt, max_retries=options.max_retries, timeout_s=options.timeout_s)
+                if wait is None:
+                    raise
+                attempt += 1
+                self._log.info("model.retry", code=error.code, attempt=attempt)
+                await asyncio.sleep(wait)
+            else:
+                if manner != known:
+                    self._remember(key, manner)
+                return said
+
+    def _first_manner(self) -> Manner:
+        # OpenAI's newer models know only the one name, most others only the older one
+        newer = urlsplit(self._options.base_url).hostname == _OPENAI_HOST
+        return Manner(limit="max_completion_tokens" if newer else "max_tokens")
+
+    def _put_into_words(self, call: _Call, asked: Wanted[Shape]) -> None:
+        """An endpoint that takes a schema and answers with no JSON does not look at it: say it in words from now on."""
+        key = (call.model, asked.name)
+        manner = self._manners.get(key, self._first_manner())
+        if manner.format == "schema":
+            self._remember(key, replace(manner, format="object"))
+
+    def _remember(self, key: tuple[str, str | None], manner: Manner) -> None:
+        if len(self._manners) >= _MOST_MANNERS:
+            del self._manners[next(iter(self._manners))]
+        self._manners[key] = manner
+
+    async def _request(
+        self, call: _Call, messages: Sequence[ChatMessage], asked: Wanted[Shape] | None, manner: Manner
+    ) -> str:
+        """One request; its answer's text. Raises _MannerRefusedError where another manner may be taken."""
+        if asked is not None and manner.format != "schema":
+            messages = asked.instructed(messages)
+        try:
+            completion = await self._client.chat.completions.create(
+                model=call.model,
+                messages=[cast("ChatCompletionMessageParam", _param(message)) for message in messages],
+                response_format=_response_format(asked, manner) or openai.omit,
+                max_tokens=call.max_output_tokens if manner.limit == "max_tokens" else openai.omit,
+                max_completion_tokens=call.max_output_tokens if manner.limit != "max_tokens" else openai.omit,
+                temperature=0 if manner.temperature else openai.omit,
+            )
+            choice = _choice(completion)
+            _count(call, messages, completion, choice)
+        except openai.APIStatusError as error:
+            other = other_manner(manner, _complaint(error)) if error.status_code in _COMPLAINTS else None
+            if other is not None and (other.format == manner.format or asked is not None):
+                raise _MannerRefusedError(other) from None
+            raise _refusal(error) from None
+        except openai.APIConnectionError as error:
+            raise _TROUBLE.unanswered() from error
+        except asyncio.CancelledError:
+            # given up: what the model has made of it by now nobody tells, and at least it has been read
+            call.prompt_tokens += _estimated(messages)
+            raise
+        # an answer that is none fails wherever it is first read
+        except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError, IndexError):
+            raise _TROUBLE.invalid_answer() from None
+        return choice.text()
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The part of an answer that we read, whatever an endpoint put there."""
+
+    content: object
+    refusal: object
+    finish_reason: object
+
+    def text(self) -> str:
+        if self.refusal or self.finish_reason == "content_filter":
+            raise _declined()
+        if self.finish_reason == "length":
+            raise InvalidAnswer(
+                "model_invalid",
+                "The chat model's answer was cut off: it is longer than it may be; see the limit asked.",
+            )
+        text = cleaned(self.content) if isinstance(self.content, str) else ""
+        if not text:
+            raise _TROUBLE.invalid_answer()
+        return text
+
+
+class _MannerRefusedError(Exception):
+    """The endpoint complained about a parameter; it may take the request in the `other` manner."""
+
+    def __init__(self, other: Manner) -> None:
+        super().__init__("another manner")
+        self.other = other
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What an endpoint says when it is asked for its models, which costs nothing.
+
+    `trouble` is empty where it answers, `refused` says that it does not want this key. `listed` is None where it does
+    not tell its models.
+    """
+
+    trouble: str
+    refused: bool = False
+    listed: bool | None = None
+
+
+async def probe(options: ChatOptions) -> Probe:
+    """Ask the endpoint for its models, once."""
+    client = _client(options)
+    try:
+        async with asyncio.timeout(min(options.timeout_s, _PROBE_TIMEOUT_S)):
+            names = [model.id async for model in client.models.list()]
+    except openai.AuthenticationError:
+        return Probe("it refuses the key", refused=True)
+    except openai.PermissionDeniedError:
+        return Probe("it refuses the key", refused=True)
+    except openai.APIStatusError as error:
+        passing = error.status_code >= 500 or error.status_code == 429  # noqa: PLR2004 - as HTTP has them
+        return Probe(f"it answered {error.status_code}") if passing else Probe("")
+    except (openai.APIConnectionError, TimeoutError):
+        return Probe("it does not answer")
+    except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError):
+        return Probe("")
+    finally:
+        await client.close()
+    return Probe("", listed=options.model in names)
+
+
+def _client(options: ChatOptions) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
+        # an endpoint without keys ignores it, and the client will not start without one
+        api_key=options.api_key or "none",
+        base_url=options.base_url,
+        timeout=openai.Timeout(options.timeout_s, connect=min(_CONNECT_TIMEOUT_S, options.timeout_s)),
+        max_retries=0,  # ours know the deadline and the taxonomy
+    )
+
+
+def _param(message: ChatMessage) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}
+
+
+def _response_format(asked: Wanted[Shape] | None, manner: Manner) -> "ResponseFormat | None":
+    if asked is None or manner.format == "text":
+        return None
+    if manner.format == "object":
+        return {"type": "json_object"}
+    schema = cast("dict[str, object]", asked.schema)
+    return {"type": "json_schema", "json_schema": {"name": asked.name, "schema": schema, "strict": True}}
+
+
+def _choice(completion: "ChatCompletion") -> _Choice:
+    choice = completion.choices[0]
+    message = choice.message
+    # endpoints leave members out that the client's types say are there
+    return _Choice(message.content, getattr(message, "refusal", None), getattr(choice, "finish_reason", None))
+
+
+def _count(call: _Call, messages: Sequence[ChatMessage], completion: "ChatCompletion", choice: _Choice) -> None:
+    """Add what the endpoint says it took; where it says nothing, what it will have been."""
+    content = choice.content if isinstance(choice.content, str) else ""
+    usage: object = completion.usage
+    call.prompt_tokens += _told(usage, "prompt_tokens", _estimated(messages))
+    call.completion_tokens += _told(usage, "completion_tokens", estimated_tokens(content))
+
+
+def _told(usage: object, name: str, otherwise: int) -> int:
+    value = cast("object", getattr(usage, name, None))
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else otherwise
+
+
+def _estimated(messages: Sequence[ChatMessage]) -> int:
+    return sum(estimated_tokens(message.content) for message in messages)
+
+
+def _complaint(error: openai.APIStatusError) -> str:
+    """What an endpoint says is wrong. Only ever looked through for names of parameters: it may quote what was asked."""
+    return f"{error.param or ''} {error.code or ''} {error.message} {error.body}"
+
+
+def _refusal(error: openai.APIStatusError) -> AppError:
+    return _declined() if error.code in _FILTERED else _TROUBLE.refused(error)
+
+
+def _declined() -> Refused:
+    return Refused("model_refused", "The chat model, or a filter before it, declines to answer this.")

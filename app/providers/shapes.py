@@ -1,0 +1,156 @@
+"""How a chat model is asked for a value of a given shape, and how its answer is read: pure.
+
+Endpoints differ in what they take. A `Manner` is one way of asking; `other_manner` gives the next one to try when an
+endpoint complains about something in it.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, TypeAlias, cast
+
+from pydantic import JsonValue, ValidationError
+
+from app.providers.schemas import ChatMessage, Shape
+
+Format: TypeAlias = Literal["schema", "object", "text"]
+LimitName: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
+
+_MOST_PROBLEMS = 20
+_MOST_REPEATED_CHARACTERS = 16_384
+_FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
+_ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_ABOUT_FORMAT = ("response_format", "json_schema", "json_object", "schema", "structured output", "grammar", "guided")
+# what strict readers of a schema refuse, or read as describing the value instead of its shape
+_LEFT_OUT = frozenset({"default", "title", "examples", "minLength", "maxLength", "discriminator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """One way of asking. `format`: by JSON schema, for any JSON object, or in words alone."""
+
+    format: Format = "schema"
+    limit: LimitName = "max_tokens"
+    limit_changed: bool = False
+    temperature: bool = True
+
+
+def other_manner(manner: Manner, complaint: str) -> Manner | None:
+    """What to try after an endpoint refused a request with this complaint; None if it is about something else."""
+    said = complaint.lower()
+    if manner.temperature and "temperature" in said:
+        return replace(manner, temperature=False)
+    if not manner.limit_changed and ("max_tokens" in said or "max_completion_tokens" in said):
+        other: LimitName = "max_completion_tokens" if manner.limit == "max_tokens" else "max_tokens"
+        return replace(manner, limit=other, limit_changed=True)
+    if manner.format != "text" and any(name in said for name in _ABOUT_FORMAT):
+        return replace(manner, format="object" if manner.format == "schema" else "text")
+    return None
+
+
+class UnusableError(Exception):
+    """An answer that is not of its shape. `problems` says why, for the model: it may quote the answer."""
+
+    def __init__(self, problems: str, *, is_json: bool) -> None:
+        super().__init__("not of the shape")
+        self.problems = problems
+        self.is_json = is_json
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(Generic[Shape]):
+    """A shape with its schema in the strict form: every member required, none besides."""
+
+    shape: type[Shape]
+    schema: dict[str, JsonValue]
+
+    @property
+    def name(self) -> str:
+        """The shape's name as endpoints take it."""
+        return _NOT_IN_A_NAME.sub("_", self.shape.__name__)[:64]
+
+    def read(self, answer: str) -> Shape:
+        """The value in an answer, a fence or words around it notwithstanding; raises UnusableError."""
+        for candidate in _candidates(_ESCAPED_NUL.sub(r"\1", answer)):
+            try:
+                return self.shape.model_validate_json(candidate)
+            except ValidationError as error:
+                if error.errors(include_url=False)[0]["type"] != "json_invalid":
+                    raise UnusableError(_problems(error), is_json=True) from None
+        raise UnusableError("it is not JSON", is_json=False)
+
+    def instructed(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """The messages, with the schema in words at the end of the system text."""
+        words = f"Answer with one JSON object and nothing before or after it. It is valid against {self._schema_text()}"
+        first = messages[0] if messages else None
+        if first is None or first.role != "system":
+            return [ChatMessage("system", words), *messages]
+        return [ChatMessage("system", f"{first.content}\n\n{words}"), *messages[1:]]
+
+    def mending(self, messages: Sequence[ChatMessage], answer: str, problems: str) -> list[ChatMessage]:
+        """The messages, what was answered to them, and what is wrong with that."""
+        words = (
+            f"This answer cannot be used: {problems}\nAnswer again, with one JSON object and nothing before or after"
+            f" it, valid against {self._schema_text()}"
+        )
+        said = answer[:_MOST_REPEATED_CHARACTERS]
+        return [*messages, ChatMessage("assistant", said), ChatMessage("user", words)]
+
+    def _schema_text(self) -> str:
+        return f"this JSON schema:\n{json.dumps(self.schema, ensure_ascii=False, separators=(',', ':'))}"
+
+
+def wanted(shape: type[Shape]) -> Wanted[Shape]:
+    """A shape as something to ask for."""
+    return Wanted(shape, cast("dict[str, JsonValue]", _strict(cast("JsonValue", shape.model_json_schema()))))
+
+
+def cleaned(text: str) -> str:
+    """What a model said, without what cannot be stored (NUL, halves of surrogate pairs) and its thoughts aloud."""
+    text = text.replace("\0", "").encode("utf-8", "replace").decode().strip()
+    if text.startswith("<think>") and "</think>" in text:
+        text = text.partition("</think>")[2].strip()
+    return text
+
+
+def _candidates(answer: str) -> list[str]:
+    found = [answer]
+    fenced = _FENCE.search(answer)
+    if fenced is not None:
+        found.append(fenced[1])
+    start, end = answer.find("{"), answer.rfind("}")
+    if 0 <= start < end:
+        found.append(answer[start : end + 1])
+    return found
+
+
+def _problems(error: ValidationError) -> str:
+    told = error.errors(include_url=False, include_context=False, include_input=False)[:_MOST_PROBLEMS]
+    return "; ".join(f"at /{'/'.join(str(step) for step in one['loc'])}: {one['msg']}" for one in told)
+
+
+def _strict(schema: JsonValue) -> JsonValue:
+    """A schema as strict readers want it. Names of members are no keywords, so `properties` is looked through apart."""
+    if isinstance(schema, list):
+        return [_strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, JsonValue] = {}
+    for keyword, value in schema.items():
+        if "$ref" in schema and keyword not in {"$ref", "$defs"}:
+            continue  # beside a reference nothing is allowed
+        if keyword in {"properties", "$defs"} and isinstance(value, dict):
+            made[keyword] = {name: _strict(member) for name, member in value.items()}
+        elif keyword == "oneOf":
+            made["anyOf"] = _strict(value)
+        elif keyword in {"enum", "const", "required"}:
+            made[keyword] = value
+        elif keyword not in _LEFT_OUT:
+            made[keyword] = _strict(value)
+    properties = made.get("properties")
+    if isinstance(properties, dict):
+        made["required"] = list(properties)
+        made["additionalProperties"] = False
+    return made

@@ -1,0 +1,169 @@
+"""A chat model on real HTTP, for the real client: what it is told to say, and every way to fail that was thought of.
+
+It embeds too, as the fake that it stands on. `replies` are used up one a request, then `reply` holds; where that is a
+function, it is given the request. What a request asks for that the fake does not take (`formats`, `limit`,
+`temperature`) is refused with 400, as endpoints do.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tests.support.fake_openai import REFUSALS, WRONG_BODIES, FakeOpenAI
+
+CHAT_MODEL = "fake-chat"
+Format = Literal["json_schema", "json_object"]
+_COMPLETIONS, _MODELS = "POST /v1/chat/completions ", "GET /v1/models "
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer. `mode` is "ok" or a failure: those of `REFUSALS`, of `WRONG_BODIES`, or a broken connection.
+
+    `usage` None leaves the usage out. Streamed, the text comes in pieces of `piece` characters; with `breaks_after` the
+    connection is lost after so many of them.
+    """
+
+    text: str | None = ""
+    mode: str = "ok"
+    finish_reason: str = "stop"
+    refusal: str | None = None
+    usage: tuple[int, int] | None = (20, 10)
+    delay_s: float = 0.0
+    piece: int = 5
+    breaks_after: int | None = None
+
+
+def says(value: object, **more: Any) -> Reply:
+    """A reply that is this text, or this value as JSON."""
+    return Reply(value if isinstance(value, str) else json.dumps(value), **more)
+
+
+FILTERED = Reply(mode="filtered")
+_ERRORS: dict[str, tuple[int, dict[str, str]]] = REFUSALS | {
+    "filtered": (400, {"message": "filtered: the prompt", "code": "content_filter"}),
+    "too_long": (400, {"message": "maximum context length exceeded", "code": "context_length_exceeded"}),
+    "forbidden": (403, {"message": "not this key sk-x"}),
+    "no_model": (404, {"message": "no such model"}),
+    "bad_gateway": (502, {"message": "secret of the upstream"}),
+}
+
+
+class FakeChat(FakeOpenAI):
+    """Serves `POST /v1/chat/completions` and `GET /v1/models` besides what it stands on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reply: Reply | Callable[[dict[str, Any]], Reply] = says("Hello.")
+        self.replies: list[Reply] = []
+        self.formats: set[Format] = {"json_schema", "json_object"}
+        self.limit: Literal["max_tokens", "max_completion_tokens"] | None = None
+        self.temperature = True
+        self.models: list[str] = [CHAT_MODEL]
+        self.models_mode = "ok"
+        self.chats: list[dict[str, Any]] = []
+
+    async def _answer(self, line: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        if line.startswith(_MODELS):
+            if self.models_mode in _ERRORS:
+                status, error = _ERRORS[self.models_mode]
+                return await self._send(writer, status, {"error": error})
+            listed = [{"id": name, "object": "model", "created": 1, "owned_by": "x"} for name in self.models]
+            return await self._send(writer, 200, {"object": "list", "data": listed})
+        if not line.startswith(_COMPLETIONS):
+            return await super()._answer(line, request, writer)
+        self.chats.append(request)
+        complaint = self._complaint(request)
+        if complaint is not None:
+            error = {"message": f"{complaint} is not supported", "param": complaint, "code": "unsupported_parameter"}
+            return await self._send(writer, 400, {"error": error})
+        reply = self.replies.pop(0) if self.replies else self.reply
+        if callable(reply):
+            reply = reply(request)
+        return await self._reply(reply, request, writer)
+
+    def _complaint(self, request: dict[str, Any]) -> str | None:
+        kind = request.get("response_format", {}).get("type")
+        if kind is not None and kind not in self.formats:
+            return "response_format"
+        for name in ("max_tokens", "max_completion_tokens"):
+            if self.limit is not None and name != self.limit and name in request:
+                return name
+        return "temperature" if not self.temperature and "temperature" in request else None
+
+    async def _reply(self, reply: Reply, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(30 if reply.mode == "timeout" else reply.delay_s)
+        if reply.mode in _ERRORS or reply.mode == "echo":  # which repeats in its complaint what it was asked
+            status, error = _ERRORS.get(reply.mode, (400, {"message": str(request["messages"])}))
+            return await self._send(writer, status, {"error": error})
+        if reply.mode in WRONG_BODIES:
+            kind = "text/html" if reply.mode == "html" else "application/json"
+            return await self._send(writer, 200, WRONG_BODIES[reply.mode], kind=kind)
+        if reply.mode in {"reset", "cut"}:
+            return await self._lose(reply, writer)
+        if request.get("stream"):
+            return await self._stream(reply, request, writer)
+        message = {"role": "assistant", "content": reply.text, "refusal": reply.refusal}
+        choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason, "logprobs": None}
+        return await self._send(writer, 200, self._head(request, reply) | {"choices": [choice]})
+
+    @staticmethod
+    async def _lose(reply: Reply, writer: asyncio.StreamWriter) -> bool:
+        if reply.mode == "reset":
+            writer.transport.abort()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n{")
+            await writer.drain()
+        return False
+
+    def _head(self, request: dict[str, Any], reply: Reply) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if request.get("stream") else "chat.completion"
+        head = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": request["model"]}
+        if reply.usage is None or request.get("stream"):
+            return head
+        return head | {"usage": self._usage(reply.usage)}
+
+    @staticmethod
+    def _usage(usage: tuple[int, int]) -> dict[str, int]:
+        return {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+
+    async def _stream(self, reply: Reply, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        """Server-sent events, in chunks of HTTP; the usage comes last, where it is asked for."""
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+        async def send(data: str) -> None:
+            event = f"data: {data}\n\n".encode()
+            writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
+            await writer.drain()
+
+        head, text = self._head(request, reply), reply.text or ""
+        deltas = [{"role": "assistant", "content": ""}]
+        deltas += [{"content": text[at : at + reply.piece]} for at in range(0, len(text), reply.piece)]
+        for number, delta in enumerate(deltas):
+            if number == reply.breaks_after:
+                writer.transport.abort()
+                return False
+            await send(json.dumps(head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))
+        last = {"index": 0, "delta": {}, "finish_reason": reply.finish_reason}
+        await send(json.dumps(head | {"choices": [last]}))
+        if reply.usage is not None and request.get("stream_options", {}).get("include_usage"):
+            await send(json.dumps(head | {"choices": [], "usage": self._usage(reply.usage)}))
+        await send("[DONE]")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+
+@asynccontextmanager
+async def open_fake_chat() -> AsyncIterator[FakeChat]:
+    """A fake on a port of its own."""
+    fake = FakeChat()
+    server = await asyncio.start_server(fake.handle, "127.0.0.1", 0)
+    fake.port = server.sockets[0].getsockname()[1]
+    try:
+        yield fake
+    finally:
+        server.close()

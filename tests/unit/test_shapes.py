@@ -1,0 +1,111 @@
+"""How a shape is asked for and read, without a model."""
+
+import json
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from app.providers.schemas import ChatMessage
+from app.providers.shapes import Manner, UnusableError, cleaned, other_manner, wanted
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: Annotated[int, Field(ge=1, le=9)] = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    default: str | None = None  # a member that has the name of a keyword
+
+
+class Zoo(BaseModel):
+    """A few animals."""
+
+    title: Annotated[str, Field(min_length=1, max_length=100)]
+    animals: list[Annotated[Cat | Dog, Field(discriminator="kind")]]
+    more: "Zoo | None" = None
+
+
+class Said(BaseModel):
+    text: str
+
+
+def test_a_schema_is_strict_and_keeps_the_names_of_members() -> None:
+    schema = wanted(Zoo).schema
+    assert list(schema["$defs"]) == ["Cat", "Dog", "Zoo"]
+    zoo, dog = schema["$defs"]["Zoo"], schema["$defs"]["Dog"]
+    assert schema["$ref"] == "#/$defs/Zoo"
+    assert zoo["required"] == ["title", "animals", "more"]
+    assert zoo["additionalProperties"] is False
+    assert zoo["properties"]["title"] == {"type": "string"}
+    assert zoo["properties"]["animals"]["items"] == {"anyOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]}
+    assert dog["properties"]["default"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    assert dog["required"] == ["kind", "default"]
+    text = json.dumps(schema)
+    assert not any(f'"{word}":' in text for word in ("oneOf", "discriminator", "maxLength", "minLength"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"text": "a"}',
+        '```json\n{"text": "a"}\n```',
+        'Here it is:\n```\n{"text": "a"}\n```\nAnything else?',
+        'Sure! {"text": "a"} I hope it helps.',
+        '{"text": "a\\u0000"}',
+    ],
+)
+def test_a_value_is_found_in_a_fence_and_among_words(answer: str) -> None:
+    assert wanted(Said).read(answer).text == "a"
+
+
+def test_an_escaped_backslash_before_what_looks_like_nul_stays() -> None:
+    assert wanted(Said).read(r'{"text": "\\u0000 \\\u0000"}').text == "\\u0000 \\"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_json", "problem"),
+    [
+        ("I would rather not.", False, "it is not JSON"),
+        ('{"text": "a"', False, "it is not JSON"),
+        ('{"text": 1}', True, "at /text: Input should be a valid string"),
+        ("[]", True, "at /: Input should be an object"),
+        ('```json\n{"texts": []}\n```', True, "at /text: Field required"),
+    ],
+)
+def test_what_is_not_of_the_shape_is_told_with_where_it_is_wrong(answer: str, is_json: object, problem: str) -> None:
+    with pytest.raises(UnusableError) as unusable:
+        wanted(Said).read(answer)
+    assert unusable.value.is_json is is_json
+    assert problem in unusable.value.problems
+    assert str(unusable.value) == "not of the shape"
+
+
+def test_the_schema_in_words_stands_in_the_one_system_message() -> None:
+    asked = wanted(Said)
+    alone = asked.instructed([ChatMessage("user", "hi")])
+    assert [message.role for message in alone] == ["system", "user"]
+    joined = asked.instructed([ChatMessage("system", "Be brief."), ChatMessage("user", "hi")])
+    assert [message.role for message in joined] == ["system", "user"]
+    assert joined[0].content.startswith("Be brief.\n\n")
+    assert '"text"' in joined[0].content
+
+
+def test_manners_only_go_down_and_end() -> None:
+    complaint = "response_format max_tokens max_completion_tokens temperature json_schema"
+    manner: Manner | None = Manner()
+    seen: list[Manner] = []
+    while manner is not None:
+        seen.append(manner)
+        manner = other_manner(manner, complaint)
+    assert len(seen) == len(set(seen)) == 5
+    assert seen[-1].format == "text"
+    assert other_manner(Manner(), "no such model") is None
+
+
+def test_what_cannot_be_stored_and_thoughts_aloud_are_taken_out() -> None:
+    assert cleaned(" a\0b\ud800 ") == "ab?"
+    assert cleaned("<think>hm { } </think>\n yes") == "yes"
+    assert cleaned("<think>never ends") == "<think>never ends"

@@ -1,0 +1,173 @@
+"""The vocabulary of facts: what callers send, what they get, and what an extractor gives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+from uuid import UUID
+
+from pydantic import BaseModel, Field, StrictBool, StringConstraints, model_validator
+
+from app.conversations.schemas import Filter, IdIn, Name, Strict
+from app.core.times import TimeIn, TimeOut
+
+MAX_SOURCES = 100
+MAX_OBJECT_CHARACTERS = 4_096
+
+Predicate: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+ObjectText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_OBJECT_CHARACTERS)]
+Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
+Sources: TypeAlias = Annotated[list[IdIn], Field(max_length=MAX_SOURCES, fail_fast=True)]
+
+
+class Tier(StrEnum):
+    """How long a fact is kept when nothing supports it: a day, a week, for good."""
+
+    L1 = "l1"
+    L2 = "l2"
+    L3 = "l3"
+
+
+class PersonalKind(StrEnum):
+    """The kinds of personal data that are taken out of a text; each is also the word of its placeholder."""
+
+    EMAIL = "email"
+    PHONE = "phone"
+    CARD = "card"
+    IBAN = "iban"
+    BANK_ACCOUNT = "bank_account"
+    NATIONAL_ID = "national_id"
+    TAX_ID = "tax_id"
+    HEALTH_ID = "health_id"
+    PASSPORT = "passport"
+    DRIVING_LICENCE = "driving_licence"
+    ADDRESS = "address"
+    BIRTH_DATE = "birth_date"
+    IP_ADDRESS = "ip_address"
+    MAC_ADDRESS = "mac_address"
+    SECRET = "secret"  # noqa: S105 - the name of a kind
+    WALLET = "wallet"
+    COORDINATES = "coordinates"
+    PLATE = "plate"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What an extractor, or a caller, says is so: from `valid_from` on, told by the turns in `sources`.
+
+    `negated` says that it is no longer so; `hypothetical` that nobody says it is so, and such a one is never kept.
+    `position` is its place in the text, which orders what one turn says at one moment. `replaces` ends every other
+    object of the same subject and predicate, whatever the predicate.
+    """
+
+    subject: str
+    predicate: str
+    object: str
+    valid_from: datetime
+    sources: tuple[UUID, ...] = ()
+    confidence: float = 1.0
+    valid_to: datetime | None = None
+    tier: Tier = Tier.L1
+    position: int = 0
+    replaces: bool = False
+    negated: bool = False
+    hypothetical: bool = False
+
+
+class FactCreate(Strict):
+    """A fact to assert. Where it is held already it gains evidence.
+
+    It ends an earlier fact where the predicate can have one object at a time, or with `replaces`.
+    """
+
+    subject: Name
+    predicate: Predicate
+    object: ObjectText
+    owner: Name | None = None
+    conversation_id: IdIn | None = None
+    source_turn_ids: Sources = Field(default=[])
+    confidence: Confidence = 1.0
+    tier: Tier = Tier.L3
+    valid_from: TimeIn | None = None
+    valid_to: TimeIn | None = None
+    replaces: StrictBool = False
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> "FactCreate":
+        if self.valid_from is not None and self.valid_to is not None and self.valid_to <= self.valid_from:
+            raise ValueError("valid_to lies after valid_from")
+        return self
+
+
+class FactUpdate(Strict):
+    """A correction: the fact as it was is retracted, and this one stands. What is left out stays as it was."""
+
+    object: ObjectText | None = None
+    confidence: Confidence | None = None
+    tier: Tier | None = None
+    valid_from: TimeIn | None = None
+    valid_to: TimeIn | None = None
+
+
+class FactsExtract(Strict):
+    """Extract facts from the turns up to one, else from all that were not looked at yet."""
+
+    through: IdIn | None = None
+
+
+class FactSearch(Strict):
+    """Facts to list. All that is given must hold.
+
+    `as_of` asks what was so at that time, `known_at` what was recorded by then.
+    """
+
+    subject: Filter | None = None
+    predicate: Filter | None = None
+    owner: Filter | None = None
+    conversation_id: IdIn | None = None
+    tier: Tier | None = None
+    as_of: TimeIn | None = None
+    known_at: TimeIn | None = None
+
+
+class Fact(BaseModel):
+    """A statement that is held, with its evidence and its validity in time.
+
+    It is so from `valid_from` to before `valid_to`. `invalidated_at` is when its end, or its retraction, was recorded,
+    `invalidated_by` the fact that ended it.
+    """
+
+    id: str
+    subject: str
+    predicate: str
+    object: str
+    owner: str | None
+    conversation_id: str | None
+    source_turn_ids: list[str]
+    confidence: float
+    tier: Tier
+    evidence_count: int
+    valid_from: TimeOut
+    valid_to: TimeOut | None
+    recorded_at: TimeOut
+    invalidated_at: TimeOut | None
+    invalidated_by: str | None
+
+
+class FactResult(BaseModel):
+    """What an assertion, a correction, a retraction or an undo did: the fact, and the others that changed with it."""
+
+    fact: Fact
+    changed: list[Fact]
+
+
+class Extraction(BaseModel):
+    """What an extraction did. `redacted` counts what was taken out of the texts before, by kind."""
+
+    conversation_id: str
+    recorded: int
+    repeated: int
+    ended: int
+    passed_over: int
+    redacted: Mapping[str, int]

@@ -1,0 +1,79 @@
+"""A text as a pattern should see it, and the way back to the text as it was written. Pure.
+
+Compatibility forms, digits of every script, dashes and spaces of every kind become the plain ones; what cannot be seen
+is left out; a placeholder that stands already is one barrier, which no pattern crosses. Every plain character knows
+from where to where it stood.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from app.memory.schemas import PersonalKind
+
+BARRIER = "\x00"
+_PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(kind.value for kind in PersonalKind)})\]")
+_ALIKE = {"\u3002": ".", "\uff61": ".", "\u2024": ".", "\u2212": "-"}
+# joiners and the selectors of variants
+_UNSEEN = frozenset("\u034f\u115f\u1160\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Plain characters; the i-th stood from `starts[i]` to before `ends[i]` in the text as it was written."""
+
+    characters: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    def whole(self, start: int, end: int) -> tuple[int, int]:
+        """The span with all of the plain characters that its first and last written ones became."""
+        while start > 0 and self.starts[start - 1] == self.starts[start]:
+            start -= 1
+        while end < len(self.starts) and self.starts[end] == self.starts[end - 1]:
+            end += 1
+        return start, end
+
+    def without(self, spans: Sequence[tuple[int, int]]) -> "Plain":
+        """The same with a barrier for each span; spans are in order and apart."""
+        pieces: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        at = 0
+        for start, end in spans:
+            pieces += (self.characters[at:start], BARRIER)
+            starts += (*self.starts[at:start], self.starts[start])
+            ends += (*self.ends[at:start], self.ends[end - 1])
+            at = end
+        pieces.append(self.characters[at:])
+        return Plain("".join(pieces), [*starts, *self.starts[at:]], [*ends, *self.ends[at:]])
+
+
+def unmask(text: str) -> Plain:
+    """The plain form of a text."""
+    if text.isascii():
+        plain = Plain(text.replace(BARRIER, " "), range(len(text)), range(1, len(text) + 1))
+    else:
+        pieces = [_plain(character) for character in text]
+        starts = [at for at, piece in enumerate(pieces) for _ in piece]
+        plain = Plain("".join(pieces), starts, [at + 1 for at in starts])
+    placeholders = [match.span() for match in _PLACEHOLDER.finditer(plain.characters)]
+    return plain.without(placeholders) if placeholders else plain
+
+
+@lru_cache(maxsize=4096)
+def _plain(character: str) -> str:
+    if character.isascii():
+        return " " if character == BARRIER else character
+    category = unicodedata.category(character)
+    match category:
+        case "Cf" | "Me":
+            return ""
+        case "Nd":
+            return str(unicodedata.decimal(character))
+        case "Pd" | "Zs":
+            return "-" if category == "Pd" else " "
+        case _:
+            return _ALIKE.get(character) or ("" if character in _UNSEEN else unicodedata.normalize("NFKC", character))

@@ -345,6 +345,8 @@ def create(
     tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
     new_tenant: Annotated[str | None, typer.Option(help="Make a tenant of this name, with a key for it.")] = None,
     expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that asks with this key; default: who it says.")] = None,
+    long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
 ) -> None:
     """Make a key and print it, once."""
     settings = _quiet_settings()
@@ -356,7 +358,15 @@ def create(
                 return str((await base.tenancy.create_tenant(new_tenant))[1])
             scopes = scope or [Scope.READ, Scope.WRITE]
             tenant_id = _tenant(settings, tenant)
-            return str(await base.tenancy.create_key(tenant_id, name=name, scopes=scopes, expires_at=expires_at))
+            made = await base.tenancy.create_key(
+                tenant_id,
+                name=name,
+                scopes=scopes,
+                expires_at=expires_at,
+                agent_id=agent,
+                long_term_enabled=long_term,
+            )
+            return str(made)
 
     typer.echo(asyncio.run(run()))
 

@@ -29,15 +29,18 @@ from app.embedding import base_url, make_tiers, open_embedders
 from app.governance.service import Governance
 from app.index.administration import SpaceAdministration
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Side, Spaces, Tiers
+from app.memory.memories import Memories, MemoryOptions
 from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
+from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
 from app.tenancy.administration import Administration
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.keys import KeyText, generate_key, parse_key
+from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
 from app.tenancy.spending import Spending, SpendingOptions
 
@@ -60,6 +63,7 @@ class Container:
     conversations: Conversations
     follower: Follower
     watcher: Watcher
+    memories: Memories
     recaller: Recaller
     contexts: ContextBuilder
     compactor: Compactor
@@ -78,6 +82,10 @@ class Container:
         """End what follows conversations: the process is being stopped. May be called again."""
         self.follower.close()
         self.watcher.close()
+
+    def memory_of(self, caller: Caller) -> MemoryGateway:
+        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
 
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write what it has spent."""
@@ -258,6 +266,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             wait_s=settings.database_timeout_s,
         ),
         max_answer_bytes=settings.max_answer_bytes,
+        erase_without_summary=settings.erase_without_summary,
     )
 
 
@@ -355,9 +364,12 @@ def build_container(
     spaces = _spaces(settings, base, sides, queue)
     index = SearchIndex(spaces, jobs=queue, options=_index_options(settings))
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
+    bounds = MemoryOptions.of(settings)
+    memories = Memories(base.database, tenancy=base.tenancy, index=index, cursors=cursors, options=bounds)
     recaller = Recaller(
         base.database,
         conversations=conversations,
+        memories=memories,
         index=index,
         # searches are the longest statements: they leave connections for everything else
         concurrent_searches=max(1, settings.database_pool_size // 2),
@@ -368,6 +380,7 @@ def build_container(
         counters=counters,
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
+        most_memories=settings.search_limit,
     )
     spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
     chat = _chat(settings, base, spending)
@@ -387,10 +400,11 @@ def build_container(
         conversations=conversations,
         follower=Follower(base.database, options=_follow_options(settings)),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
+        memories=memories,
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(base.database, conversations=conversations, index=index),
+        governance=Governance(base.database, base.ops, conversations=conversations, memories=memories, index=index),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),

@@ -158,6 +158,9 @@ class Settings(BaseSettings):
     max_metadata_bytes: Positive = Field(
         default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
     )
+    max_memory_bytes: Annotated[int, Field(ge=1, le=2**20)] = Field(
+        default=64 * 2**10, description="Largest long-term memory, in UTF-8 bytes."
+    )
     max_answer_bytes: Positive = Field(
         default=16 * 2**20,
         description="Text of turns that one answer gives: a page ends there, a recall leaves out what comes after.",
@@ -238,6 +241,10 @@ class Settings(BaseSettings):
     )
     live_max_connections_per_key: Positive = Field(
         default=2500, description="Live connections of one key, with the tokens made by it, to one process."
+    )
+    live_max_connections_per_token: Positive = Field(
+        default=20,
+        description="Live connections to one process of a token's actor in its conversation, or a token without one.",
     )
     live_max_unauthenticated: Positive = Field(
         default=500, description="WebSockets of one process that have not said yet who they are."
@@ -400,13 +407,24 @@ class Settings(BaseSettings):
     floor_summary: Share = Field(default=0.15, description="Share of the budget kept for the summary.")
     floor_other: Share = Field(default=0.05, description="Share kept for each of facts, memories and recalled.")
 
+    # long-term memory
+    search_limit: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=5, description="Most long-term memories that a context with `include_memories` is given."
+    )
+
     # compaction: the policy of a conversation that names none, and how much highlights say
     compaction_trigger_turns: Positive = Field(
         default=50, description="Live unsummarised turns that trigger compaction."
     )
     compaction_trigger_tokens: Positive = Field(default=8000, description="Their tokens that trigger compaction.")
+    summary_refresh_interval_minutes: Positive = Field(
+        default=60, description="How often highlights are looked for that a chat model may replace by a summary."
+    )
     highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
         default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
+    )
+    erase_without_summary: bool = Field(
+        default=False, description="Whether retention erases what no model has summarised, which leaves a gap."
     )
     conversation_ttl_hours: NotNegative = Field(
         default=0, description="Time to live of conversations that name none; 0: none."

@@ -1,12 +1,12 @@
 """Which embedding space is searched is data, and every space has a state.
 
-Revises: 0010
+Revises: 0012
 """
 
 from alembic import op
 
 revision = "0013"
-down_revision = "0010"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

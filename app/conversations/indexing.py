@@ -41,21 +41,28 @@ class Indexing:
     def __init__(self, database: Database, *, index: SearchIndex) -> None:
         self._database = database
         self._index = index
+        index.makers.append(self._make_of_summaries)
         self._log = get_logger()
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
         async for rows in self._read(caller, turn_ids):
             await self._make(caller, self._index.late, [row for row in rows if row.index_state == "pending"])
+        # summaries wait too, where they were stored while the embedder failed
+        for make in self._index.makers:
+            await make(caller, self._index.late, turn_ids)
 
     async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
-        """Make the vectors of new turns and summaries in a space that is kept up to date besides the one searched."""
-        async for rows in self._read(caller, entry_ids):
+        """Make the vectors that some entries lack in a space: they are new, and it is kept up to date beside another."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            lacking = await late.lacking_of(caller, tx, entry_ids=entry_ids)
+        async for rows in self._read(caller, lacking):
             await self._make(caller, late, rows)
-        await self._make_of_summaries(caller, late, entry_ids)
+        for make in self._index.makers:
+            await make(caller, late, lacking)
 
     async def fill(self, caller: Caller, late: LateVectors, *, after: UUID | None) -> None:
-        """Make the vectors that live turns and summaries lack in a space, of whichever time and embedder they are.
+        """Make the vectors that live entries lack in a space, of whichever time and embedder they are.
 
         Makes some hundred, from the entry `after` on in the order of ids, and enqueues the job that makes the next.
         Raises as the embedder does; what was made before that is kept, and not made again.
@@ -69,7 +76,8 @@ class Indexing:
                 made += await self._make(caller, late, rows)
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 began = time.monotonic()
-            made += await self._make_of_summaries(caller, late, step.entry_ids)
+            for make in self._index.makers:
+                made += await make(caller, late, step.entry_ids)
             after = step.after
             if after is None or made >= _MOST_FILLED:
                 break

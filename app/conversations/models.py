@@ -85,6 +85,7 @@ conversation_heads = Table(
     Column("summarized_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("erased_position", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", _TIME, nullable=False),
+    Column("deleting_at", _TIME),
     _conversation(),
 )
 _LIVE = "status = 'committed' and superseded_by is null"
@@ -216,4 +217,10 @@ summaries = Table(
     CheckConstraint("kind in ('summary', 'highlights')", name="kind"),
     CheckConstraint("from_position <= to_position", name="range"),
     Index("summaries_conversation_idx", "tenant_id", "conversation_id", "to_position", "id"),
+    Index(
+        "summaries_highlights_idx",
+        "tenant_id",
+        "conversation_id",
+        postgresql_where=text("kind = 'highlights' and replaced_by is null"),
+    ),
 )

@@ -12,20 +12,23 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import listing_store, store, stream_store, token_store, turn_store
+from app.conversations import listing_store, store, stream_store, summary_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
-from app.conversations.covering import COMPACT_JOB
+from app.conversations.changing import change_conversation
+from app.conversations.covering import COMPACT_JOB, RETAIN_JOB
 from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
 from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
 from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
+from app.conversations.lifetimes import Lifetimes
 from app.conversations.opening import StreamOptions
 from app.conversations.permits import permitted_turns
 from app.conversations.policies import compaction_policy, require_small
 from app.conversations.recent import Recent, recent_turns
+from app.conversations.retaining import Retainer
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
@@ -47,6 +50,7 @@ from app.conversations.schemas import (
 from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
 from app.conversations.summaries import Summaries
+from app.conversations.summary_schemas import HistoryPage
 from app.conversations.verifier import verify
 from app.conversations.views import (
     activity_key,
@@ -54,6 +58,7 @@ from app.conversations.views import (
     conversation_view,
     participants_column,
     position_key,
+    summary_view,
     turn_view,
 )
 from app.core.bus import Bus
@@ -63,12 +68,12 @@ from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
-from app.index.service import LateVectors, SearchIndex
+from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
-__all__ = ["COMPACT_JOB", "TOKEN_EPOCHS", "ConversationOptions", "Conversations", "Order", "Recent"]
+__all__ = ["COMPACT_JOB", "RETAIN_JOB", "TOKEN_EPOCHS", "ConversationOptions", "Conversations", "Order", "Recent"]
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
@@ -86,6 +91,7 @@ class ConversationOptions:
     default_ttl_s: int | None
     streams: StreamOptions
     max_answer_bytes: int
+    erase_without_summary: bool
 
 
 class Conversations:
@@ -110,7 +116,8 @@ class Conversations:
         self._options = options
         self._index = index
         self._jobs = jobs
-        self._indexing = Indexing(database, index=index)
+        self.indexing = Indexing(database, index=index)
+        """What the index gets after the append, by jobs."""
         self._announcer = announcer = Announcer(bus)
         self._appender = Appender(
             database,
@@ -134,17 +141,18 @@ class Conversations:
             announcer=announcer,
             limits=options.limits,
             options=options.streams,
+            jobs=jobs,
         )
         """Turns that are written while they stream."""
         self.summaries = Summaries(
-            database,
-            index=index,
-            jobs=jobs,
-            announcer=announcer,
-            cursors=cursors,
-            most_bytes=options.max_answer_bytes,
-        )
+            database, ops, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
+            most_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
+        )  # fmt: skip
         """Text that stands for older turns."""
+        self.lifetimes = Lifetimes(ops, announcer=announcer)
+        """Deletes conversations whose time is over."""
+        self.retainer = Retainer(announcer=announcer, without_summary=options.erase_without_summary)
+        """Erases what conversations do not keep."""
 
     # conversations
 
@@ -241,26 +249,11 @@ class Conversations:
         self, caller: Caller, conversation_id: ConversationId, *, body: ConversationUpdate
     ) -> Conversation:
         """Change what was given; everything left out stays."""
-        given = body.model_fields_set
         require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
         async with self._database.transaction(caller.tenant_id) as tx:
-            await lock_conversation(caller, tx, conversation_id)
-            # read only now that the head is held, so that no change made meanwhile is lost
-            row = await get_conversation(caller, tx, conversation_id)
-            await store.update_conversation(
-                tx,
-                caller.tenant_id,
-                conversation_id,
-                title=body.title if "title" in given else row.title,
-                participants=participants_column(body.participants) if "participants" in given else row.participants,
-                metadata=body.metadata if "metadata" in given else row.metadata,
-                retention=body.retention.value if "retention" in given else row.retention,
-                compaction=compaction_policy(body.compaction, row.compaction),
-                facts={**row.facts, **body.facts.model_dump(exclude_unset=True)},
-                ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
-            )
+            row = await change_conversation(caller, tx, conversation_id, body, jobs=self._jobs)
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
-            return conversation_view(await get_conversation(caller, tx, conversation_id))
+            return conversation_view(row)
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""
@@ -353,7 +346,8 @@ class Conversations:
         limit: int,
         cursor: str | None,
         include_superseded: bool = False,
-    ) -> Page[Turn]:
+        include_summaries: bool = False,
+    ) -> HistoryPage:
         """Live turns in the order of their position, between two positions (both exclusive).
 
         With `include_superseded` all committed versions, those of one position in the order of their seq. A page of
@@ -382,31 +376,22 @@ class Conversations:
             )
             if not found.rows:
                 await get_conversation(caller, tx, conversation_id)
+            summaries = (
+                await summary_store.list_standing(tx, caller.tenant_id, conversation_id) if include_summaries else []
+            )
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=position_key, cut=found.cut)
-        return Page[Turn](
+        places = [row.position or 0 for row in page.data]
+        return HistoryPage(
             object="list",
             data=[turn_view(row) for row in page.data],
             has_more=page.has_more,
             next_cursor=page.next_cursor,
+            summaries=[
+                summary_view(row)
+                for row in summaries
+                if any(row.from_position <= place <= row.to_position for place in places)
+            ],
         )
-
-    # after the append, by jobs
-
-    async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
-        await self._indexing.make_vectors(caller, turn_ids=turn_ids)
-
-    async def make_new_vectors(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
-        """Make vectors of new entries in a space besides the one searched: see `Indexing.make_new`."""
-        await self._indexing.make_new(caller, late, entry_ids=entry_ids)
-
-    async def fill_vectors(self, caller: Caller, late: LateVectors, *, after: UUID | None) -> None:
-        """Make vectors that are lacking in a space: see `Indexing.fill`."""
-        await self._indexing.fill(caller, late, after=after)
-
-    async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Resolve what relative dates in turns mean, and make them found by it."""
-        await self._indexing.resolve_dates(caller, turn_ids=turn_ids)
 
     # for recall and context
 

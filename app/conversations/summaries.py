@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from app.conversations import store, summary_store, turn_store
+from app.conversations import retention_store, store, summary_store, turn_store
 from app.conversations.announcer import Announcer
-from app.conversations.covering import compact_job, covered_through, move_mark, standing_summary
+from app.conversations.covering import compact_job, covered_through, move_mark, retain_job, standing_summary
 from app.conversations.finding import get_conversation, lock_conversation, turn_missing
 from app.conversations.schemas import Compaction, Retention
 from app.conversations.store import ConversationRow
@@ -36,6 +36,7 @@ from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, Scope
 
 _NOBODY = ""
+_CONVERSATIONS = 500
 
 
 class Summaries:
@@ -44,19 +45,24 @@ class Summaries:
     def __init__(
         self,
         database: Database,
+        ops: Database,
         *,
         index: SearchIndex,
         jobs: JobQueue,
         announcer: Announcer,
         cursors: Cursors,
         most_bytes: int,
+        erase_without_summary: bool,
     ) -> None:
+        """`erase_without_summary`: retention erases what highlights stand for, too."""
         self._database = database
+        self._ops = ops
         self._index = index
         self._jobs = jobs
         self._announcer = announcer
         self._cursors = cursors
         self._most_bytes = most_bytes
+        self._erase_without_summary = erase_without_summary
 
     async def list_page(
         self,
@@ -96,6 +102,11 @@ class Summaries:
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
+
+    async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
+        """Summaries that stand, for whoever found them, in that one's transaction."""
+        found = await summary_store.find(tx, caller.tenant_id, summary_ids)
+        return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
 
     async def standing(self, caller: Caller, conversation_id: ConversationId) -> Standing:
         """How far a conversation is summarised, and by what. NotFound without it."""
@@ -144,6 +155,18 @@ class Summaries:
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
 
+    async def enqueue_highlighted(self, *, model: str) -> int:
+        """Let jobs replace highlights wherever this model may; says in how many conversations."""
+        count, after = 0, (UUID(int=0), UUID(int=0))
+        while True:
+            async with self._ops.across_tenants() as tx:
+                found = await summary_store.list_highlighted(tx, model=model, after=after, limit=_CONVERSATIONS)
+                for tenant_id, conversation_id in found:
+                    await self._jobs.enqueue(tx, tenant_id, [compact_job(conversation_id, priority=-1)])
+            if not found:
+                return count
+            count, after = count + len(found), found[-1]
+
     async def store(
         self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft
     ) -> Summary | Discarded:
@@ -163,9 +186,21 @@ class Summaries:
             await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
             await self._write_entry(caller, tx, head, summary_id, draft, prepared)
             await move_mark(caller, tx, head, rev=rev)
+            await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return summary_view(row)
+
+    async def _retain(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, draft: SummaryDraft
+    ) -> None:
+        """Let a job erase what this summary stands for, where the conversation does not keep it."""
+        if draft.kind is not SummaryKind.SUMMARY and not self._erase_without_summary:
+            return
+        # asked now that the head is held: whoever changed it meanwhile saw no summary
+        retention = await retention_store.find_retention(tx, caller.tenant_id, conversation_id)
+        if retention != Retention.FULL.value:
+            await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
 
     async def _prepare(self, draft: SummaryDraft) -> Prepared | None:
         if draft.kind is SummaryKind.HIGHLIGHTS:  # found as the turns that they are lines of
@@ -186,6 +221,10 @@ class Summaries:
             return "moved"
         held = await turn_store.hold_turns(tx, caller.tenant_id, list(draft.sources))
         if held != dict(draft.sources):
+            return "changed"
+        # lines are verbatim: those of the highlights before it may be of a turn that has been erased since
+        quoted = {line.turn_id for line in draft.lines}
+        if quoted - (await turn_store.hold_turns(tx, caller.tenant_id, sorted(quoted))).keys():
             return "changed"
         there = await summary_store.list_unerased(
             tx, caller.tenant_id, conversation_id, after=draft.read_after, through=draft.to_position

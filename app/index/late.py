@@ -12,8 +12,8 @@ kept up to date besides the one searched, an append enqueues a job for its entri
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
@@ -26,6 +26,9 @@ from app.index.schemas import VECTORS_JOB
 from app.index.wide import Space
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
+
+Maker: TypeAlias = Callable[[Caller, "LateVectors", Sequence[UUID]], Awaitable[int]]
+"""Makes and stores the vectors of those of these entries that are its own; says of how many. Raises as the embedder."""
 
 _KINDS: Final = "index.backfill_"
 _PASSING: Final = (
@@ -126,6 +129,11 @@ class LateVectors:
         return await late_store.find_lacking(
             tx, caller.tenant_id, self._space.id, after=after, examine=_EXAMINE, limit=_AT_ONCE
         )
+
+    async def lacking_of(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> list[UUID]:
+        """Those of some entries that lack vectors here, in the order of ids."""
+        found = await late_store.lacking_of(tx, caller.tenant_id, [self._space.id], entry_ids)
+        return [entry_id for _, entry_id in found]
 
     async def go_on(self, caller: Caller, tx: Transaction, *, after: UUID) -> None:
         """Enqueue the job that goes on after an entry."""

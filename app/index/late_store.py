@@ -11,9 +11,13 @@ from app.core.db import Transaction
 from app.core.ids import TenantId
 from app.index.schemas import VECTORS_JOB, EntryKind
 
+_FILLED = [
+    EntryKind.TURN.value,
+    EntryKind.SUMMARY.value,
+    EntryKind.MEMORY.value,
+]
+"""Kinds of entries whose vectors are made anew where they lack them: their owners can read the text again."""
 _LAST_ID = UUID(int=2**128 - 1)
-# what has its text where a job can read it again
-_KINDS = [EntryKind.TURN.value, EntryKind.SUMMARY.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Step:
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
 ) -> Step:
-    """Up to `limit` live turns and summaries without a vector in the space, among the `examine` next after an id.
+    """Up to `limit` live entries without a vector in the space, among the `examine` next after an id.
 
     What a job of its own waits for is left to that job, whatever its state: who cancels it means it.
     """
@@ -53,7 +57,7 @@ async def find_lacking(
         """,
         tenant_id,
         space_id,
-        _KINDS,
+        _FILLED,
         after,
         examine,
         limit,
@@ -107,7 +111,7 @@ async def find_lacking_tenants(
         from last l
         """,
         space_id,
-        _KINDS,
+        _FILLED,
         *after,
         examine,
         job_kind,
@@ -121,6 +125,27 @@ async def find_lacking_tenants(
         return Tour(tenants, None)
     # of a tenant that is found already the rest need not be read
     return Tour(tenants, (row["tenant_id"], _LAST_ID if row["tenant_id"] in tenants else row["entry_id"]))
+
+
+async def lacking_of(
+    tx: Transaction, tenant_id: TenantId, space_ids: Sequence[int], entry_ids: Sequence[UUID]
+) -> list[tuple[int, UUID]]:
+    """Those of some entries that are live and have no vector in a space, by space and id."""
+    rows = await tx.fetch(
+        """
+        select s.id, e.entry_id from unnest($2::integer[]) s (id)
+        join index_entries e on e.tenant_id = $1 and e.entry_id = any($3::uuid[]) and e.live
+        where e.kind = any($4::text[]) and not exists (
+            select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id and v.space_id = s.id
+        )
+        order by s.id, e.entry_id
+        """,
+        tenant_id,
+        list(space_ids),
+        list(entry_ids),
+        _FILLED,
+    )
+    return [(row["id"], row["entry_id"]) for row in rows]
 
 
 async def settle_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:

@@ -13,13 +13,13 @@ from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError, Conflict
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
-from app.index import store, wide
+from app.index import late_store, removal_store, store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
-from app.index.late import LateVectors
+from app.index.late import LateVectors, Maker
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -77,6 +77,8 @@ class SearchIndex:
 
     def __init__(self, spaces: Spaces, *, jobs: JobQueue, options: IndexOptions) -> None:
         self.spaces = spaces
+        self.makers: list[Maker] = []
+        """Those who own entries besides turns: told as they are made, asked when vectors are made later."""
         self._jobs = jobs
         self._options = options
         self._log = get_logger()
@@ -117,31 +119,44 @@ class SearchIndex:
             prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=dates_due, space_id=side.space.id))
         return prepared
 
+    async def prepare_now(self, document: Document) -> Prepared:
+        """Analyse and embed one document with all its vectors; raises as the embedder does, so that nothing is stored.
+
+        Without an embedder it is found by words.
+        """
+        side = self.spaces.current
+        if len(document.text) <= _INLINE_CHARACTERS:
+            analysis, pieces = self._analyse_whole(document, side.embedder)
+        else:
+            analysis, pieces = await asyncio.to_thread(self._analyse_whole, document, side.embedder)
+        vectors: list[FloatVector] = []
+        if side.embedder is not None and pieces:
+            vectors = await self._embed_all(side.embedder, pieces)
+        return Prepared(analysis, vectors, vectors_due=False, space_id=side.space.id)
+
+    def _analyse_whole(self, document: Document, embedder: Embedder | None) -> tuple[Analysis, list[str]]:
+        return self._analysis(Analyser(), document), self._split(document.text, embedder)
+
+    async def _embed_all(self, embedder: Embedder, texts: Sequence[str]) -> list[FloatVector]:
+        vectors: list[FloatVector] = []
+        for start in range(0, len(texts), embedder.max_batch):
+            vectors.extend(await embedder.embed(texts[start : start + embedder.max_batch], purpose="document"))
+        return vectors
+
     async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> Sequence[FloatVector]:
         """The vectors of all texts, or none when the embedder fails: the entries are marked as waiting."""
-        vectors: list[FloatVector] = []
         try:
-            for start in range(0, len(texts), embedder.max_batch):
-                vectors.extend(await embedder.embed(texts[start : start + embedder.max_batch], purpose="document"))
+            return await self._embed_all(embedder, texts)
         except AppError as error:
             self._log.warning("embedder.failed", code=error.code, count=len(texts))
             return ()
-        return vectors
 
     def _analyse(
         self, documents: Sequence[Document], embedder: Embedder | None
     ) -> tuple[list[Analysis], list[list[str]], list[bool]]:
         """What is indexed of each document, the pieces of it that get vectors, and whether dates are due."""
         analyser = Analyser()
-        analyses = [
-            analyser.document(
-                document.text,
-                actor=document.actor,
-                occurred_at=document.occurred_at,
-                max_bytes=self._options.index_text_bytes,
-            )
-            for document in documents
-        ]
+        analyses = [self._analysis(analyser, document) for document in documents]
         left = self._options.max_vectors_per_append
         pieces: list[list[str]] = []
         for document in documents:
@@ -151,6 +166,14 @@ class SearchIndex:
             left -= len(some)
             pieces.append(some)
         return analyses, pieces, [may_have_dates(document.text) for document in documents]
+
+    def _analysis(self, analyser: Analyser, document: Document) -> Analysis:
+        return analyser.document(
+            document.text,
+            actor=document.actor,
+            occurred_at=document.occurred_at,
+            max_bytes=self._options.index_text_bytes,
+        )
 
     def _split(self, text: str, embedder: Embedder | None) -> list[str]:
         if embedder is None or not text.strip():
@@ -188,6 +211,19 @@ class SearchIndex:
                 wanted.setdefault(side.late.new_kind, []).append(entry.entry_id)
         return [job for kind, entry_ids in wanted.items() for job in _jobs(kind, entry_ids, priority=-1)]
 
+    async def _lacking(self, caller: Caller, tx: Transaction, entry_ids: Sequence[UUID]) -> list[NewJob]:
+        """The jobs that make the vectors that stored entries lack in spaces that are to have them.
+
+        With one space there is none to move to, and what lacks vectors has jobs of its own or is looked for.
+        """
+        sides = {side.space.id: side for side in self.spaces.wanted()}
+        if not entry_ids or sides.keys() <= {self.spaces.current.space.id}:
+            return []
+        wanted: dict[str, list[UUID]] = {}
+        for space_id, entry_id in await late_store.lacking_of(tx, caller.tenant_id, list(sides), entry_ids):
+            wanted.setdefault(sides[space_id].late.new_kind, []).append(entry_id)
+        return [job for kind, ids in wanted.items() for job in _jobs(kind, ids, priority=-1)]
+
     async def resolve_dates(self, documents: Mapping[UUID, Document]) -> list[DatedEntry]:
         """What relative dates in documents mean, by entry; only those that have any."""
         return await asyncio.to_thread(_dated, documents)
@@ -203,6 +239,8 @@ class SearchIndex:
     async def restore(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
         """Let entries be found again that were retired."""
         await store.restore_entries(tx, caller.tenant_id, entry_ids)
+        # what was retired was passed over by whoever filled a space meanwhile
+        await self._jobs.enqueue(tx, caller.tenant_id, await self._lacking(caller, tx, entry_ids))
 
     async def copy(
         self,
@@ -226,9 +264,11 @@ class SearchIndex:
             undated = _worth_resolving(undated, texts)
         else:
             undated = await asyncio.to_thread(_worth_resolving, undated, texts)
+        due = {one.entry_id for one in copied if one.vectors_due}
         jobs = [
             *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
             *_jobs(DATES_JOB, undated),
+            *await self._lacking(caller, tx, [one.entry_id for one in copied if one.entry_id not in due]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
@@ -251,7 +291,28 @@ class SearchIndex:
         entry_ids: Sequence[UUID] | None = None,
     ) -> dict[str, int]:
         """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
-        return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
+        return await removal_store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
+
+    async def erase_entries(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
+        """Delete entries whose sources the caller has locked; says how many rows of each table."""
+        return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
+
+    async def erase_some(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
+    ) -> dict[str, int]:
+        """Delete up to `limit` entries of conversations that are being deleted; says how many rows of each table."""
+        entry_ids = await removal_store.list_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
+        return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
+
+    async def remove(self, tx: Transaction, *, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
+        """Delete entries that belong to no conversation, each named with its tenant; says how many of each table.
+
+        Besides a tenant's own transaction, for sweeps of the ops role.
+        """
+        tenant_ids = [tenant_id for tenant_id, _ in entries]
+        return await removal_store.delete_unplaced(
+            tx, tenant_ids=tenant_ids, entry_ids=[entry_id for _, entry_id in entries]
+        )
 
     async def prepare_query(
         self, text: str, *, bare_text: str, by_words: bool, by_vector: bool, side: Side | None = None

@@ -94,7 +94,11 @@ class Spaces:
 
     def others(self, space_id: int) -> list[Side]:
         """The sides besides a space that are to have the vectors of what is appended."""
-        return [side for side in (self.current, *self._kept_up) if side.space.id != space_id and side.embedder]
+        return [side for side in self.wanted() if side.space.id != space_id]
+
+    def wanted(self) -> list[Side]:
+        """The sides that are to have vectors: the one searched, and those filled or kept beside it."""
+        return [side for side in (self.current, *self._kept_up) if side.embedder]
 
     def wants(self, side: Side) -> bool:
         """Whether a side is to have vectors: it is searched, being filled, or kept for a way back."""

@@ -6,9 +6,11 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
 from app.conversations.schemas import IdIn, Name, Strict, Turn
+from app.conversations.summary_schemas import Summary
 from app.core.times import TimeIn
 from app.formats.schemas import JsonObject, Role
 from app.index.schemas import EntryKind, Mode
+from app.memory.memory_schemas import Memory
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
@@ -25,7 +27,11 @@ class RecallFilters(Strict):
 
 
 class ConversationRecall(Strict):
-    """A search within one conversation."""
+    """A search within one conversation.
+
+    `agent_id` says whose memories are looked for; it narrows nothing else. Memories belong to no conversation, and to
+    no project.
+    """
 
     query: QueryText
     k: Annotated[StrictInt, Field(ge=1, le=200)] = 10
@@ -101,7 +107,7 @@ class HitDate(BaseModel):
 
 
 class Hit(BaseModel):
-    """One recalled thing. Of `turn` and its siblings to come, the one named by `kind` is set.
+    """One recalled thing. Of `turn`, `summary` and `memory`, the one named by `kind` is set.
 
     Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
     `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
@@ -115,6 +121,8 @@ class Hit(BaseModel):
     text: str
     dates: list[HitDate]
     turn: Turn | None
+    summary: Summary | None
+    memory: Memory | None
     neighbours: list[Turn] | None
     explain: Explanation | None
 

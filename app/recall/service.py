@@ -7,7 +7,7 @@ that gives candidates, whose order `ranking` decides. What ranks is read from it
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from uuid import UUID
@@ -16,12 +16,15 @@ from pydantic import TypeAdapter
 
 from app.conversations.schemas import Hydrated, Participant, Turn, turn_text
 from app.conversations.service import Conversations
+from app.conversations.summary_schemas import Summary
 from app.core.db import Database, Transaction
-from app.core.errors import FieldError, Invalid, NotFound
+from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex, Side
+from app.memory.memories import Memories, require_reach
+from app.memory.memory_schemas import Memory, MemoryEntry, MemoryFilters
 from app.recall.comparing import overlap, rank_agreement
 from app.recall.ranking import Ranked, rank, read_intent, without_names
 from app.recall.schemas import (
@@ -42,7 +45,7 @@ from app.tenancy.schemas import Scope as KeyScope
 # names are looked for among the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
-# a turn may be erased or revised between the search and the reading of what it found
+# a turn may be erased or revised, another thing deleted, between the search and the reading of what it found
 _TRIES = 3
 _TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
@@ -72,15 +75,44 @@ class _Ranking:
     degraded: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is shown of what was found, read from its owners."""
+
+    turns: Hydrated
+    summaries: Mapping[UUID, Summary]
+    memories: Mapping[UUID, Memory]
+
+    def has(self, item: Ranked) -> bool:
+        """Whether what was found is still there."""
+        entry_id = item.candidate.entry_id
+        match item.candidate.kind:
+            case EntryKind.TURN:
+                return entry_id in self.turns.turns or entry_id in self.turns.left_out
+            case EntryKind.MEMORY:
+                return entry_id in self.memories
+            case EntryKind.SUMMARY:
+                return entry_id in self.summaries
+            case EntryKind.FACT:
+                return True
+
+
 class Recaller:
     """The door to recall."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, index: SearchIndex, concurrent_searches: int
+        self,
+        database: Database,
+        *,
+        conversations: Conversations,
+        memories: Memories,
+        index: SearchIndex,
+        concurrent_searches: int,
     ) -> None:
         self._database = database
         self._searching = asyncio.Semaphore(concurrent_searches)
         self._conversations = conversations
+        self._memories = memories
         self._index = index
 
     async def recall(self, caller: Caller, *, request: Recall) -> RecallResult:
@@ -108,42 +140,69 @@ class Recaller:
         project: str | None,
         owner: str | None,
     ) -> RecallResult:
-        if EntryKind.MEMORY in request.kinds and request.agent_id is None and KeyScope.ADMIN not in caller.scopes:
-            raise Invalid(
-                "agent_id_required",
-                "Memories belong to an agent; name it.",
-                fields=[FieldError("/agent_id", "needed to recall memories")],
-            )
+        if EntryKind.MEMORY in request.kinds:
+            require_reach(caller, request.agent_id)
         scope = _scope(request, conversation_ids, project, owner)
-        people = await self._people(caller, scope)
+        # what memories say of a person is found by the name; of turns it finds those that address the person
+        memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
+        people = [] if memories_only else await self._people(caller, scope)
         asked = _Asked(request.query, k=request.k, threshold=request.threshold)
         query = await self._prepare(request.query, request.mode, people)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, ranked, hydrated = await self._find(caller, tx, asked, scope, query, people)
-            around, cut = await self._neighbours(caller, tx, hydrated, request.neighbours)
-        hits = [_hit(item, hydrated, around, request, ranking.found.lexemes) for item in ranked]
+            ranking, ranked, shown = await self._find(caller, tx, asked, scope, query, people)
+            around, cut = await self._neighbours(caller, tx, shown.turns, request.neighbours)
+        hits = [_hit(item, shown, around, request, ranking.found.lexemes) for item in ranked]
         return RecallResult(
             object="list",
             data=[hit for hit in hits if hit is not None],
             space=self._index.space_of(query),
-            degraded=[*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out or cut else [])],
+            degraded=[*ranking.degraded, *([_TOO_LARGE] if shown.turns.left_out or cut else [])],
         )
 
     async def _find(
         self, caller: Caller, tx: Transaction, asked: _Asked, scope: Scope, query: Query, people: Sequence[Participant]
-    ) -> tuple[_Ranking, Sequence[Ranked], Hydrated]:
+    ) -> tuple[_Ranking, Sequence[Ranked], _Shown]:
         """What was found and what of it is shown; searched for again where some has gone between the two."""
         tries = 0
+        gone: set[UUID] = set()
         while True:
             tries += 1
             ranking = await self._rank(caller, tx, asked, scope, query, people)
-            ranked = ranking.ranked[: asked.k]
-            hydrated = await self._hydrate(caller, tx, ranked)
-            stays = hydrated.turns.keys() | hydrated.left_out
-            if tries == _TRIES or all(
-                item.candidate.entry_id in stays for item in ranked if item.candidate.kind is EntryKind.TURN
-            ):
-                return ranking, ranked, hydrated
+            # of a conversation that is being deleted, the index still has entries
+            ranked = [item for item in ranking.ranked if item.candidate.entry_id not in gone][: asked.k]
+            shown = await self._show(caller, tx, ranked)
+            lost = {item.candidate.entry_id for item in ranked if not shown.has(item)}
+            if tries == _TRIES or not lost:
+                return ranking, ranked, shown
+            gone |= lost
+
+    async def recall_memories(
+        self, caller: Caller, *, agent_id: str | None, query: str, k: int, filters: MemoryFilters | None = None
+    ) -> tuple[list[MemoryEntry], list[str]]:
+        """The `k` memories of an agent that come nearest to a query, best first, and what was degraded.
+
+        Without an agent those of all agents, for who administers the tenant. Raises Forbidden for another agent than
+        asks.
+        """
+        given = filters or MemoryFilters()
+        scope = Scope(
+            kinds=[EntryKind.MEMORY],
+            owner=given.owner,
+            agent_id=require_reach(caller, agent_id),
+            occurred_after=given.created_after,
+            occurred_before=given.created_before,
+            metadata=None if given.metadata is None else json.dumps(given.metadata),
+        )
+        asked = _Asked(query, k=k, threshold=None)
+        prepared = await self._prepare(query, Mode.HYBRID, ())
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            ranking, ranked, shown = await self._find(caller, tx, asked, scope, prepared, ())
+        entries = [
+            MemoryEntry(**dict(memory), score=round(item.score, 6))
+            for item in ranked
+            if (memory := shown.memories.get(item.candidate.entry_id)) is not None
+        ]
+        return entries, list(ranking.degraded)
 
     async def recall_turns(
         self,
@@ -253,10 +312,21 @@ class Recaller:
         return _Ranking(ranked, found, degraded)
 
     async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> Hydrated:
-        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.TURN]
+        wanted = _of_kind(ranked, EntryKind.TURN)
         if not wanted:
             return Hydrated({}, frozenset())
         return await self._conversations.hydrate(caller, tx, turn_ids=wanted)
+
+    async def _show(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> _Shown:
+        """What is shown of these, each read from its owner."""
+        turns = await self._hydrate(caller, tx, ranked)
+        summary_ids, memory_ids = (_of_kind(ranked, kind) for kind in (EntryKind.SUMMARY, EntryKind.MEMORY))
+        summaries, memories = dict[UUID, Summary](), dict[UUID, Memory]()
+        if summary_ids:
+            summaries = await self._conversations.summaries.by_id(caller, tx, summary_ids=summary_ids)
+        if memory_ids:
+            memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
+        return _Shown(turns, summaries, memories)
 
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
@@ -272,6 +342,10 @@ class Recaller:
         return around, cut
 
 
+def _of_kind(ranked: Sequence[Ranked], kind: EntryKind) -> list[UUID]:
+    return [item.candidate.entry_id for item in ranked if item.candidate.kind is kind]
+
+
 def _scope(
     request: ConversationRecall, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None
 ) -> Scope:
@@ -281,7 +355,7 @@ def _scope(
         conversation_ids=conversation_ids,
         project=project,
         owner=owner,
-        agent_id=None,
+        agent_id=request.agent_id,
         actors=filters.actors,
         roles=None if filters.roles is None else [role.value for role in filters.roles],
         occurred_after=filters.occurred_after,
@@ -308,16 +382,17 @@ def _compare(searched: list[ComparedHit], compared: list[ComparedHit], degraded:
 
 def _hit(
     item: Ranked,
-    hydrated: Hydrated,
+    shown: _Shown,
     around: dict[str, list[Turn]],
     request: ConversationRecall,
     lexemes: Sequence[str],
 ) -> Hit | None:
     candidate = item.candidate
-    shown = hydrated.turns.get(candidate.entry_id)
-    if shown is None and candidate.entry_id not in hydrated.left_out:
+    said = shown.turns.turns.get(candidate.entry_id)
+    summary, memory = shown.summaries.get(candidate.entry_id), shown.memories.get(candidate.entry_id)
+    if said is None and summary is None and memory is None and candidate.entry_id not in shown.turns.left_out:
         return None
-    turn = None if shown is None else shown[0]
+    turn = None if said is None else said[0]
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
         others, place = around.get(turn.conversation_id, []), turn.position or 0
@@ -329,12 +404,22 @@ def _hit(
         id=format_id(candidate.entry_id),
         conversation_id=None if candidate.conversation_id is None else format_id(candidate.conversation_id),
         score=round(item.score, 6),
-        text="" if turn is None else turn_text(turn),
+        text=_text(turn, summary, memory),
         dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
+        summary=summary,
+        memory=memory,
         neighbours=neighbours,
         explain=_explain(item, lexemes) if request.explain else None,
     )
+
+
+def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None) -> str:
+    if turn is not None:
+        return turn_text(turn)
+    if summary is not None:
+        return summary.text
+    return "" if memory is None else memory.content
 
 
 def _explain(item: Ranked, lexemes: Sequence[str]) -> Explanation:

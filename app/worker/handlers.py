@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from app.container import Container
 from app.context.service import COMPACT_JOB
+from app.conversations.service import RETAIN_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
@@ -14,43 +15,53 @@ from app.tenancy.schemas import job_caller
 from app.worker.runner import Handling, Worker, WorkerOptions
 
 SWEEP_JOB = "installation.sweep"
+CONVERSATIONS_JOB = "conversations.sweep"
 LEASES_JOB = "streams.sweep"
+REFRESH_JOB = "summaries.refresh"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
 
 
 def handlings(container: Container) -> Mapping[str, Handling]:
     """The table of all kinds that this process can do; a kind that is not here is left to another worker."""
-    conversations = container.conversations
+    return {**_housekeeping(container), **_index(container), **_summaries(container)}
+
+
+def _housekeeping(container: Container) -> dict[str, Handling]:
+    """What removes what has expired, each again and again."""
+    settings = container.settings
+
+    async def sweep(_job: Job) -> None:
+        await container.tenancy.sweep_repeats()
+        await container.governance.sweep_memories()
+        await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
+
+    async def sweep_conversations(_job: Job) -> None:
+        await container.governance.purger.sweep()
+
+    async def end_leases(_job: Job) -> None:
+        await container.conversations.streams.abort_expired()
+
+    return {
+        SWEEP_JOB: Handling(sweep, every_s=settings.sweep_interval_s),
+        CONVERSATIONS_JOB: Handling(sweep_conversations, every_s=settings.sweep_interval_s),
+        LEASES_JOB: Handling(end_leases, every_s=settings.stream_sweep_s),
+    }
+
+
+def _index(container: Container) -> dict[str, Handling]:
+    indexing = container.conversations.indexing
 
     async def make_vectors(job: Job) -> None:
-        await conversations.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+        await indexing.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
 
     async def drop_space(job: Job) -> None:
         await container.spaces.run_drop(job.subject_ids)
 
     async def resolve_dates(job: Job) -> None:
-        await conversations.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+        await indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
 
-    async def compact(job: Job) -> None:
-        conversation_id = ConversationId(job.subject_ids[0])
-        with suppress(NotFound):  # deleted meanwhile
-            await container.compactor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
-
-    async def sweep(_job: Job) -> None:
-        await container.tenancy.sweep_repeats()
-        await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
-
-    async def end_leases(_job: Job) -> None:
-        await conversations.streams.abort_expired()
-
-    table = {
-        COMPACT_JOB: Handling(compact),
-        DATES_JOB: Handling(resolve_dates),
-        SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
-        LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),
-        DROP_JOB: Handling(drop_space),
-    }
+    table = {DATES_JOB: Handling(resolve_dates), DROP_JOB: Handling(drop_space)}
     for side in container.index.spaces.sides.values():
         if side.embedder is not None:
             table[VECTORS_JOB] = Handling(make_vectors)
@@ -58,18 +69,38 @@ def handlings(container: Container) -> Mapping[str, Handling]:
     return table
 
 
+def _summaries(container: Container) -> dict[str, Handling]:
+    async def compact(job: Job) -> None:
+        conversation_id = ConversationId(job.subject_ids[0])
+        with suppress(NotFound):  # deleted meanwhile
+            await container.compactor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
+
+    async def refresh(_job: Job) -> None:
+        await container.compactor.refresh()
+
+    async def retain(job: Job) -> None:
+        with suppress(NotFound):  # deleted meanwhile
+            await container.governance.retain(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
+
+    table = {COMPACT_JOB: Handling(compact), RETAIN_JOB: Handling(retain)}
+    if container.chat is not None:
+        every_s = container.settings.summary_refresh_interval_minutes * 60.0
+        table[REFRESH_JOB] = Handling(refresh, every_s=every_s, at_start=True)
+    return table
+
+
 def handlings_of(container: Container, side: Side) -> Mapping[str, Handling]:
     """The kinds that fill one embedding space."""
-    conversations, late = container.conversations, side.late
+    indexing, late = container.conversations.indexing, side.late
 
     async def fill(job: Job) -> None:
         if await container.index.spaces.wants_now(side):
             after = job.subject_ids[0] if job.subject_ids else None
-            await conversations.fill_vectors(job_caller(job.tenant_id), late, after=after)
+            await indexing.fill(job_caller(job.tenant_id), late, after=after)
 
     async def make_new(job: Job) -> None:
         if await container.index.spaces.wants_now(side):
-            await conversations.make_new_vectors(job_caller(job.tenant_id), late, entry_ids=job.subject_ids)
+            await indexing.make_new(job_caller(job.tenant_id), late, entry_ids=job.subject_ids)
 
     async def plan(_job: Job) -> None:
         await container.index.spaces.plan(side)

@@ -252,7 +252,7 @@ async def test_a_deletion_counts_every_table_of_the_registry(client: Client, ser
     await client.post(f"/v1/conversations/{conversation}/summaries", json={})
     counts = await service.container.governance.delete_conversation(caller, parse_id(conversation))  # type: ignore[arg-type]
     assert counts == {
-        "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "conversation_heads": 1,
-        "conversations": 1,
+        "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "summaries": 1,
+        "conversation_heads": 1, "conversations": 1,
     }  # fmt: skip
     assert set(counts) == set(REGISTRY)

@@ -105,6 +105,26 @@ async def test_context_takes_four_round_trips_and_four_more_with_recall(client: 
     assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "commit"]
 
 
+async def test_a_memory_is_stored_in_five_round_trips_and_recalled_in_four(client: Client, warm: str) -> None:
+    body = {"content": "the parrot is called Kiki"}
+    context = {"query": "parrot", "include_memories": True, "agent_id": "default"}
+    for _ in range(2):
+        await client.post("/v1/memories", json=body)
+        await client.post("/v1/memories/search", json={"query": "parrot"})
+    with counted_statements() as sent:
+        await client.post("/v1/memories", json=body)
+    assert first_words(sent) == [
+        "begin", "insert into memories", "insert into index_entries", "insert into vectors", "commit",
+    ]  # fmt: skip
+    with counted_statements() as sent:
+        await client.post("/v1/memories/search", json={"query": "parrot"})
+    assert first_words(sent) == ["begin", "with", "select", "commit"]
+    await client.context(warm, 1000, **context)
+    with counted_statements() as sent:
+        await client.context(warm, 1000, **context)
+    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "select", "commit"]
+
+
 async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, warm: str, service: Service) -> None:
     await client.get(f"/v1/conversations/{warm}")
     with counted_statements() as sent:

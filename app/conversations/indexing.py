@@ -53,7 +53,7 @@ class Indexing:
             await make(caller, self._index.late, turn_ids)
 
     async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
-        """Make the vectors that some entries lack in a space: they are new, and it is kept up to date beside another."""
+        """Make the vectors that some entries lack in a space: new ones, mostly, of one kept up to date."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             lacking = await late.lacking_of(caller, tx, entry_ids=entry_ids)
         async for rows in self._read(caller, lacking):

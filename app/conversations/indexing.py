@@ -48,9 +48,6 @@ class Indexing:
         """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
         async for rows in self._read(caller, turn_ids):
             await self._make(caller, self._index.late, [row for row in rows if row.index_state == "pending"])
-        # summaries wait too, where they were stored while the embedder failed
-        for make in self._index.makers:
-            await make(caller, self._index.late, turn_ids)
 
     async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
         """Make the vectors that some entries lack in a space: new ones, mostly, of one kept up to date."""

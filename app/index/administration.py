@@ -22,8 +22,8 @@ from app.index.space_store import Choice, Figures, SpaceRow
 from app.index.spaces import Side, Spaces
 from app.tenancy.schemas import Caller, Scope
 
-# entries that lack vectors, beyond which a switch is refused: what was appended a moment ago always lacks them
-_FEW, _SMALL_SHARE = 50, 0.001
+# of all entries, the part that may lack vectors at a switch: what is told from a sample is not exact
+_SMALL_SHARE = 0.001
 _DROP_AFTER_S = 3.0
 _DROP_AT_ONCE = 1000
 _DROP_FOR_S = 20.0
@@ -122,25 +122,36 @@ class SpaceAdministration:
         """
         caller.require(Scope.OPERATOR)
         if not body.force:
-            view = await self.space(caller, space_id)
-            if not view.configured:
-                raise _unconfigured()
-            lacking = view.entries - view.covered
-            if view.state is not SpaceState.SEARCHED and lacking > max(_FEW, _SMALL_SHARE * view.entries):
-                raise Conflict(
-                    "space_incomplete",
-                    f"About {lacking} of {view.entries} entries have no vectors in this space yet. With force they are"
-                    " found by words until they have.",
-                )
+            await self._require_complete(space_id)
         return await self._turn_to(caller, space_id)
 
+    async def _require_complete(self, space_id: int) -> None:
+        async with self._ops.across_tenants() as tx:
+            world = await _read(tx)
+            row, side = world.row(space_id), self._spaces.sides.get(space_id)
+            if side is None:
+                raise _unconfigured()
+            if self._searched(world) == row.id:
+                return
+            lacking, entries = await space_store.lacking(tx, space_id, job_kind=side.late.new_kind)
+        if lacking > _SMALL_SHARE * entries:
+            raise Conflict(
+                "space_incomplete",
+                f"About {lacking} of {entries} entries have no vectors in this space yet. A switch with force is done"
+                " all the same; then they are found by words until they have.",
+            )
+
     async def roll_back(self, caller: Caller) -> EmbeddingSpace:
-        """Search the space again that was searched before. Raises Conflict `space_no_previous` where there is none."""
+        """Search the space again that was searched before.
+
+        Raises Conflict `space_no_previous` where there is none, else as `switch` without force.
+        """
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
             previous = (await space_store.choice(tx)).previous_id
         if previous is None:
             raise Conflict("space_no_previous", "No other space was searched before, or it has been dropped.")
+        await self._require_complete(previous)
         return await self._turn_to(caller, previous)
 
     async def drop(self, caller: Caller, space_id: int) -> EmbeddingSpace:

@@ -264,11 +264,10 @@ class SearchIndex:
             undated = _worth_resolving(undated, texts)
         else:
             undated = await asyncio.to_thread(_worth_resolving, undated, texts)
-        due = {one.entry_id for one in copied if one.vectors_due}
         jobs = [
             *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
             *_jobs(DATES_JOB, undated),
-            *await self._lacking(caller, tx, [one.entry_id for one in copied if one.entry_id not in due]),
+            *await self._lacking(caller, tx, [one.entry_id for one in copied]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 

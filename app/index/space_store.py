@@ -15,6 +15,7 @@ from app.core.schema import vector_index_name
 # so many entries are counted one by one; of more, about so many are looked at
 _COUNTED = 20_000
 _SAMPLED = 10_000.0
+_ALL = 100.0
 # of a table that was never analysed, for want of anything better
 _ROWS_PER_PAGE = 15
 _LOCK = 0x73706163  # "spac"
@@ -94,8 +95,8 @@ async def set_state(tx: Transaction, space_id: int, state: str, *, base_url: str
     )
 
 
-async def figures(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, Figures]:
-    """What is in each of these spaces; of a large installation about."""
+async def _looked_at(tx: Transaction) -> float:
+    """How many per cent of the entries are looked at, all of them where there are not many."""
     row = await tx.fetchrow(
         """
         select (select count(*) from (select 1 from index_entries limit $1) few) as counted,
@@ -105,11 +106,15 @@ async def figures(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, Fig
         _COUNTED + 1,
         _ROWS_PER_PAGE,
     )
-    if row is None:
-        return {}
-    exact = row["counted"] <= _COUNTED
-    rows = row["counted"] if exact else max(row["known"] or row["guessed"], row["counted"])
-    percent = 100.0 if exact else min(100.0, 100.0 * _SAMPLED / rows)
+    if row is None or row["counted"] <= _COUNTED:
+        return _ALL
+    return min(_ALL, _ALL * _SAMPLED / max(row["known"] or row["guessed"], row["counted"]))
+
+
+async def figures(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, Figures]:
+    """What is in each of these spaces; of a large installation about."""
+    percent = await _looked_at(tx)
+    exact = percent == _ALL
     found = await tx.fetch(
         """
         with sampled as materialized (
@@ -127,13 +132,41 @@ async def figures(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, Fig
         list(space_ids),
         percent,
     )
-    scale = 100.0 / percent
+    scale = _ALL / percent
     return {
         one["id"]: Figures(
             round(one["entries"] * scale), round(one["covered"] * scale), round(one["vectors"] * scale), exact
         )
         for one in found
     }
+
+
+async def lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tuple[int, int]:
+    """How many live entries have no vectors in a space, and how many there are; of a large installation about.
+
+    Those that a job `job_kind` has under way, which has not failed, are left out: they were stored a moment ago.
+    """
+    percent = await _looked_at(tx)
+    row = await tx.fetchrow(
+        """
+        with under_way as materialized (
+            select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)
+            where j.kind = $2 and j.state = 'queued' and j.last_error is null
+        )
+        select count(*) as entries, count(*) filter (where not exists (
+            select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1
+        ) and not exists (
+            select from under_way w where w.tenant_id = e.tenant_id and w.entry_id = e.entry_id
+        )) as lacking
+        from index_entries e tablesample system ($3::real) where e.live
+        """,
+        space_id,
+        job_kind,
+        percent,
+    )
+    if row is None:
+        return 0, 0
+    return round(row["lacking"] * _ALL / percent), round(row["entries"] * _ALL / percent)
 
 
 async def indexed(tx: Transaction, space_ids: Sequence[int]) -> set[int]:

@@ -39,7 +39,7 @@ async def move(settings: Settings, tenant_id: TenantId, wanted: Wanted) -> None:
         if wanted.status:
             console.print(_table(await steps.spaces()))
         elif wanted.rollback:
-            space = await steps.roll_back()
+            space = await steps.roll_back(force=wanted.force)
             console.print(f"Searched again: {_named(space)}.")
         elif wanted.drop is not None:
             with console.status("deleting vectors"):

@@ -114,8 +114,11 @@ class Reembedding:
         """Search a space from now on."""
         return await self._container.spaces.switch(self._caller, space_id, body=SpaceSwitch(force=force))
 
-    async def roll_back(self) -> EmbeddingSpace:
-        """Search the space again that was searched before."""
+    async def roll_back(self, *, force: bool) -> EmbeddingSpace:
+        """Search the space again that was searched before; by force whatever it lacks."""
+        previous = next((space for space in await self.spaces() if space.previous), None)
+        if force and previous is not None:
+            return await self.switch(previous.id, force=True)
         return await self._container.spaces.roll_back(self._caller)
 
     async def drop(self, space_id: int, *, progress: Progress) -> EmbeddingSpace:

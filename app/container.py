@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -353,6 +353,19 @@ def _space_administration(base: Foundation, spaces: Spaces, queue: JobQueue, bus
     )
 
 
+def _contexts(
+    settings: Settings, conversations: Conversations, recaller: Recaller, counters: Mapping[str, TokenCounter]
+) -> ContextBuilder:
+    return ContextBuilder(
+        conversations=conversations,
+        recaller=recaller,
+        counters=counters,
+        policy=Policy.of(settings),
+        default_recent_turns=settings.max_context_messages,
+        most_memories=settings.search_limit,
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, Tiers]], bus: Bus
 ) -> Container:
@@ -374,14 +387,7 @@ def build_container(
         # searches are the longest statements: they leave connections for everything else
         concurrent_searches=max(1, settings.database_pool_size // 2),
     )
-    contexts = ContextBuilder(
-        conversations=conversations,
-        recaller=recaller,
-        counters=counters,
-        policy=Policy.of(settings),
-        default_recent_turns=settings.max_context_messages,
-        most_memories=settings.search_limit,
-    )
+    contexts = _contexts(settings, conversations, recaller, counters)
     spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
     chat = _chat(settings, base, spending)
     compactor = Compactor(

@@ -368,6 +368,18 @@ class JobQueue:
             found.setdefault(row["kind"], {})[row["state"]] = row["count"]
         return found
 
+    async def errors_of(self, prefix: str) -> dict[str, str]:
+        """Why jobs of each kind that begins with `prefix` failed, of those that wait for another try or are parked."""
+        async with self._ops.across_tenants() as tx:
+            rows = await tx.fetch(
+                """
+                select kind, max(last_error) as code from jobs
+                where starts_with(kind, $1) and last_error is not null and state in ('queued', 'parked') group by 1
+                """,
+                prefix,
+            )
+        return {row["kind"]: row["code"] for row in rows}
+
     async def sweep_cancelled(self, *, older_than_s: float, limit: int) -> int:
         """Forget up to `limit` jobs that were cancelled long ago; says how many."""
         async with self._ops.across_tenants() as tx:

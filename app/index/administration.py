@@ -28,6 +28,7 @@ _DROP_AFTER_S = 3.0
 _DROP_AT_ONCE = 1000
 _DROP_FOR_S = 20.0
 _REST = 1.0  # times as long as a step took
+_JOBS = "index.backfill_"
 _FIRST = (UUID(int=0), UUID(int=0))
 
 JobCounts: TypeAlias = Mapping[str, Mapping[str, int]]
@@ -253,17 +254,28 @@ class SpaceAdministration:
         async with self._ops.across_tenants() as tx:
             figures = await space_store.figures(tx, ids)
             indexed = await space_store.indexed(tx, ids)
-        jobs = await self._jobs.states_of("index.backfill_")
+        jobs, errors = await self._jobs.states_of(_JOBS), await self._jobs.errors_of(_JOBS)
         return [
-            self._view(world, row, figures.get(row.id, Figures(0, 0, 0, exact=True)), jobs, indexed=row.id in indexed)
+            self._view(
+                world, row, figures.get(row.id, Figures(0, 0, 0, exact=True)), jobs, errors, indexed=row.id in indexed
+            )
             for row in rows
         ]
 
     def _view(
-        self, world: _World, row: SpaceRow, figures: Figures, jobs: JobCounts, *, indexed: bool
+        self,
+        world: _World,
+        row: SpaceRow,
+        figures: Figures,
+        jobs: JobCounts,
+        errors: Mapping[str, str],
+        *,
+        indexed: bool,
     ) -> EmbeddingSpace:
         searched = self._searched(world) == row.id
-        own = [jobs.get(f"index.backfill_{part}{row.id}", {}) for part in ("", "new_")]
+        kinds = [f"{_JOBS}{part}{row.id}" for part in ("", "new_")]
+        own = [jobs.get(kind, {}) for kind in kinds]
+        failed = [errors[kind] for kind in (*kinds, f"{_JOBS}plan_{row.id}") if kind in errors]
         return EmbeddingSpace(
             id=row.id,
             provider=row.provider,
@@ -282,6 +294,7 @@ class SpaceAdministration:
             index_ready=indexed,
             jobs_waiting=sum(states.get("queued", 0) for states in own),
             jobs_parked=sum(states.get("parked", 0) for states in own),
+            jobs_error=failed[0] if failed else None,
             created_at=row.created_at,
         )
 

@@ -208,7 +208,7 @@ class EmbeddingSpace(BaseModel):
     endpoint was when the space was added. `previous`: the space that a roll-back leads to. Of `entries`, what can be
     recalled and is live, `covered` have vectors in it, `share` is the part; `exact` is false where these were told from
     a sample. `index_ready`: the vector index that wide tenants are searched by stands. `jobs_waiting` and `jobs_parked`
-    are those that fill it.
+    are those that fill it, `jobs_error` is the code that one of them failed with, if any has.
     """
 
     id: int
@@ -228,6 +228,7 @@ class EmbeddingSpace(BaseModel):
     index_ready: bool
     jobs_waiting: int
     jobs_parked: int
+    jobs_error: str | None
     created_at: TimeOut
 
 

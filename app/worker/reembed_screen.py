@@ -59,8 +59,7 @@ async def _move(steps: Reembedding, console: Console, wanted: Wanted) -> None:
 
         space = await steps.fill(progress=show)
     if space.covered < space.entries:
-        parked = f", {space.jobs_parked} jobs parked" if space.jobs_parked else ""
-        console.print(f"{space.entries - space.covered} of {space.entries} entries have no vectors{parked}.")
+        console.print(f"{space.entries - space.covered} of {space.entries} entries have no vectors{_failed(space)}.")
     texts, result = await steps.compare(space.id, queries=wanted.queries, k=_K)
     console.print("Nothing to compare on." if result is None else _comparison(texts, result))
     if not wanted.yes and not wanted.ask(f"Search {_named(space)} from now on?"):
@@ -77,6 +76,11 @@ def _named(space: EmbeddingSpace) -> str:
     return f"{space.provider}/{space.model}/{space.dimensions} (space {space.id})"
 
 
+def _failed(space: EmbeddingSpace) -> str:
+    parked = f", {space.jobs_parked} jobs parked" if space.jobs_parked else ""
+    return f"{parked} ({space.jobs_error})" if space.jobs_error else parked
+
+
 def _table(spaces: Sequence[EmbeddingSpace]) -> Table:
     table = Table("id", "space", "state", "done", "vectors", "jobs", "index", "settings here")
     for space in spaces:
@@ -87,7 +91,7 @@ def _table(spaces: Sequence[EmbeddingSpace]) -> Table:
             space.state.value,
             f"{about}{space.covered} of {space.entries} ({space.share:.1%})",
             f"{about}{space.vectors}",
-            f"{space.jobs_waiting} waiting, {space.jobs_parked} parked",
+            f"{space.jobs_waiting} waiting{_failed(space)}",
             "stands" if space.index_ready else "none",
             "searched" if space.searched_here else "yes" if space.configured else "no",
         )

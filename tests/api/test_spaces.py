@@ -21,6 +21,7 @@ import asyncpg
 import pytest
 
 from app.core.db import Database, PoolOptions
+from app.core.ids import format_id
 from app.core.schema import vector_index_name
 from app.index import administration
 from app.operators.schemas import Level
@@ -382,6 +383,78 @@ async def test_an_endpoint_that_fails_meanwhile_costs_time_and_nothing_else(
         assert (answer["degraded"], answer["space"]) == ([], OLD)
 
 
+@pytest.mark.parametrize(
+    ("mode", "code"),
+    [
+        ("rate_limited", "embedder_rate_limited"),
+        ("error", "embedder_unavailable"),
+        ("timeout", "embedder_unavailable"),
+        ("html", "embedder_invalid"),
+        ("wrong_dimensions", "embedder_invalid"),
+        ("nan", "embedder_invalid"),
+    ],
+)
+async def test_jobs_of_an_endpoint_that_never_works_wait_or_park_with_the_reason_and_nothing_is_switched(
+    pair: tuple[Service, Service], fake: FakeOpenAI, own: TestDatabase, tmp_path: Path, mode: Any, code: str
+) -> None:
+    del pair
+    impatient = both(fake, embeddings_timeout_s=0.1, job_max_attempts=2)
+    async with (
+        open_service(own, tmp_path, **impatient) as service,
+        stored(service, 12) as (client, talk),
+        operating(service, client) as operator,
+    ):
+        fake.mode = mode
+        new = (await call(operator))["id"]
+        async with asyncio.timeout(20):
+            while not (space := (await listed(operator))[NEW])["jobs_error"]:
+                await service.run_jobs()
+        assert (space["state"], space["covered"], space["jobs_error"]) == ("preparing", 0, code)
+        # what is appended meanwhile has a job of its own there, which is given up in the end
+        await client.append(talk, "said meanwhile")
+        async with asyncio.timeout(20):
+            while (await listed(operator))[NEW]["jobs_parked"] == 0:
+                await service.run_jobs()
+                await asyncio.sleep(0.02)
+        parked = await rows(service, "select kind, last_error from jobs where state = 'parked' and kind like '%new_%'")
+        assert [tuple(row) for row in parked] == [(f"index.backfill_new_{new}", code)]
+        problem(await operator.post(f"{SPACES}/{new}/switch", json={}), 409, "space_incomplete")
+        assert (await client.post("/v1/recall", json={"query": "parrot"})).json()["space"] == OLD
+        assert await vectors(service) == {"local": 13}
+        # and goes on when it works again
+        fake.mode = "ok"
+        async with asyncio.timeout(20):
+            while (await listed(operator))[NEW]["covered"] < 13:
+                await rows(service, "update jobs set run_at = now()")
+                await service.run_jobs()
+        assert (await call(operator, f"/{new}/switch"))["state"] == "searched"
+
+
+async def test_a_space_that_lacks_anything_is_switched_to_by_force_only_and_rolled_back_to_likewise(
+    pair: tuple[Service, Service], fake: FakeOpenAI
+) -> None:
+    one, _ = pair
+    async with stored(one, 5) as (client, talk), operating(one, client) as operator:
+        new = (await call(operator))["id"]
+        problem(await operator.post(f"{SPACES}/{new}/switch", json={}), 409, "space_incomplete")
+        await one.run_jobs()
+        # what was appended a moment ago has its job under way, and keeps nobody waiting
+        await client.append(talk, "just now")
+        assert (await call(operator, f"/{new}/switch"))["state"] == "searched"
+        await call(operator, "/rollback")
+        # but one whose job has failed does
+        await one.run_jobs()
+        fake.mode = "error"
+        await client.append(talk, "and one more")
+        await one.run_jobs()
+        problem(await operator.post(f"{SPACES}/{new}/switch", json={}), 409, "space_incomplete")
+        problem(await operator.post(f"{SPACES}/rollback"), 409, "space_incomplete")
+        assert (await listed(operator))[OLD]["state"] == "searched"
+        forced = await call(operator, f"/{new}/switch", force=True)
+        assert (forced["state"], forced["covered"], forced["entries"]) == ("searched", 6, 7)
+        assert (await call(operator, "/rollback"))["provider"] == "local"
+
+
 async def test_a_process_with_settings_for_the_old_space_only_goes_on_in_it_and_says_so(
     pair: tuple[Service, Service], own: TestDatabase, tmp_path: Path
 ) -> None:
@@ -528,6 +601,113 @@ async def test_summaries_get_their_vectors_in_the_new_space_too(
             assert made[0] == made[1] > 0
             space = (await listed(operator))[NEW]
             assert (space["share"], space["jobs_waiting"], space["jobs_parked"]) == (1.0, 0, 0)
+
+
+OF_KIND = """select s.provider, count(distinct v.entry_id) as n from vectors v
+    join index_entries e on e.tenant_id = v.tenant_id and e.entry_id = v.entry_id
+    join embedding_spaces s on s.id = v.space_id where e.kind = $1 group by 1"""
+
+
+async def of_kind(service: Service, kind: str) -> dict[str, int]:
+    return {row["provider"]: row["n"] for row in await rows(service, OF_KIND, kind)}
+
+
+async def test_memories_get_their_vectors_in_the_new_space_and_are_searched_in_it(
+    pair: tuple[Service, Service],
+) -> None:
+    one, two = pair
+
+    async def remember(client: Client, content: str, **more: Any) -> None:
+        stored_one = await client.post("/v1/memories", json={"content": content} | more)
+        assert stored_one.status_code == 201, stored_one.text
+
+    async with stored(one, 3) as (client, _), operating(one, client) as operator:
+        for number in range(3):
+            await remember(client, f"they prefer tea of kind {number}")
+        new = (await call(operator))["id"]
+        await two.container.index.spaces.follow()
+        await remember(client, "they have a parrot that sings")
+        await two.run_jobs()
+        assert await of_kind(one, "memory") == {"local": 4, "openai": 4}
+        assert (await listed(operator))[NEW]["share"] == 1.0
+        await call(operator, f"/{new}/switch")
+        await remember(client, "they play the cello")
+        query = {"query": "a parrot that sings", "kinds": ["memory"], "mode": "vector", "agent_id": "default", "k": 5}
+        answer = (await client.post("/v1/recall", json=query)).json()
+        assert (answer["space"], answer["degraded"], len(answer["data"])) == (NEW, [], 5)
+        assert "parrot" in answer["data"][0]["text"]
+        await one.run_jobs()
+        # and those of the old one are kept up to date
+        assert await of_kind(one, "memory") == {"local": 5, "openai": 5}
+
+
+async def test_what_is_erased_leaves_no_vector_in_any_space(pair: tuple[Service, Service]) -> None:
+    one, _ = pair
+    async with stored(one, 12) as (client, talk), operating(one, client) as operator:
+        memory = await client.post("/v1/memories", json={"content": "they like parrots"})
+        await call(operator)
+        await one.run_jobs()
+        assert await vectors(one) == {"local": 13, "openai": 13}
+        first = (await client.history(talk))[0]["id"]
+        assert (await client.delete(f"/v1/conversations/{talk}/turns/{first}")).status_code == 204
+        assert await vectors(one) == {"local": 12, "openai": 12}
+        memory_id = (await client.get("/v1/memories")).json()["data"][0]["id"]
+        assert (memory.status_code, (await operator.delete(f"/v1/memories/{memory_id}")).status_code) == (201, 204)
+        assert await vectors(one) == {"local": 11, "openai": 11}
+        assert (await client.delete(f"/v1/conversations/{talk}")).status_code == 204
+        await rows(one, "update jobs set run_at = now()")
+        await one.run_jobs()
+        assert await vectors(one) == {}
+
+
+async def test_what_is_erased_while_its_vectors_are_made_gets_none(
+    pair: tuple[Service, Service], fake: FakeOpenAI
+) -> None:
+    one, two = pair
+    async with stored(one, 6) as (client, talk), operating(one, client) as operator:
+        await call(operator)
+        fake.delay_s = 0.3
+        filling = asyncio.create_task(two.run_jobs())
+        async with asyncio.timeout(10):
+            while not any("parrot" in str(request["input"]) for request in fake.requests):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        first = (await client.history(talk))[0]["id"]
+        assert (await client.delete(f"/v1/conversations/{talk}/turns/{first}")).status_code == 204
+        await filling
+        assert await vectors(one) == {"local": 5, "openai": 5}
+
+
+async def test_a_fork_made_while_a_space_is_filled_lacks_nothing_in_it(pair: tuple[Service, Service]) -> None:
+    one, _ = pair
+    async with stored(one, 10) as (client, talk), operating(one, client) as operator:
+        new = (await call(operator))["id"]
+        forked = await client.post(f"/v1/conversations/{talk}/fork", json={})
+        assert forked.status_code == 201, forked.text
+        copies = {turn["id"] for turn in await client.history(forked.json()["id"])}
+        # nobody has to look for them: the filling may have gone by
+        sql = "select unnest(subject_ids) as id from jobs where kind = $1"
+        assert {format_id(row["id"]) for row in await rows(one, sql, f"index.backfill_new_{new}")} == copies
+        await one.run_jobs()
+        assert await vectors(one) == {"local": 20, "openai": 20}
+
+
+async def test_spaces_are_of_the_installation_and_what_is_compared_of_the_tenant(
+    pair: tuple[Service, Service],
+) -> None:
+    one, _ = pair
+    async with (
+        stored(one, 8) as (client, talk),
+        stored(one, 8) as (_other, foreign),
+        operating(one, client) as operator,
+    ):
+        new = (await call(operator))["id"]
+        await one.run_jobs()
+        own_ids = {turn["id"] for turn in await client.history(talk)}
+        compared = await call(operator, f"/{new}/compare", queries=["a parrot"], k=20)
+        (query,) = compared["queries"]
+        assert {hit["id"] for hit in query["searched"] + query["compared"]} <= own_ids
+        body = {"queries": ["x"], "conversation_id": foreign}
+        problem(await operator.post(f"{SPACES}/{new}/compare", json=body), 404, "not_found")
 
 
 # who may, and what is refused

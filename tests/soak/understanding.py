@@ -1,12 +1,13 @@
-"""Crash proof of summaries and retention: what is erased has a summary standing for it, and nothing is ever half done.
+"""Crash proof of summaries, retention and moves between embedding spaces: nothing is ever half done.
 
     .venv/bin/python -m tests.soak.understanding --kills 60 --state /tmp/understanding.json
 
 Works in rounds, each with a new data directory and conversations of every retention and strategy. In each an author
-appends, revises, erases, compacts and takes compactions back, while the chat model fails in every way at random and
-the server, which is the worker too, and Postgres are killed with SIGKILL. Then all comes to rest and is checked:
-against the authors' ledgers, by the doctor, and for words that must be gone. The state file is written after each
-round, and a run given the same file goes on after its last round.
+appends, revises, erases, compacts and takes compactions back, and an operator moves the installation between two
+embedding spaces (`mover`), while the chat model and both embedding endpoints fail in every way at random and the
+server, which is the worker too, and Postgres are killed with SIGKILL. Then all comes to rest and is checked: against
+the authors' ledgers, by the doctor, for words that must be gone and for vectors that must be there. The state file is
+written after each round, and a run given the same file goes on after its last round.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -29,8 +31,10 @@ from app.core.ids import parse_id
 from tests.soak.clients import Answer, Connection
 from tests.soak.crash import Report, resume, save, say
 from tests.soak.installation import Installation
+from tests.soak.mover import DIMENSIONS, Mover, let_fail, settings_of
 from tests.soak.walks import examine
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.fake_openai import FakeOpenAI, open_fake
 
 _RETENTIONS = ("full", "audit_only", "ephemeral")
 _STRATEGIES = ("rolling", "hierarchical")
@@ -40,7 +44,6 @@ _GIVE_UP_S = 120.0
 _REST_S = 150.0
 _OURS = ("conversation.compact", "conversation.retain")
 _SETTINGS = {
-    "TURNKEEP_EMBEDDER": "none",
     "TURNKEEP_LLM_MODEL": CHAT_MODEL,
     "TURNKEEP_LLM_TIMEOUT_MS": "600",
     "TURNKEEP_LLM_MAX_RETRIES": "0",
@@ -54,7 +57,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class UnderstandingOptions:
-    """One round. `failing`: the share of the model's answers that fail."""
+    """One round. `failing`: the share of the models' answers that fail."""
 
     seed: int
     kills: int
@@ -197,12 +200,15 @@ def moods(seed: int, failing: float) -> Any:
 async def run_round(options: UnderstandingOptions) -> Report:
     """One round from an empty directory to the checks."""
     report = Report(violations=["the round did not come to its end"])
-    async with open_fake_chat() as fake:
+    async with open_fake_chat() as fake, open_fake() as first, open_fake() as second:
         fake.reply = moods(options.seed, options.failing)
-        installation = Installation(1, _SETTINGS | {"TURNKEEP_LLM_BASE_URL": fake.url})
+        for endpoint, dimensions in zip((first, second), DIMENSIONS, strict=True):
+            let_fail(endpoint, dimensions, seed=f"{options.seed} {dimensions}", failing=options.failing / 2)
+        more = {"TURNKEEP_LLM_BASE_URL": fake.url} | settings_of(first, second)
+        installation = Installation(1, _SETTINGS | more)
         try:
             await installation.start()
-            report = await _play(options, installation, fake)
+            report = await _play(options, installation, fake, (first, second))
         finally:
             report.violations += await installation.stop()
             if report.violations:
@@ -211,7 +217,9 @@ async def run_round(options: UnderstandingOptions) -> Report:
     return report
 
 
-async def _play(options: UnderstandingOptions, installation: Installation, fake: FakeChat) -> Report:
+async def _play(
+    options: UnderstandingOptions, installation: Installation, fake: FakeChat, endpoints: Sequence[FakeOpenAI]
+) -> Report:
     chance = random.Random(f"{options.seed} round")  # noqa: S311 - repeatable, not secret
     authors = [
         Author(
@@ -223,13 +231,21 @@ async def _play(options: UnderstandingOptions, installation: Installation, fake:
         for retention, strategy in product(_RETENTIONS, _STRATEGIES)
     ]
     report = Report()
+    mover = Mover(installation, f"{options.seed} mover")
+    moving = asyncio.create_task(mover.run())
     working = [asyncio.create_task(author.run(options.operations)) for author in authors]
     await _kill(options, installation, chance, working, report)
     ended = await asyncio.gather(*working, return_exceptions=True)
-    wrongs = [f"an author ended with {error!r}" for error in ended if isinstance(error, BaseException)]
+    mover.ended = True
+    ended += await asyncio.gather(moving, return_exceptions=True)
+    wrongs = [f"somebody ended with {error!r}" for error in ended if isinstance(error, BaseException)]
     await installation.ready()
     fake.reply = says(_WRITTEN)
+    for endpoint in endpoints:
+        endpoint.modes.clear()
     wrongs += await _rest(installation, report)
+    wrongs += mover.wrongs + await mover.rest(report)
+    report.counts += mover.counts
     for author in authors:
         wrongs += author.wrongs
         report.counts += author.counts
@@ -239,6 +255,7 @@ async def _play(options: UnderstandingOptions, installation: Installation, fake:
     report.violations = wrongs
     report.errors_logged = [line for line in installation.errors_logged() if '"job.parked"' not in line]
     report.counts["answers asked of the model"] = len(fake.chats)
+    report.counts["answers asked of the embedding endpoints"] = sum(len(endpoint.requests) for endpoint in endpoints)
     report.counts["server starts"] = sum(server.starts for server in installation.servers)
     return report
 

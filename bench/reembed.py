@@ -5,8 +5,9 @@
 Starts two servers of its own on a new installation there, with the bundled model as the old space and, as the new one,
 an endpoint in this process that answers at once with vectors made of words (1 536 dimensions). Stores turns, then
 recalls on both servers without a pause while the space is added, filled, switched to, left and switched to again.
-Prints how many recalls failed or gave fewer than k hits (0 is right), the times of recall before, during and after, and
-how long the filling took. The exit code is 1 where one failed.
+Prints how many recalls failed or gave fewer than k hits (0 is right), the times of recall before, during and after, how
+long the filling took, how long after a switch the last server answered from the other space, and how many entries lack
+vectors in either space when all has come to rest (0 is right). The exit code is 1 where anything is not right.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ BATCH: Final = 100
 START_S: Final = 90.0
 LOOK_S: Final = 0.25
 ASK_S: Final = 1.0
+REST_S: Final = 60.0
 SPACES: Final = "/v1/admin/embedding-spaces"
 WORDS: Final = (
     "parrot", "tortoise", "kitten", "horse", "salmon", "owl", "beetle", "whale", "invoice", "meeting", "garden",
@@ -57,9 +59,20 @@ class _Made(BaseModel):
 
 class _Space(BaseModel):
     id: int
+    provider: str
+    model: str
+    dimensions: int
+    state: str
     entries: int
     covered: int
-    share: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider}/{self.model}/{self.dimensions}"
+
+
+class _Spaces(BaseModel):
+    data: list[_Space]
 
 
 class _Found(BaseModel):
@@ -146,6 +159,7 @@ class Load:
     short: int = 0
     degraded: int = 0
     ended: bool = False
+    appended: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     spaces: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -179,6 +193,7 @@ class Load:
         while not self.ended:
             count += 1
             await store(client, self.conversations[count % len(self.conversations)], count, 1)
+            self.appended += 1
             await asyncio.sleep(pause_s)
 
 
@@ -212,15 +227,48 @@ async def run(folder: Path, turns: int, phase_s: float, recallers: int) -> bool:
         ]
         tasks = [asyncio.create_task(load.recall(one, 1000 * n)) for n, one in enumerate(clients[1:])]
         tasks.append(asyncio.create_task(load.append(clients[0], 0.1)))
-        filled_s = await move(operator, load, phase_s)
+        probes = [await stack.enter_async_context(Client(server, key)) for server in servers]
+        moved = await move(operator, probes, load, phase_s)
         load.ended = True
         await asyncio.gather(*tasks)
-    show(load, filled_s, turns)
-    return not (load.failed or load.short)
+        lacking = await rest(operator)
+    show(load, moved, lacking, turns)
+    return not (load.failed or load.short or any(lacking.values()))
 
 
-async def move(operator: Client, load: Load, phase_s: float) -> float:
-    """Add, fill, switch, roll back, switch again; how long the filling took."""
+async def rest(operator: Client) -> dict[str, int]:
+    """How many entries lack vectors, by space, when what is under way has been done."""
+    give_up = time.monotonic() + REST_S
+    while True:
+        spaces = _Spaces.model_validate_json((await operator.get("list", SPACES)).body).data
+        lacking = {space.name: space.entries - space.covered for space in spaces}
+        if not any(lacking.values()) or time.monotonic() > give_up:
+            return lacking
+        await asyncio.sleep(ASK_S)
+
+
+async def followed(clients: Sequence[Client], space: _Space) -> float:
+    """Seconds until every one of these has been answered from a space."""
+    began = time.monotonic()
+    for client in clients:
+        while True:
+            got = await client.post("recall", "/v1/recall", {"query": "silver", "k": 1})
+            if _Found.model_validate_json(got.body).space == space.name:
+                break
+            await asyncio.sleep(0.01)
+    return time.monotonic() - began
+
+
+@dataclass
+class Moved:
+    """How long the filling took, and how long after each switch the last server answered from the other space."""
+
+    filled_s: float
+    followed_s: list[float]
+
+
+async def move(operator: Client, clients: Sequence[Client], load: Load, phase_s: float) -> Moved:
+    """Add, fill, switch, roll back, switch again."""
     await asyncio.sleep(phase_s)
     load.phase = "while filling"
     began = time.monotonic()
@@ -230,28 +278,35 @@ async def move(operator: Client, load: Load, phase_s: float) -> float:
         space = _Space.model_validate_json((await operator.demand("add", SPACES, {})).body)
     filled_s = time.monotonic() - began
     load.phase = "around the switches"
+    moved = Moved(filled_s, [])
     for path in (f"/{space.id}/switch", "/rollback", f"/{space.id}/switch"):
-        await operator.demand("switch", SPACES + path, {})
+        after = _Space.model_validate_json((await operator.demand("switch", SPACES + path, {})).body)
+        moved.followed_s.append(await followed(clients, after))
         await asyncio.sleep(phase_s / 3)
     load.phase = "after"
     await asyncio.sleep(phase_s)
-    return filled_s
+    return moved
 
 
-def show(load: Load, filled_s: float, turns: int) -> None:
+def show(load: Load, moved: Moved, lacking: dict[str, int], turns: int) -> None:
     """Print the figures."""
     console = Console()
-    table = Table("recall, ms", "p50", "p95", "n")
+    table = Table("recall, ms", "p50", "p95", "p99", "n")
     for phase, values in load.seconds.items():
-        half, most = (f"{1000 * percentile(values, share):.1f}" for share in (0.5, 0.95))
-        table.add_row(phase, half, most, str(len(values)))
+        shown = (f"{1000 * percentile(values, share):.1f}" for share in (0.5, 0.95, 0.99))
+        table.add_row(phase, *shown, str(len(values)))
     console.print(table)
     console.print(
-        f"filled in {filled_s:.1f} s: {turns} turns and what was appended meanwhile; answers by space: {load.spaces}"
+        f"filled in {moved.filled_s:.1f} s: {turns} turns, and what was appended meanwhile ({load.appended} in all);"
+        f" answers by space: {load.spaces}"
     )
+    seconds = ", ".join(f"{one:.2f}" for one in moved.followed_s)
+    console.print(f"every server has followed the switch, the rollback and the second switch after {seconds} s")
+    bad = load.failed or load.short or any(lacking.values())
     console.print(
-        f"{load.failed} recalls failed, {load.short} gave fewer than {K} hits, {load.degraded} were degraded",
-        style="red" if load.failed or load.short else "green",
+        f"{load.failed} recalls failed, {load.short} gave fewer than {K} hits, {load.degraded} were degraded;"
+        f" entries that lack vectors at rest: {lacking}",
+        style="red" if bad else "green",
     )
 
 

@@ -23,7 +23,7 @@ import pytest
 from app.core.db import Database, PoolOptions
 from app.core.ids import format_id
 from app.core.schema import vector_index_name
-from app.index import administration
+from app.index import administration, spaces
 from app.operators.schemas import Level
 from app.operators.service import DataCheck, examine
 from app.tenancy.schemas import Scope
@@ -262,6 +262,24 @@ async def test_an_installation_moves_back_and_forth_under_load_and_no_recall_fai
         assert (after[OLD]["state"], after[OLD]["previous"], after[OLD]["share"]) == ("kept", True, 1.0)
         assert (after[NEW]["state"], after[NEW]["share"], after[NEW]["jobs_waiting"]) == ("searched", 1.0, 0)
         assert await faults(one, client) == []
+
+
+async def test_a_replica_is_told_of_a_switch_by_the_bus_before_it_looks(
+    pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = pair
+    monkeypatch.setattr(spaces, "_FOLLOW_S", 60.0)
+    async with (
+        stored(one, 3) as (client, _),
+        operating(one, client) as operator,
+        open_service(own, tmp_path, **both(fake)) as third,
+    ):
+        new = (await call(operator))["id"]
+        await one.run_jobs()
+        await call(operator, f"/{new}/switch")
+        async with asyncio.timeout(10):
+            while third.container.index.spaces.current.name != NEW:  # noqa: ASYNC110 - the bus tells it
+                await asyncio.sleep(0.01)
 
 
 async def test_a_search_that_began_in_one_space_ends_in_it(pair: tuple[Service, Service]) -> None:

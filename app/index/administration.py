@@ -122,25 +122,7 @@ class SpaceAdministration:
         vectors in it, unless `force`.
         """
         caller.require(Scope.OPERATOR)
-        if not body.force:
-            await self._require_complete(space_id)
-        return await self._turn_to(caller, space_id)
-
-    async def _require_complete(self, space_id: int) -> None:
-        async with self._ops.across_tenants() as tx:
-            world = await _read(tx)
-            row, side = world.row(space_id), self._spaces.sides.get(space_id)
-            if side is None:
-                raise _unconfigured()
-            if self._searched(world) == row.id:
-                return
-            lacking, entries = await space_store.lacking(tx, space_id, job_kind=side.late.new_kind)
-        if lacking > _SMALL_SHARE * entries:
-            raise Conflict(
-                "space_incomplete",
-                f"About {lacking} of {entries} entries have no vectors in this space yet. A switch with force is done"
-                " all the same; then they are found by words until they have.",
-            )
+        return await self._turn_to(caller, space_id, force=body.force)
 
     async def roll_back(self, caller: Caller) -> EmbeddingSpace:
         """Search the space again that was searched before.
@@ -152,8 +134,7 @@ class SpaceAdministration:
             previous = (await space_store.choice(tx)).previous_id
         if previous is None:
             raise Conflict("space_no_previous", "No other space was searched before, or it has been dropped.")
-        await self._require_complete(previous)
-        return await self._turn_to(caller, previous)
+        return await self._turn_to(caller, previous, force=False)
 
     async def drop(self, caller: Caller, space_id: int) -> EmbeddingSpace:
         """Delete a space's vectors and vector index, in the background. Raises NotFound, Conflict `space_searched`."""
@@ -206,16 +187,28 @@ class SpaceAdministration:
             world = await _read(tx)
         return any(row.id == space_id and row.state == SpaceState.DROPPING for row in world.rows)
 
-    async def _turn_to(self, caller: Caller, space_id: int) -> EmbeddingSpace:
+    async def _require_complete(self, tx: Transaction, side: Side) -> None:
+        lacking, entries = await space_store.lacking(tx, side.space.id, job_kind=side.late.new_kind)
+        if lacking > _SMALL_SHARE * entries:
+            raise Conflict(
+                "space_incomplete",
+                f"About {lacking} of {entries} entries have no vectors in this space yet. A switch with force is done"
+                " all the same; then they are found by words until they have.",
+            )
+
+    async def _turn_to(self, caller: Caller, space_id: int, *, force: bool) -> EmbeddingSpace:
         async with self._ops.across_tenants() as tx:
             await space_store.hold(tx)
             world = await _read(tx)
             row, searched = world.row(space_id), self._searched(world)
-            if space_id not in self._spaces.sides:
+            side = self._spaces.sides.get(space_id)
+            if side is None:
                 raise _unconfigured()
             if row.state == SpaceState.DROPPING:
                 raise Conflict("space_dropping", "The vectors of this space are being deleted; wait until it is idle.")
             if searched != space_id:
+                if not force:
+                    await self._require_complete(tx, side)
                 # kept up to date, the two of them: the one for the way back
                 for kept in (space_id, searched):
                     if kept:

@@ -621,6 +621,36 @@ async def test_summaries_get_their_vectors_in_the_new_space_too(
             assert (space["share"], space["jobs_waiting"], space["jobs_parked"]) == (1.0, 0, 0)
 
 
+async def test_a_summary_restored_after_a_space_was_filled_gets_its_vectors_there(
+    pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    del pair
+    async with open_fake_chat() as chat:
+        chat.reply = says(json.dumps({"summary": "They spoke of parrots at length.", "abstract": "Parrots."}))
+        talkative = both(fake, llm_model=CHAT_MODEL, llm_base_url=chat.url)
+        async with (
+            open_service(own, tmp_path, **talkative) as service,
+            stored(service, 30) as (client, talk),
+            operating(service, client) as operator,
+        ):
+            body = {"strategy": "rolling", "trigger_turns": 10}
+            for _ in range(2):  # the second summary stands in the place of the first, which nobody finds
+                assert (await client.post(f"/v1/conversations/{talk}/compact", json=body)).status_code == 200
+                await client.append(talk, *texts(30, 30))
+            await call(operator)
+            await service.run_jobs()
+            assert (await listed(operator))[NEW]["share"] == 1.0
+            assert (await client.post(f"/v1/conversations/{talk}/compact/undo")).status_code == 200
+            lacking = """select count(*) as n from index_entries e where live and not exists (
+                select from vectors v join embedding_spaces s on s.id = v.space_id
+                where v.entry_id = e.entry_id and s.provider = 'openai')"""
+            assert (await rows(service, lacking))[0]["n"] == 1
+            # it has a job of its own: nobody has to look for it
+            await rows(service, "update jobs set run_at = now() + interval '1 hour' where kind like '%plan%'")
+            await service.run_jobs()
+            assert (await rows(service, lacking))[0]["n"] == 0
+
+
 OF_KIND = """select s.provider, count(distinct v.entry_id) as n from vectors v
     join index_entries e on e.tenant_id = v.tenant_id and e.entry_id = v.entry_id
     join embedding_spaces s on s.id = v.space_id where e.kind = $1 group by 1"""
@@ -792,3 +822,37 @@ async def test_the_command_fills_compares_and_switches_and_goes_back_and_drops(
         assert "is searched" in await command("--drop", str((await listed(operator))[OLD]["id"]), code=1)
         assert "Dropped" in await command("--drop", str(new["id"]))
         assert await vectors(one) == {"local": 40}
+
+
+@pytest.mark.timeout(300)  # each command is a process
+async def test_a_command_that_is_killed_goes_on_where_it_stopped_when_it_is_run_again(
+    pair: tuple[Service, Service], fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    one, _ = pair
+    async with stored(one, 300) as (client, _talk), operating(one, client) as operator:
+        env = environment(one, fake, tmp_path, bootstrap_key=client.key)
+        args = [sys.executable, "-m", "app.cli", "reembed", "--yes", "--query", "a parrot"]
+        fake.delay_s = 0.1
+        first = subprocess.Popen(args, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)  # noqa: ASYNC220 - it is killed
+        try:
+            async with asyncio.timeout(60):
+                while (await vectors(one)).get("openai", 0) < 64:  # noqa: ASYNC110 - another process does it
+                    await asyncio.sleep(0.02)
+        finally:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+        made = (await vectors(one))["openai"]
+        assert 64 <= made < 300
+        assert (await listed(operator))[NEW]["state"] == "preparing"
+        fake.requests.clear()
+        second = await asyncio.create_subprocess_exec(
+            *args, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        said, _ = await asyncio.wait_for(second.communicate(), 120)
+        assert second.returncode == 0, said.decode()
+        assert await vectors(one) == {"local": 300, "openai": 300}
+        again = [text for request in fake.requests for text in request["input"] if text.startswith("the ")]
+        assert len(again) <= 300 - made + 32, "only the batch that was under way is made again"
+        space = (await listed(operator))[NEW]
+        assert (space["state"], space["share"]) == ("searched", 1.0)
+        assert await faults(one, client) == []

@@ -479,7 +479,9 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
     connection = await asyncpg.connect(service.database.superuser)
     query = "select count(*) from index_entries where tenant_id = $1 and dates is not null"
     assert await connection.fetchval(query, client.tenant_id) == 0
-    assert await connection.fetchval("select count(*) from jobs where tenant_id = $1", client.tenant_id) == 0
+    # one that summarises meanwhile finds its turns changed, and comes back later
+    left = "select kind, last_error from jobs where tenant_id = $1 and kind <> 'conversation.compact'"
+    assert await connection.fetch(left, client.tenant_id) == []
     await connection.close()
 
 
@@ -488,7 +490,7 @@ async def test_a_job_run_twice_gives_the_same(service: Service, client: Client) 
     turns = (await client.append(conversation, *["We sailed last Friday."] * 130))["turns"]
     connection = await asyncpg.connect(service.database.superuser)
     copies = "insert into jobs select tenant_id, gen_random_uuid(), kind, subject_ids, dedupe_key, priority, state,"
-    copies += " attempts, max_attempts from jobs where tenant_id = $1"
+    copies += " attempts, max_attempts from jobs where tenant_id = $1 and dedupe_key is null"
     await connection.execute(copies, client.tenant_id)
     await service.run_jobs()
     lengths = await connection.fetch("select distinct doc_length from index_entries where tenant_id = $1",

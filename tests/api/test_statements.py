@@ -15,7 +15,7 @@ from app.conversations import store as conversations_store
 from app.conversations.schemas import ConversationFilter
 from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
-from app.index import store as index_store
+from app.index import removal_store
 from app.index.schemas import EntryKind, Scope
 from app.index.store import search_statement
 from tests.support.api import Client, Service, open_service
@@ -289,7 +289,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_conversations_project": lambda tx: listing_store.list_conversations(
             tx, tenant, where=ConversationFilter(project="p1"), **listing
         ),
-        "delete_entries": lambda tx: index_store.delete_entries(tx, tenant, conversation, None),
+        "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation, None),
         "delete_conversation": lambda tx: stream_store.delete_conversation(tx, tenant, conversation),
         "find_by_external_id": lambda tx: conversations_store.find_by_external_id(tx, tenant, "p1", "e7"),
     }

@@ -98,7 +98,7 @@ def log() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     configure_logging(Settings(log_level="debug"), stream)
     yield stream
-    structlog.reset_defaults()
+    configure_logging(Settings(log_level="error"))  # as for all other tests
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from uuid import UUID
 import httpx
 import pydantic
 import pytest
-import structlog
 from fastapi import APIRouter, FastAPI, Header, HTTPException, Query, WebSocket
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -195,7 +194,7 @@ async def client(log: io.StringIO) -> AsyncIterator[httpx.AsyncClient]:
     assert log.getvalue() == ""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(build_app()), base_url="http://test") as session:
         yield session
-    structlog.reset_defaults()
+    configure_logging(Settings(log_level="error"))  # as for all other tests
 
 
 def fields(answer: httpx.Response) -> dict[str, str]:
@@ -461,7 +460,7 @@ def test_no_generated_body_is_echoed_or_logged(*, value: JsonValue, wrap: bool) 
             return await session.post("/v1/turns", json={"turns": [value]} if wrap else value)
 
     answer = asyncio.run(send())
-    structlog.reset_defaults()
+    configure_logging(Settings(log_level="error"))  # as for all other tests
     assert MARKER not in answer.text + stream.getvalue()
 
 

@@ -23,7 +23,7 @@ def _restore_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(root, "handlers", [])
     level = root.level
     yield
-    structlog.reset_defaults()
+    configure_logging(Settings(log_level="error"))  # as for all other tests
     root.setLevel(level)
     logging.captureWarnings(capture=False)
 

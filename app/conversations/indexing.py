@@ -45,18 +45,23 @@ class Indexing:
         self._log = get_logger()
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
+        """Make the vectors that turns wait for. Raises as the embedder does; what could be made is kept."""
+        refused: list[AppError] = []
         async for rows in self._read(caller, turn_ids):
-            await self._make(caller, self._index.late, [row for row in rows if row.index_state == "pending"])
+            pending = [row for row in rows if row.index_state == "pending"]
+            await self._make(caller, self._index.late, pending, refused)
+        _raise_first(refused)
 
     async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
         """Make the vectors that some entries lack in a space: new ones, mostly, of one kept up to date."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             lacking = await late.lacking_of(caller, tx, entry_ids=entry_ids)
+        refused: list[AppError] = []
         async for rows in self._read(caller, lacking):
-            await self._make(caller, late, rows)
+            await self._make(caller, late, rows, refused)
         for make in self._index.makers:
             await make(caller, late, lacking)
+        _raise_first(refused)
 
     async def fill(self, caller: Caller, late: LateVectors, *, after: UUID | None) -> None:
         """Make the vectors that live entries lack in a space, of whichever time and embedder they are.
@@ -70,7 +75,7 @@ class Indexing:
                 step = await late.find_lacking(caller, tx, after=after)
             began = time.monotonic()
             async for rows in self._read(caller, step.entry_ids):
-                made += await self._make(caller, late, rows)
+                made += await self._make(caller, late, rows, [])  # what is refused is looked for again
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 began = time.monotonic()
             for make in self._index.makers:
@@ -83,11 +88,14 @@ class Indexing:
             async with self._database.transaction(caller.tenant_id) as tx:
                 await late.go_on(caller, tx, after=after)
 
-    async def _make(self, caller: Caller, late: LateVectors, rows: Sequence[TurnRow]) -> int:
-        """Make and store the vectors of these turns; says of how many. What has changed since is left out."""
+    async def _make(self, caller: Caller, late: LateVectors, rows: Sequence[TurnRow], refused: list[AppError]) -> int:
+        """Make and store the vectors of these turns; says of how many. What has changed since is left out.
+
+        Why the embedder took some of them and not others is put into `refused`.
+        """
         if not rows:
             return 0
-        vectors = await self._embed(late, {row.id: plain_text(turn_view(row)) for row in rows})
+        vectors = await self._embed(late, {row.id: plain_text(turn_view(row)) for row in rows}, refused)
         if not vectors or not self._index.spaces.still_wants(late):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -109,7 +117,7 @@ class Indexing:
         made = 0
         for start in range(0, len(rows), _TURNS):
             some = {row.id: row for row in rows[start : start + _TURNS]}
-            vectors = await self._embed(late, {row.id: row.text or "" for row in some.values()})
+            vectors = await self._embed(late, {row.id: row.text or "" for row in some.values()}, [])
             if not self._index.spaces.still_wants(late):
                 return made
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -122,7 +130,9 @@ class Indexing:
             made += len(same)
         return made
 
-    async def _embed(self, late: LateVectors, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[FloatVector]]:
+    async def _embed(
+        self, late: LateVectors, texts: Mapping[UUID, str], refused: list[AppError]
+    ) -> dict[UUID, Sequence[FloatVector]]:
         """The vectors by turn. One text that the embedder will never take does not keep the others from theirs."""
         try:
             return dict(zip(texts, await late.embed(list(texts.values())), strict=True))
@@ -130,18 +140,17 @@ class Indexing:
             if len(texts) == 1 or not _may_be_the_text(error):
                 raise
         made: dict[UUID, Sequence[FloatVector]] = {}
-        refused: AppError | None = None
         for turn_id, text in texts.items():
             try:
                 (made[turn_id],) = await late.embed([text])
             except AppError as error:
                 if not _may_be_the_text(error):
                     raise
-                refused = error
-        if refused is not None:
-            self._log.warning("embedder.refused_texts", code=refused.code, count=len(texts) - len(made))
+                refused.append(error)
+        if len(made) < len(texts):
+            self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(texts) - len(made))
             if not made:  # then it is not the texts
-                raise refused
+                raise refused[-1]
         return made
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
@@ -180,6 +189,12 @@ class Indexing:
             await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
         hashes = await turn_store.hold_turns(tx, caller.tenant_id, [row.id for row in rows])
         return {row.id for row in rows if row.content_hash is not None and hashes.get(row.id) == row.content_hash}
+
+
+def _raise_first(refused: Sequence[AppError]) -> None:
+    """Let a job that has done what it could be tried again for the rest, and in the end say why it was parked."""
+    if refused:
+        raise refused[0]
 
 
 def _stands(row: SummaryRow) -> bool:

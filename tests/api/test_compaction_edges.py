@@ -1,13 +1,16 @@
 """Compaction where it is easily got wrong: holes, unanswered calls, tombstones, a model that comes and goes."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.api.test_compaction import compact, say, summaries
+from app.core.db import Database, PoolOptions
+from tests.api.test_compaction import compact, say, summaries, talk
+from tests.api.test_doctor import faults
 from tests.support.api import Client, Service, open_service
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
 from tests.support.postgres import TestDatabase
 
 WRITTEN = says({"summary": "They paid Maria in Lisbon.", "abstract": "Payments."})
@@ -29,6 +32,14 @@ async def modelled(database: TestDatabase, tmp_path: Path, fake: FakeChat) -> As
         llm_max_retries=0,
     ) as opened:  # fmt: skip
         yield opened
+
+
+@pytest.fixture
+async def ops(service: Service) -> AsyncIterator[Database]:
+    database = Database(PoolOptions(service.database.ops, 2, timeout_s=30, name="doctor"))
+    await database.open()
+    yield database
+    await database.close()
 
 
 @pytest.fixture
@@ -73,3 +84,83 @@ async def test_a_call_of_a_moment_ago_waits_for_its_answer(client: Client) -> No
     await client.append(conversation, "one", "two", "three", CALL, {"role": "assistant", "content": "one moment"})
     made = await compact(client, conversation)
     assert made["summaries"][-1]["to_position"] == 3
+
+
+async def jobs_of(client: Client) -> list[str]:
+    return [job["kind"] for job in (await client.get("/v1/admin/jobs")).json()["data"]]
+
+
+async def test_tombstones_are_not_counted_by_the_triggers(client: Client, ops: Database) -> None:
+    conversation = await talk(client, 10)
+    turns = await client.history(conversation)
+    for turn in turns[1:]:
+        await client.delete(f"/v1/conversations/{conversation}/turns/{turn['id']}")
+    await say(client, conversation, 9, start=10)
+    assert await jobs_of(client) == []
+    assert (await compact(client, conversation))["remaining_turns"] == 10
+    assert await faults(ops, client) == []
+    # a tombstone that is revised speaks again
+    revision = {"content": "something after all"}
+    answer = await client.post(f"/v1/conversations/{conversation}/turns/{turns[4]['id']}/revisions", json=revision)
+    assert answer.status_code == 201
+    assert await jobs_of(client) == ["conversation.compact"]
+    assert (await compact(client, conversation))["remaining_turns"] == 5
+    await client.delete(f"/v1/conversations/{conversation}/turns/{turns[0]['id']}")
+    assert await faults(ops, client) == []
+
+
+@pytest.mark.parametrize("mode", ["unauthorized", "no_model", "spent"])
+async def test_trouble_that_passes_leaves_highlights_only_until_it_is_over(
+    user: Client, modelled: Service, fake: FakeChat, mode: str
+) -> None:
+    spending = modelled.container.spending
+    options = spending._options  # noqa: SLF001
+    fake.reply = Reply(mode="forbidden") if mode == "unauthorized" else Reply(mode="no_model")
+    if mode == "spent":
+        spending._options = replace(options, daily_tokens=1)  # noqa: SLF001
+        fake.reply = WRITTEN
+        await compact(user, await talk(user, 3), "summaries")
+    conversation = await talk(user, 11)
+    await modelled.run_jobs()
+    (one,) = await summaries(user, conversation)
+    assert (one["kind"], await jobs_of(user)) == ("highlights", [])
+    spending._options, fake.reply = options, WRITTEN  # noqa: SLF001
+    await modelled.container.compactor.refresh()
+    await modelled.run_jobs()
+    (one,) = await summaries(user, conversation)
+    assert (one["kind"], one["from_position"], one["to_position"]) == ("summary", 1, 6)
+
+
+async def test_another_model_that_the_policy_names_is_asked_what_the_first_refused(
+    user: Client, modelled: Service, fake: FakeChat
+) -> None:
+    fake.reply = FILTERED
+    conversation = await talk(user, 11)
+    await modelled.run_jobs()
+    fake.reply = WRITTEN
+    await modelled.container.compactor.refresh()
+    await modelled.run_jobs()
+    assert [one["kind"] for one in await summaries(user, conversation)] == ["highlights"]
+    policy = {"compaction": {"summarizer_model": "bolder"}}
+    assert (await user.patch(f"/v1/conversations/{conversation}", json=policy)).status_code == 200
+    await modelled.container.compactor.refresh()
+    await modelled.run_jobs()
+    assert [(one["kind"], one["model"]) for one in await summaries(user, conversation)] == [("summary", "bolder")]
+
+
+async def test_highlights_of_tombstones_do_not_keep_others_from_becoming_a_summary(
+    user: Client, modelled: Service, fake: FakeChat
+) -> None:
+    fake.reply = Reply(mode="no_model")
+    conversation = await talk(user, 9, compaction={"strategy": "hierarchical"})
+    turns = await user.history(conversation)
+    for last in (2, 5):
+        await compact(user, conversation, "summaries", through=turns[last]["id"])
+    for turn in turns[:3]:
+        await user.delete(f"/v1/conversations/{conversation}/turns/{turn['id']}")
+    fake.reply = WRITTEN
+    await modelled.container.compactor.refresh()
+    await modelled.run_jobs()
+    assert [one["kind"] for one in await summaries(user, conversation)] == ["highlights", "summary"]
+    await modelled.container.compactor.refresh()
+    assert await jobs_of(user) == []

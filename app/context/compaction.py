@@ -47,6 +47,8 @@ _PATIENCE = 4
 _WORDS = 400
 _EVERYTHING = 2**62
 _NOTHING = "Nothing in these turns can be quoted."
+# what is about these turns; a wrong key, an empty account or an outage is not, and is over some day
+_FOR_GOOD = frozenset({"model_refused", "model_invalid"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class Compactor:
         lost = 0
         while len(made) < _MOST_STEPS:
             standing = await self._summaries.standing(caller, conversation_id)
-            draft = await self._next(caller, conversation_id, standing, run)
+            draft = await self._next(caller, conversation_id, standing, run, made)
             if draft is None:
                 return made, False
             stored = await self._summaries.store(caller, conversation_id, draft=draft)
@@ -163,16 +165,18 @@ class Compactor:
         return made, True
 
     async def _next(
-        self, caller: Caller, conversation_id: ConversationId, standing: Standing, run: _Run
+        self, caller: Caller, conversation_id: ConversationId, standing: Standing, run: _Run, made: Sequence[Summary]
     ) -> SummaryDraft | None:
-        """The next summary to store; None where nothing is left to do."""
+        """The next summary to store, after those made by this run; None where nothing is left to do."""
         if run.policy.strategy == "never" and not run.forced:
             return None
         due = await self._due(caller, conversation_id, standing, run)
         if due is not None:
             return await self._draft(caller, standing, due, run)
-        if (stands_in := self._to_replace(standing)) is not None:
-            return await self._replacing(caller, conversation_id, standing, stands_in, run)
+        if (stands_in := self._to_replace(standing, run, made)) is not None:
+            draft = await self._replacing(caller, conversation_id, standing, stands_in, run)
+            if draft is not None:
+                return draft
         return await self._folded(caller, standing, run) if run.policy.strategy == "hierarchical" else None
 
     # what is due
@@ -195,20 +199,26 @@ class Compactor:
             cut = oldest_half(canonical, most_turns=policy.trigger_turns, most_tokens=policy.trigger_tokens)
         return _Due(turns[:cut], None) if cut else None
 
-    def _to_replace(self, standing: Standing) -> StandingSummary | None:
-        """Highlights that a summary may take the place of: those that this model has not refused yet."""
-        if self._chat is None:
+    def _to_replace(self, standing: Standing, run: _Run, made: Sequence[Summary]) -> StandingSummary | None:
+        """Highlights that a summary may take the place of: not those that this model has refused, or failed at now."""
+        model, tried = self._model(run), {parse_id(one.id) for one in made}
+        if model is None:
             return None
         return next(
             (
                 one
                 for one in standing.summaries
                 if one.kind is SummaryKind.HIGHLIGHTS
-                and one.refused_by != self._chat.model
+                and one.refused_by != model
+                and one.id not in tried
                 and one.to_position > standing.erased_position
             ),
             None,
         )
+
+    def _model(self, run: _Run) -> str | None:
+        """The model that is asked; None without any."""
+        return None if self._chat is None else run.policy.summarizer_model or self._chat.model
 
     # drafts
 
@@ -220,8 +230,7 @@ class Compactor:
         try:
             written, model = await self._write(caller, run, [one.text for one in before], some.turns)
         except AppError as error:
-            self._give_up_or_raise(error, run)
-            return self._highlights(standing, some, run, refused_by=self._chat.model)
+            return self._highlights(standing, some, run, refused_by=self._refused_by(error, run))
         return self._summary(standing, before, some, written, model, read_after=standing.position)
 
     async def _replacing(
@@ -250,12 +259,12 @@ class Compactor:
             try:
                 written, model = await self._write(caller, run, texts, some)
             except AppError as error:
-                self._give_up_or_raise(error, run)
-                return self._refused(standing, stands_in)
+                refused_by = self._refused_by(error, run)
+                return None if refused_by is None else self._refused(standing, stands_in, refused_by)
             texts, after = [written.summary], some[-1].turn.position
             read.extend(some)
-        if not read:  # tombstones, or nothing to say: the highlights are all there is
-            return None
+        if not read:  # tombstones: the highlights are all there is, and nobody need look at them again
+            return self._refused(standing, stands_in, self._model(run))
         replaced = [*before, stands_in]
         due = _Due(read, stands_in.to_position)
         return self._summary(standing, replaced, due, written, model, read_after=stands_in.from_position - 1)
@@ -267,7 +276,9 @@ class Compactor:
             return None
         if some[0].kind is SummaryKind.HIGHLIGHTS or self._chat is None:
             due = _Due([], some[-1].to_position)
-            return self._highlights(standing, due, run, refused_by=some[0].refused_by, fold=some)
+            models = {one.refused_by for one in some}
+            refused_by = some[0].refused_by if len(models) == 1 else None
+            return self._highlights(standing, due, run, refused_by=refused_by, fold=some)
         try:
             written, model = await self._write(caller, run, [one.text for one in some], [])
         except AppError as error:
@@ -291,11 +302,15 @@ class Compactor:
             words=_WORDS,
         )
 
-    def _give_up_or_raise(self, error: AppError, run: _Run) -> None:
-        """Raise what may pass; what will not, and a budget that is used up, leaves the turns to highlights."""
+    def _refused_by(self, error: AppError, run: _Run) -> str | None:
+        """The model that will not summarise these turns; None where it may yet, and is asked again by the refresh.
+
+        Raises what may pass soon; a budget that is used up leaves the turns to highlights at once.
+        """
         if error.retryable and run.patient and error.code != "model_budget_exhausted":
             raise error
         self._log.warning("summary.highlighted", code=error.code)
+        return self._model(run) if error.code in _FOR_GOOD else None
 
     def _before(self, standing: Standing, run: _Run, kind: SummaryKind) -> list[StandingSummary]:
         """The summaries that a rolling one takes the place of: the last ones of its kind."""
@@ -375,7 +390,7 @@ class Compactor:
             occurred_at=_last_said(turns),
         )
 
-    def _refused(self, standing: Standing, stands_in: StandingSummary) -> SummaryDraft:
+    def _refused(self, standing: Standing, stands_in: StandingSummary, refused_by: str | None) -> SummaryDraft:
         """The same highlights once more, with the model that will not replace them."""
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
@@ -387,7 +402,7 @@ class Compactor:
             lines=stands_in.lines,
             actors=stands_in.actors,
             tokens=sum(line.tokens for line in stands_in.lines),
-            model=None if self._chat is None else self._chat.model,
+            model=refused_by,
             prompt_version=HIGHLIGHTS_VERSION,
             sources={},
             read_after=stands_in.to_position,

@@ -74,6 +74,31 @@ async def insert(
     )  # fmt: skip
 
 
+async def copy(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    places: Sequence[tuple[UUID, UUID, int, int]],
+    rev: int,
+) -> None:
+    """Copy summaries into another conversation, without lines; places are (summary, its copy, its first, its last)."""
+    await tx.execute(
+        """
+        insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
+                               abstract, lines, tokens, model, prompt_version, rev, created_at)
+        select s.tenant_id, u.copy_id, $2, s.kind, s.level, u.first, u.last, s.actors, coalesce(s.text, ''), s.abstract,
+               null, s.tokens, s.model, s.prompt_version, $7, date_trunc('milliseconds', clock_timestamp())
+        from unnest($3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[]) as u (id, copy_id, first, last)
+        join summaries s on s.tenant_id = $1 and s.id = u.id
+        """,
+        tenant_id,
+        conversation_id,
+        *([place[number] for place in places] for number in range(4)),
+        rev,
+    )
+
+
 async def list_standing(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
     """The summaries that nothing has replaced, by range."""
     rows = await tx.fetch(

@@ -5,6 +5,7 @@ and stores in one commit that is refused if anything has changed meanwhile: then
 model, and where it fails for good, highlights stand in; a summary takes their place once a model is there.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -224,13 +225,13 @@ class Compactor:
 
     async def _draft(self, caller: Caller, standing: Standing, due: _Due, run: _Run) -> SummaryDraft:
         if self._chat is None or not due.turns:
-            return self._highlights(standing, due, run, refused_by=None)
+            return await self._highlights(standing, due, run, refused_by=None)
         some = due.first(within_tokens([source.turn for source in due.turns], most_tokens=MOST_TOKENS))
         before = self._before(standing, run, SummaryKind.SUMMARY)
         try:
             written, model = await self._write(caller, run, [one.text for one in before], some.turns)
         except AppError as error:
-            return self._highlights(standing, some, run, refused_by=self._refused_by(error, run))
+            return await self._highlights(standing, some, run, refused_by=self._refused_by(error, run))
         return self._summary(standing, before, some, written, model, read_after=standing.position)
 
     async def _replacing(
@@ -278,7 +279,7 @@ class Compactor:
             due = _Due([], some[-1].to_position)
             models = {one.refused_by for one in some}
             refused_by = some[0].refused_by if len(models) == 1 else None
-            return self._highlights(standing, due, run, refused_by=refused_by, fold=some)
+            return await self._highlights(standing, due, run, refused_by=refused_by, fold=some)
         try:
             written, model = await self._write(caller, run, [one.text for one in some], [])
         except AppError as error:
@@ -353,7 +354,7 @@ class Compactor:
             occurred_at=_last_said(turns),
         )
 
-    def _highlights(
+    async def _highlights(
         self,
         standing: Standing,
         due: _Due,
@@ -364,13 +365,8 @@ class Compactor:
     ) -> SummaryDraft:
         turns = due.turns
         before = self._before(standing, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
-        kept = [
-            of_line(format_id(line.turn_id), place, line.text)
-            for place, line in enumerate(_lines(before), start=-10_000)
-        ]
-        fresh = candidates(_spoken(source) for source in turns if _is_said(source.turn))
-        chosen = choose([*kept, *fresh], most_tokens=self._highlight_tokens, count=self._counter.count)
-        lines = [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
+        # megabytes of text are looked through, in which nothing else would be answered
+        lines = await asyncio.to_thread(self._chosen, before, turns)
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
             level=_level(before, turns) if fold is not None else max((one.level for one in before), default=0),
@@ -389,6 +385,16 @@ class Compactor:
             position=standing.position,
             occurred_at=_last_said(turns),
         )
+
+    def _chosen(self, before: Sequence[StandingSummary], turns: Sequence[SourceTurn]) -> list[HighlightLine]:
+        """The densest lines of earlier highlights and of turns."""
+        kept = [
+            of_line(format_id(line.turn_id), place, line.text)
+            for place, line in enumerate(_lines(before), start=-10_000)
+        ]
+        fresh = candidates(_spoken(source) for source in turns if _is_said(source.turn))
+        chosen = choose([*kept, *fresh], most_tokens=self._highlight_tokens, count=self._counter.count)
+        return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
 
     def _refused(self, standing: Standing, stands_in: StandingSummary, refused_by: str | None) -> SummaryDraft:
         """The same highlights once more, with the model that will not replace them."""

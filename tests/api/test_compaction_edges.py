@@ -1,11 +1,15 @@
 """Compaction where it is easily got wrong: holes, unanswered calls, tombstones, a model that comes and goes."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.conversations import summary_store
 from app.core.db import Database, PoolOptions
 from tests.api.test_compaction import compact, say, summaries, talk
 from tests.api.test_doctor import faults
@@ -164,3 +168,29 @@ async def test_highlights_of_tombstones_do_not_keep_others_from_becoming_a_summa
     assert [one["kind"] for one in await summaries(user, conversation)] == ["highlights", "summary"]
     await modelled.container.compactor.refresh()
     assert await jobs_of(user) == []
+
+
+async def test_a_compaction_amid_the_reading_of_a_context_leaves_no_turn_out(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await talk(client, 70, compaction={"trigger_turns": 100})
+    turns = await client.history(conversation)
+    await compact(client, conversation, "summaries", through=turns[9]["id"])
+    read = summary_store.list_standing
+    waiting = [True]
+
+    async def after_another(*args: Any) -> Any:
+        if waiting.pop() if waiting else False:
+            call = compact(client, conversation, "summaries", through=turns[19]["id"])
+            await asyncio.create_task(call, context=Context())
+        return await read(*args)
+
+    monkeypatch.setattr(summary_store, "list_standing", after_another)
+    context = await client.context(conversation, 600)
+    assert len(context["included"]["summary_ids"]) == 1
+    (one,) = await summaries(client, conversation, include_replaced=True, limit=1)
+    assert context["included"]["summary_ids"] == [one["id"]]
+    ranges = [one, *context["included"]["highlights"]]
+    told = {place for some in ranges for place in range(some["from_position"], some["to_position"] + 1)}
+    verbatim = {turn["position"] for turn in turns if turn["id"] in context["included"]["turn_ids"]}
+    assert told | verbatim == set(range(1, 71))

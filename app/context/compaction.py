@@ -7,7 +7,7 @@ model, and where it fails for good, highlights stand in; a summary takes their p
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -242,7 +242,10 @@ class Compactor:
         stands_in: StandingSummary,
         run: _Run,
     ) -> SummaryDraft | None:
-        """A summary in the place of highlights, from the turns themselves, read a piece at a time."""
+        """A summary in the place of highlights, from the turns themselves, read a piece at a time.
+
+        Of very long ones it takes the place of the beginning: what has been paid for is stored before more is asked.
+        """
         place = list(standing.summaries).index(stands_in)
         before = [*standing.summaries[:place]] if run.policy.strategy != "hierarchical" else []
         if any(one.kind is SummaryKind.HIGHLIGHTS for one in before):
@@ -250,8 +253,8 @@ class Compactor:
         texts = [one.text for one in before]
         written, model, read = Written(summary="…", abstract="…"), None, list[SourceTurn]()
         after = stands_in.from_position - 1
-        while True:
-            page, _ = await self._summaries.sources(
+        for _ in range(_MOST_STEPS):
+            page, _more = await self._summaries.sources(
                 caller, conversation_id, after=after, before=stands_in.to_position + 1, limit=_PAGE
             )
             some = page[: within_tokens([source.turn for source in page], most_tokens=MOST_TOKENS)]
@@ -266,9 +269,20 @@ class Compactor:
             read.extend(some)
         if not read:  # tombstones: the highlights are all there is, and nobody need look at them again
             return self._refused(standing, stands_in, self._model(run))
-        replaced = [*before, stands_in]
-        due = _Due(read, stands_in.to_position)
-        return self._summary(standing, replaced, due, written, model, read_after=stands_in.from_position - 1)
+        draft = self._summary(
+            standing,
+            [*before, stands_in],
+            _Due(read, stands_in.to_position),
+            written,
+            model,
+            read_after=stands_in.from_position - 1,
+        )
+        page, _more = await self._summaries.sources(
+            caller, conversation_id, after=after, before=stands_in.to_position + 1, limit=1
+        )
+        if not page:
+            return draft
+        return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=stands_in.id)
 
     async def _folded(self, caller: Caller, standing: Standing, run: _Run) -> SummaryDraft | None:
         """One summary of the next level in the place of four of one level."""

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from app.context import compaction
 from app.conversations import summary_store
 from app.core.db import Database, PoolOptions
 from tests.api.test_compaction import compact, say, summaries, talk
 from tests.api.test_doctor import faults
-from tests.support.api import Client, Service, open_service
+from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
 from tests.support.postgres import TestDatabase
 
@@ -194,3 +195,27 @@ async def test_a_compaction_amid_the_reading_of_a_context_leaves_no_turn_out(
     told = {place for some in ranges for place in range(some["from_position"], some["to_position"] + 1)}
     verbatim = {turn["position"] for turn in turns if turn["id"] in context["included"]["turn_ids"]}
     assert told | verbatim == set(range(1, 71))
+
+
+async def test_long_highlights_become_a_summary_in_parts_that_are_stored(
+    user: Client, fake: FakeChat, ops: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.reply = Reply(mode="no_model")
+    conversation = await talk(user, 30)
+    await compact(user, conversation, "summaries")
+    monkeypatch.setattr(compaction, "MOST_TOKENS", 10)
+    fake.replies, fake.reply = [WRITTEN] * 12, Reply(mode="overloaded")
+    # not by jobs: those would also do what other tests have left, and take the replies
+    problem(await user.post(f"/v1/conversations/{conversation}/compact", json={}), 503, "model_overloaded")
+    one, rest = await summaries(user, conversation)
+    assert [one["kind"], rest["kind"]] == ["summary", "highlights"]
+    assert rest["from_position"] == one["to_position"] + 1 == 9
+    turns = {turn["id"]: turn["position"] for turn in await user.history(conversation)}
+    assert rest["lines"]
+    assert all(turns[line["turn_id"]] >= 9 for line in rest["lines"])
+    assert await faults(ops, user) == []
+    fake.reply = WRITTEN
+    await compact(user, conversation)
+    (one,) = await summaries(user, conversation)
+    assert (one["kind"], one["from_position"], one["to_position"]) == ("summary", 1, 29)
+    assert await faults(ops, user) == []

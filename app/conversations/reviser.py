@@ -4,6 +4,7 @@ Hides the order of things that makes a revision safe: defaults come from members
 whether it is still live is asked again once the head is held.
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from app.conversations import store, turn_store
@@ -134,13 +135,19 @@ class Reviser:
             session=session,
             is_last=truncate_after or index_position >= head.turn_count,
             gone_turns=len(gone),
-            gone_tokens=sum(tokens for _, tokens in gone),
+            gone_tokens=sum(tokens for _, tokens, _ in gone),
         )
+        tombstones = sum(erased for _, _, erased in gone)
+        if position > head.summarized_position:  # those were counted as if they had a summary
+            head = replace(head, summarized_turns=head.summarized_turns - tombstones)
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
-        await self._index.retire(caller, tx, entry_ids=[one for one, _ in gone])
+        await self._index.retire(caller, tx, entry_ids=[one for one, _, _ in gone])
         await self._appender.write(caller, tx, head, placed, [item.draft])
-        changed = [(one, position) for one, _ in gone]
-        if await withdraw(caller, tx, self._index, head, changed=changed, and_after=truncate_after, rev=placed.rev):
+        changed = [(one, position) for one, _, _ in gone]
+        recount, rev = tombstones > 0, placed.rev
+        if await withdraw(
+            caller, tx, self._index, head, changed=changed, and_after=truncate_after, recount=recount, rev=rev
+        ):
             await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
         return placed.rows[0], len(gone)
 

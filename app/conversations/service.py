@@ -405,7 +405,9 @@ class Conversations:
         most_uncovered: int = 0,
     ) -> Recent:
         """The newest live turns as contexts see them: see `recent_turns`."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        # a summary that is stored between two of its statements would stand for turns, and not be among those read
+        moment = bool(most_uncovered)
+        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=moment) as tx:
             return await recent_turns(
                 caller,
                 tx,

@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
     "wrong filter copy": ("update ENTRY set owner = 'bob'", {"entry_differs"}),
     "wrong position in the index": ("update ENTRY set position = 9", {"entry_differs"}),
     "tombstone that still speaks": (
-        "update TURN set erased_at = now(), salt = null", {"erased_remains", "entry_unwanted"},
+        "update TURN set erased_at = now(), salt = null", {"erased_remains", "entry_unwanted", "mark_wrong"},
     ),
     "wrong metadata copy": ("""update ENTRY set metadata = '{"q": 1}'""", {"entry_differs"}),
     "duplicate position": ("update TURN set position = 1", {"position_taken", "entry_differs"}),
@@ -290,7 +290,7 @@ SUMMARY_FAULTS: dict[str, tuple[str, set[str]]] = {
     ),
     "salt of a tombstone": (
         "update turns set erased_at = now(), content = null, metadata = null OF and seq = 8",
-        {"erased_remains", "entry_unwanted"},
+        {"erased_remains", "entry_unwanted", "mark_wrong"},
     ),
 }  # fmt: skip
 

@@ -506,3 +506,36 @@ async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(
     await service.run_jobs()
     assert text not in await dump(service)
     await sound(ops, client, conversation)
+
+
+@pytest.mark.parametrize("retention", ["audit_only", "ephemeral"])
+async def test_a_fork_has_what_stands_for_emptied_turns_or_says_gap(
+    service: Service, client: Client, ops: Database, retention: str
+) -> None:
+    conversation = await talk(client, f"forked {retention}", retention=retention)
+    await service.run_jobs()
+    path = f"/v1/conversations/{conversation}"
+    assert await erased(client, conversation) == [1, 2, 3, 4, 5, 6]
+    forks: list[str] = []
+    for through in (11, 6, 5):
+        answer = await client.post(f"{path}/fork", json={"through_seq": through})
+        assert answer.status_code == 201, answer.text
+        forks.append(answer.json()["id"])
+    whole, emptied, cut = forks
+    for fork, last in ((whole, 6), (emptied, 6), (cut, 5)):
+        assert await erased(client, fork) == list(range(1, last + 1))
+    for fork in (whole, emptied):
+        (one,) = await summaries(client, fork)
+        assert (one["text"], one["to_position"]) == (WRITTEN["summary"], 6)
+    assert await summaries(client, cut) == []
+    context = await client.context(whole, 4000)
+    assert (context["degraded"], len(context["included"]["summary_ids"])) == ([], 1)
+    assert len(context["included"]["turn_ids"]) == 5
+    assert "summary" in [hit["kind"] for hit in await client.recall(whole, "what they spoke of")]
+    await client.append(cut, "and now?")
+    assert "gap" in (await client.context(cut, 4000))["degraded"]
+    await sound(ops, client, conversation, *forks)
+    await client.append(whole, *turns(f"forked {retention}", 12, 24))
+    await service.run_jobs()
+    assert await erased(client, whole) == list(range(1, 16))
+    await sound(ops, client, conversation, *forks)

@@ -295,7 +295,9 @@ class Conversations:
         Raises NotFound; Conflict `already_superseded` (with the id that stands), `conversation_advanced`,
         `turn_id_conflict`, `turn_erased`, `idempotency_mismatch`; Invalid where the turn breaks a rule.
         """
-        return await self._reviser.revise(caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat)
+        return await self._reviser.revise(
+            caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat, expire=self.streams.expire
+        )
 
     async def erase_turns(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID]

@@ -128,7 +128,7 @@ OF_STANDING = """(
     select h.deleting_at from conversation_heads h
     where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
 ) is null"""
-"""The condition that the conversation of a turn `t` is not being deleted."""
+"""The condition that the conversation of a turn or summary `t` is not being deleted."""
 _MAX_SAFE_INTEGER = 2**53 - 1
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.conversations.store import STANDS
+from app.conversations.store import OF_STANDING, STANDS
 from app.conversations.summary_schemas import HighlightLine, SummaryDraft
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId
@@ -157,9 +157,9 @@ async def list_page(
 
 
 async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryRow]:
-    """Summaries by id, of those that there are."""
+    """Summaries by id, of those that there are: the index has entries of conversations that are being deleted."""
     rows = await tx.fetch(
-        f"select {_COLUMNS} from summaries where tenant_id = $1 and id = any($2::uuid[])",  # noqa: S608
+        f"select {_COLUMNS} from summaries t where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_STANDING}",  # noqa: S608
         tenant_id,
         summary_ids,
     )

@@ -313,14 +313,18 @@ async def test_every_fault_of_a_summary_is_found(name: str, ops: Database, clien
     assert "Maria" not in json.dumps([fault.as_json() for fault in found])
 
 
-async def test_an_entry_of_no_summary_is_found(ops: Database, client: Client, service: Service) -> None:
+@pytest.mark.parametrize("kind", ["summary", "memory"])
+async def test_an_entry_of_nothing_is_found(kind: str, ops: Database, client: Client, service: Service) -> None:
     conversation, turns = await healthy(client)
+    assert (await client.post("/v1/memories", json={"content": "likes tea"})).status_code == 201
+    assert await faults(ops, client) == []
     async with planting(service) as connection:
         await connection.execute(
             "insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,"
-            " lexemes) select tenant_id, gen_random_uuid(), 'summary', conversation_id, project, now(), 1, lexemes"
+            " lexemes) select tenant_id, gen_random_uuid(), $2, conversation_id, project, now(), 1, lexemes"
             " from index_entries where entry_id = $1",
             parse_id(turns[1]),
+            kind,
         )
     assert {fault.code for fault in await faults(ops, client)} == {"entry_orphan"}
     assert conversation

@@ -14,6 +14,7 @@ import pytest
 
 from app.core.db import Database, PoolOptions, Transaction
 from app.core.ids import ConversationId, parse_id
+from app.governance import purging
 from app.governance import service as governance
 from app.operators.service import DataCheck
 from app.tenancy.schemas import job_caller
@@ -394,7 +395,7 @@ async def test_cut_off_at_any_statement_nothing_is_half_done_and_the_next_run_co
     await sound(ops, client, conversation)
 
 
-async def _nothing(*_args: object) -> int:
+async def _nothing(*_args: object, **_more: object) -> int:
     return 0
 
 
@@ -488,6 +489,25 @@ async def test_what_callers_have_erased_themselves_holds_nothing_up(
     assert await erased(client, conversation) == list(range(1, 14))
     assert "gap" not in (await client.context(conversation, 2000))["degraded"]
     await sound(ops, client, conversation)
+
+
+async def test_no_recall_finds_the_summary_of_what_is_being_deleted(
+    service: Service, client: Client, ops: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, other = await talk(client, "hidden"), await talk(client, "there")
+    await service.run_jobs()
+
+    async def found() -> set[str | None]:
+        return {hit["conversation_id"] for hit in await client.recall(None, "paid to whom", kinds=["summary"])}
+
+    assert await found() == {conversation, other}
+    monkeypatch.setattr(governance, "_AT_ONCE", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(purging.Purger, "purge", _nothing)
+        assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+    assert await found() == {other}
+    await service.container.governance.purger.sweep()
+    await sound(ops, client, other)
 
 
 async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(

@@ -35,6 +35,8 @@ async def modelled(database: TestDatabase, tmp_path: Path, fake: FakeChat) -> As
         llm_timeout_ms=1500,
         llm_max_retries=0,
     ) as opened:
+        await opened.run_jobs()  # what other tests have left is summarised now, and not amid what is tested
+        fake.chats.clear()
         yield opened
 
 

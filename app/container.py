@@ -27,6 +27,7 @@ from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.governance.service import Governance
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
+from app.memory.service import Facts, Kept
 from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.local import LocalEmbedder
@@ -59,6 +60,7 @@ class Container:
     conversations: Conversations
     follower: Follower
     watcher: Watcher
+    facts: Facts
     recaller: Recaller
     contexts: ContextBuilder
     compactor: Compactor
@@ -266,6 +268,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             "trigger_tokens": settings.compaction_trigger_tokens,
             "summarizer_model": None,
         },
+        facts={"enabled": settings.fact_extraction_enabled, "redact": True},
         default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
         streams=StreamOptions(
             debounce_s=settings.stream_debounce_ms / 1000,
@@ -351,6 +354,31 @@ def _conversations(
     )
 
 
+def _index(
+    settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, queue: JobQueue
+) -> SearchIndex:
+    late = LateVectors(
+        base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
+    )
+    return SearchIndex(embedder, tiers=tiers, late=late, jobs=queue, options=_index_options(settings))
+
+
+def _facts(
+    settings: Settings, base: Foundation, conversations: Conversations, index: SearchIndex, chat: ChatModel | None,
+    cursors: Cursors,
+) -> Facts:  # fmt: skip
+    return Facts(
+        base.database,
+        base.ops,
+        tenancy=base.tenancy,
+        conversations=conversations,
+        index=index,
+        chat=chat,
+        cursors=cursors,
+        kept=Kept.of(settings),
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
@@ -359,32 +387,28 @@ def build_container(
     counters["o200k_base"].load()
     queue = _queue(settings, base, bus)
     cursors = Cursors(base.tenancy.secret_for("cursors"))
-    index = SearchIndex(
-        embedder,
-        tiers=tiers,
-        late=LateVectors(
-            base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=settings.max_vectors_per_entry
-        ),
-        jobs=queue,
-        options=_index_options(settings),
-    )
+    index = _index(settings, base, embedder, tiers, queue)
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
+    spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
+    chat = _chat(settings, base, spending)
+    facts = _facts(settings, base, conversations, index, chat, cursors)
     recaller = Recaller(
         base.database,
         conversations=conversations,
+        facts=facts,
         index=index,
         # searches are the longest statements: they leave connections for everything else
         concurrent_searches=max(1, settings.database_pool_size // 2),
     )
     contexts = ContextBuilder(
         conversations=conversations,
+        facts=facts,
         recaller=recaller,
         counters=counters,
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
+        facts_limit=settings.recall_facts_limit,
     )
-    spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
-    chat = _chat(settings, base, spending)
     compactor = Compactor(
         conversations=conversations,
         chat=chat,
@@ -401,10 +425,11 @@ def build_container(
         conversations=conversations,
         follower=Follower(base.database, options=_follow_options(settings)),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
+        facts=facts,
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(base.database, conversations=conversations, index=index),
+        governance=Governance(base.database, conversations=conversations, facts=facts, index=index),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),

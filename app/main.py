@@ -20,6 +20,7 @@ from app.routers import (
     conversations,
     docs,
     events,
+    facts,
     jobs,
     live,
     ops,
@@ -49,7 +50,8 @@ with a stable `code`, listed in `docs/errors.md`.
 _ROUTERS = tuple(
     module.router
     for module in (
-        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, admin, jobs, ops
+        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, admin,
+        jobs, ops,
     )
 )  # fmt: skip
 

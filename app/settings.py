@@ -395,6 +395,19 @@ class Settings(BaseSettings):
     highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
         default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
     )
+    # facts
+    fact_extraction_enabled: bool = Field(
+        default=False, description="Whether facts are extracted from conversations that do not say so themselves."
+    )
+    recall_facts_limit: Annotated[int, Field(ge=1, le=200)] = Field(
+        default=20, description="Facts that a context looks at, at most."
+    )
+    l1_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
+        default=1, description="How long a fact of the tier l1 is kept."
+    )
+    l2_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
+        default=7, description="How long a fact of the tier l2 is kept."
+    )
     conversation_ttl_hours: NotNegative = Field(
         default=0, description="Time to live of conversations that name none; 0: none."
     )

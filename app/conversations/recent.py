@@ -30,6 +30,7 @@ class Recent:
     more_before: bool
     summaries: Sequence[StandingSummary] = ()
     gap: bool = False
+    owner: str | None = None
 
 
 async def recent_turns(
@@ -73,7 +74,7 @@ async def recent_turns(
     participants = [Participant.model_validate(item) for item in head.participants]
     turns = [canonical_turn(row) for row in reversed(recent)]
     more_before = found.cut or len(found.rows) > limit
-    return Recent(turns, head.last_seq, participants, more_before, summaries, gap)
+    return Recent(turns, head.last_seq, participants, more_before, summaries, gap, head.owner)
 
 
 async def _with_answers(

@@ -12,6 +12,7 @@ from app.conversations.appending import Incoming, Spot, place_revision
 from app.conversations.covering import compact_job, withdraw
 from app.conversations.drafts import DraftLimits, OldTurn, make_revision
 from app.conversations.finding import get_turn, lock_conversation
+from app.conversations.policies import withdraw_jobs
 from app.conversations.schemas import Revision, RevisionResult
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.views import turn_view
@@ -139,8 +140,10 @@ class Reviser:
         await self._index.retire(caller, tx, entry_ids=[one for one, _ in gone])
         await self._appender.write(caller, tx, head, placed, [item.draft])
         changed = [(one, position) for one, _ in gone]
+        due = withdraw_jobs([one for one, _ in gone]) if head.facts_held else []
         if await withdraw(caller, tx, self._index, head, changed=changed, and_after=truncate_after, rev=placed.rev):
-            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
+            due.append(compact_job(head.id))
+        await self._jobs.enqueue(tx, caller.tenant_id, due)
         return placed.rows[0], len(gone)
 
     async def _regenerate(

@@ -24,7 +24,7 @@ from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
 from app.conversations.opening import StreamOptions
 from app.conversations.permits import permitted_turns
-from app.conversations.policies import compaction_policy, require_small
+from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, compaction_policy, facts_policy, require_small
 from app.conversations.recent import Recent, recent_turns
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
@@ -44,6 +44,7 @@ from app.conversations.schemas import (
     TurnInput,
     Verification,
 )
+from app.conversations.sources import Sources
 from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
 from app.conversations.summaries import Summaries
@@ -68,7 +69,10 @@ from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
-__all__ = ["COMPACT_JOB", "TOKEN_EPOCHS", "ConversationOptions", "Conversations", "Order", "Recent"]
+__all__ = [
+    "COMPACT_JOB", "FACTS_JOB", "TOKEN_EPOCHS", "WITHDRAW_JOB", "ConversationOptions", "Conversations", "Order",
+    "Recent",
+]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
@@ -83,6 +87,7 @@ class ConversationOptions:
     limits: DraftLimits
     session_gap_s: int
     compaction: JsonObject
+    facts: JsonObject
     default_ttl_s: int | None
     streams: StreamOptions
     max_answer_bytes: int
@@ -137,14 +142,11 @@ class Conversations:
         )
         """Turns that are written while they stream."""
         self.summaries = Summaries(
-            database,
-            index=index,
-            jobs=jobs,
-            announcer=announcer,
-            cursors=cursors,
-            most_bytes=options.max_answer_bytes,
+            database, index=index, jobs=jobs, announcer=announcer, cursors=cursors, most_bytes=options.max_answer_bytes
         )
         """Text that stands for older turns."""
+        self.sources = Sources(database, jobs=jobs)
+        """Turns, for what is derived from them above."""
 
     # conversations
 
@@ -181,7 +183,7 @@ class Conversations:
             metadata=body.metadata,
             retention=body.retention.value,
             compaction=compaction_policy(body.compaction, self._options.compaction),
-            facts=body.facts.model_dump(),
+            facts=facts_policy(body.facts, self._options.facts),
             ttl_s=self._options.default_ttl_s if body.ttl_s is None else body.ttl_s,
             genesis=GENESIS,
         )
@@ -256,7 +258,7 @@ class Conversations:
                 metadata=body.metadata if "metadata" in given else row.metadata,
                 retention=body.retention.value if "retention" in given else row.retention,
                 compaction=compaction_policy(body.compaction, row.compaction),
-                facts={**row.facts, **body.facts.model_dump(exclude_unset=True)},
+                facts=facts_policy(body.facts, row.facts),
                 ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
             )
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)

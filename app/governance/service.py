@@ -11,22 +11,25 @@ from app.conversations.service import Conversations
 from app.core.db import Database
 from app.core.ids import ConversationId
 from app.index.service import SearchIndex
+from app.memory.service import Facts
 from app.tenancy.schemas import Caller
 
 
 class Governance:
     """Deletes and erases with everything derived."""
 
-    def __init__(self, database: Database, *, conversations: Conversations, index: SearchIndex) -> None:
+    def __init__(self, database: Database, *, conversations: Conversations, facts: Facts, index: SearchIndex) -> None:
         self._database = database
         self._conversations = conversations
+        self._facts = facts
         self._index = index
 
     async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation with all that was derived from it; says how many rows went from each table."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-            counts = await self._index.erase(caller, tx, conversation_id=conversation_id)
+            counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
+            counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
             return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
 
     async def erase_turns(
@@ -41,4 +44,5 @@ class Governance:
                 caller, tx, conversation_id=conversation_id, turn_ids=turn_ids
             )
             await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(turn_ids))
+            await self._facts.withdraw(caller, tx, turn_ids=turn_ids)
         return erased

@@ -27,6 +27,7 @@ from app.index.schemas import (
     DatedEntry,
     Document,
     Entry,
+    EntryKind,
     Found,
     Prepared,
     Scope,
@@ -150,19 +151,24 @@ class SearchIndex:
             return []
         return self._embedder.split(text, most=self._options.max_vectors_per_entry)
 
+    def prepare_words(self, documents: Sequence[Document]) -> list[Prepared]:
+        """Analyse few and short documents, without vectors: for what comes up in a transaction, where none are made."""
+        analyses, _, _ = self._analyse(documents)
+        return [Prepared(analysis, (), vectors_due=self._embedder is not None) for analysis in analyses]
+
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry], also: Sequence[NewJob] = ()
     ) -> None:
         """Store entries and their vectors, in the transaction of what they stand for, and enqueue what is due later.
 
-        `also`: what else the owner has due, which goes with that.
+        `also`: what else the owner has due, which goes with that; the late vectors of anything but turns too.
         """
         if entries:
             await store.insert_entries(tx, caller.tenant_id, entries)
             vectors = {entry.entry_id: entry.prepared.vectors for entry in entries}
             await store.insert_vectors(tx, caller.tenant_id, self._space_id, vectors)
         jobs = [
-            *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if entry.prepared.vectors_due]),
+            *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if _is_due(entry)]),
             *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
             *also,
         ]
@@ -233,6 +239,10 @@ class SearchIndex:
         """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
         return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
+    async def remove(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
+        """Delete entries of whatever conversation, or of none; says how many rows of each table."""
+        return await store.remove_entries(tx, caller.tenant_id, entry_ids)
+
     async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.
 
@@ -296,6 +306,10 @@ class SearchIndex:
             space=self._tiers.space,
             uncovered=holding.uncovered,
         )
+
+
+def _is_due(entry: Entry) -> bool:
+    return entry.prepared.vectors_due and entry.kind is EntryKind.TURN
 
 
 def _jobs(kind: str, entry_ids: Sequence[UUID]) -> list[NewJob]:

@@ -213,6 +213,18 @@ async def delete_entries(
     return {"vectors": vectors, "index_entries": entries}
 
 
+async def remove_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[str, int]:
+    """Delete entries and their vectors by id; says how many of each."""
+    return {
+        table: await tx.execute(
+            f"delete from {table} where tenant_id = $1 and entry_id = any($2::uuid[])",  # noqa: S608
+            tenant_id,
+            list(entry_ids),
+        )
+        for table in ("vectors", "index_entries")
+    }
+
+
 async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
     """The id of an embedding space, made if it is new (ops role)."""
     for _attempt in range(2):

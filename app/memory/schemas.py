@@ -129,6 +129,7 @@ class FactSearch(Strict):
     tier: Tier | None = None
     as_of: TimeIn | None = None
     known_at: TimeIn | None = None
+    include_retracted: StrictBool = False
 
 
 class Fact(BaseModel):
@@ -156,18 +157,33 @@ class Fact(BaseModel):
 
 
 class FactResult(BaseModel):
-    """What an assertion, a correction, a retraction or an undo did: the fact, and the others that changed with it."""
+    """What an assertion, a correction, a retraction or an undo did: the fact, and the others that changed with it.
 
-    fact: Fact
+    `fact` is null where an undo took away all that spoke for it.
+    """
+
+    fact: Fact | None
     changed: list[Fact]
 
 
 class Extraction(BaseModel):
-    """What an extraction did. `redacted` counts what was taken out of the texts before, by kind."""
+    """What an extraction did, through the turn of seq `read_through`; every turn before was looked at once.
+
+    `recorded`: new facts; `repeated`: statements that are evidence for held ones; `ended`: facts that a denial ended;
+    `passed_over`: statements that came to nothing. `redacted` counts what was taken out of the texts before, by kind.
+    `continues`: there was more than one call does; a job goes on where extraction is enabled, else another call.
+    """
 
     conversation_id: str
+    read_through: int
+    continues: bool
     recorded: int
     repeated: int
     ended: int
     passed_over: int
     redacted: Mapping[str, int]
+
+
+def fact_text(subject: str, predicate: str, value: str) -> str:
+    """A fact as one line, as it is found and shown: "ana lives in Berlin"."""
+    return f"{subject} {predicate.replace('_', ' ')} {value}"

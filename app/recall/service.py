@@ -21,6 +21,8 @@ from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex
+from app.memory.schemas import Fact, fact_text
+from app.memory.service import Facts
 from app.recall.ranking import Ranked, rank, read_intent, without_names
 from app.recall.schemas import ConversationRecall, Explanation, Hit, HitDate, Recall, RecallResult
 from app.tenancy.schemas import Caller
@@ -44,6 +46,14 @@ class RecalledTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class RecalledFact:
+    """A recalled fact as context assembly takes it."""
+
+    fact: Fact
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """What decides an order: the query, how many are wanted at least, how near they must be."""
 
@@ -63,11 +73,18 @@ class Recaller:
     """The door to recall."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, index: SearchIndex, concurrent_searches: int
+        self,
+        database: Database,
+        *,
+        conversations: Conversations,
+        facts: Facts,
+        index: SearchIndex,
+        concurrent_searches: int,
     ) -> None:
         self._database = database
         self._searching = asyncio.Semaphore(concurrent_searches)
         self._conversations = conversations
+        self._facts = facts
         self._index = index
 
     async def recall(self, caller: Caller, *, request: Recall) -> RecallResult:
@@ -108,7 +125,13 @@ class Recaller:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking, ranked, hydrated = await self._find(caller, tx, asked, scope, query, people)
             around, cut = await self._neighbours(caller, tx, hydrated, request.neighbours)
-        hits = [_hit(item, hydrated, around, request, ranking.found.lexemes) for item in ranked]
+            facts = await self._hydrate_facts(caller, tx, ranked, actors=None)
+        hits = [
+            _fact_hit(item, facts, request, ranking.found.lexemes)
+            if item.candidate.kind is EntryKind.FACT
+            else _hit(item, hydrated, around, request, ranking.found.lexemes)
+            for item in ranked
+        ]
         return RecallResult(
             object="list",
             data=[hit for hit in hits if hit is not None],
@@ -165,6 +188,33 @@ class Recaller:
         ]
         return recalled, [*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out else [])]
 
+    async def recall_facts(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        owner: str | None,
+        query: str,
+        k: int,
+        participants: Sequence[Participant],
+        actors: Sequence[str] | None,
+    ) -> tuple[list[RecalledFact], list[str]]:
+        """The facts that a context may want, best first: the owner's, else the conversation's; what was degraded."""
+        scope = Scope(
+            kinds=[EntryKind.FACT], owner=owner, conversation_ids=[conversation_id] if owner is None else None
+        )
+        prepared = await self._prepare(query, Mode.HYBRID, participants)
+        asked = _Asked(query, k=k, threshold=None)
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
+            facts = await self._hydrate_facts(caller, tx, ranking.ranked, actors=actors)
+        found = [
+            RecalledFact(facts[item.candidate.entry_id], item.score)
+            for item in ranking.ranked
+            if item.candidate.entry_id in facts
+        ]
+        return found[:k], list(ranking.degraded)
+
     async def _people(self, caller: Caller, scope: Scope) -> list[Participant]:
         people = await self._conversations.participants(
             caller,
@@ -213,6 +263,12 @@ class Recaller:
         if not wanted:
             return Hydrated({}, frozenset())
         return await self._conversations.hydrate(caller, tx, turn_ids=wanted)
+
+    async def _hydrate_facts(
+        self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked], *, actors: Sequence[str] | None
+    ) -> dict[UUID, Fact]:
+        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.FACT]
+        return await self._facts.hydrate(caller, tx, fact_ids=wanted, actors=actors) if wanted else {}
 
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
@@ -272,7 +328,26 @@ def _hit(
         text="" if turn is None else turn_text(turn),
         dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
+        fact=None,
         neighbours=neighbours,
+        explain=_explain(item, lexemes) if request.explain else None,
+    )
+
+
+def _fact_hit(item: Ranked, facts: dict[UUID, Fact], request: ConversationRecall, lexemes: Sequence[str]) -> Hit | None:
+    fact = facts.get(item.candidate.entry_id)
+    if fact is None:  # it ended between the search and the reading of what it found
+        return None
+    return Hit(
+        kind=EntryKind.FACT,
+        id=fact.id,
+        conversation_id=fact.conversation_id,
+        score=round(item.score, 6),
+        text=fact_text(fact.subject, fact.predicate, fact.object),
+        dates=[],
+        turn=None,
+        fact=fact,
+        neighbours=None,
         explain=_explain(item, lexemes) if request.explain else None,
     )
 

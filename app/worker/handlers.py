@@ -9,11 +9,14 @@ from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
 from app.index.schemas import DATES_JOB, VECTORS_JOB
+from app.memory.service import FACTS_JOB, WITHDRAW_JOB
+from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
 from app.tenancy.schemas import job_caller
 from app.worker.runner import Handling, Worker, WorkerOptions
 
 SWEEP_JOB = "installation.sweep"
 LEASES_JOB = "streams.sweep"
+FACTS_SWEEP_JOB = "facts.sweep"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
 
@@ -50,6 +53,7 @@ def handlings(container: Container) -> Mapping[str, Handling]:
     table = {
         COMPACT_JOB: Handling(compact),
         DATES_JOB: Handling(resolve_dates),
+        **_fact_handlings(container),
         SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
         LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),
     }
@@ -57,6 +61,31 @@ def handlings(container: Container) -> Mapping[str, Handling]:
         table[VECTORS_JOB] = Handling(make_vectors)
         table[late.fill_kind] = Handling(fill_vectors)
         table[late.plan_kind] = Handling(plan_vectors, every_s=container.settings.backfill_interval_s, at_start=True)
+    return table
+
+
+def _fact_handlings(container: Container) -> dict[str, Handling]:
+    async def extract_facts(job: Job) -> None:
+        conversation_id = ConversationId(job.subject_ids[0])
+        with suppress(NotFound):  # deleted meanwhile
+            await container.facts.extractor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
+
+    async def withdraw_facts(job: Job) -> None:
+        await container.facts.withdraw_superseded(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+
+    async def make_fact_vectors(job: Job) -> None:
+        await container.facts.make_vectors(job_caller(job.tenant_id), fact_ids=job.subject_ids)
+
+    async def sweep_facts(_job: Job) -> None:
+        await container.facts.sweep()
+
+    table = {
+        FACTS_JOB: Handling(extract_facts),
+        WITHDRAW_JOB: Handling(withdraw_facts),
+        FACTS_SWEEP_JOB: Handling(sweep_facts, every_s=container.settings.sweep_interval_s),
+    }
+    if container.embedder is not None:
+        table[FACT_VECTORS_JOB] = Handling(make_fact_vectors)
     return table
 
 

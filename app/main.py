@@ -113,6 +113,7 @@ def _connection_limits(settings: Settings) -> ConnectionLimits:
         most=settings.live_max_connections,
         of_tenant=settings.live_max_connections_per_tenant,
         of_key=settings.live_max_connections_per_key,
+        of_token=settings.live_max_connections_per_token,
         unknown=settings.live_max_unauthenticated,
     )
 

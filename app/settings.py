@@ -239,6 +239,10 @@ class Settings(BaseSettings):
     live_max_connections_per_key: Positive = Field(
         default=2500, description="Live connections of one key, with the tokens made by it, to one process."
     )
+    live_max_connections_per_token: Positive = Field(
+        default=20,
+        description="Live connections to one process of a token's actor in its conversation, or a token without one.",
+    )
     live_max_unauthenticated: Positive = Field(
         default=500, description="WebSockets of one process that have not said yet who they are."
     )
@@ -392,6 +396,9 @@ class Settings(BaseSettings):
         default=50, description="Live unsummarised turns that trigger compaction."
     )
     compaction_trigger_tokens: Positive = Field(default=8000, description="Their tokens that trigger compaction.")
+    summary_refresh_interval_minutes: Positive = Field(
+        default=60, description="How often highlights are looked for that a chat model may replace by a summary."
+    )
     highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
         default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
     )

@@ -67,8 +67,14 @@ class Client:
 
     async def post(self, call: str, path: str, body: dict[str, JsonValue]) -> Answer:
         """Post JSON and give the answer, whatever its status. `call` names the request in errors."""
-        content = json.dumps(body, ensure_ascii=False).encode()
-        head = f"POST {self._prefix}{path} HTTP/1.1\r\n{self._head}Content-Length: {len(content)}\r\n\r\n"
+        return await self._send(call, "POST", path, json.dumps(body, ensure_ascii=False).encode())
+
+    async def get(self, call: str, path: str) -> Answer:
+        """Read; anything else than 2xx raises RequestFailedError with the problem's code."""
+        return _good(call, await self._send(call, "GET", path, b""))
+
+    async def _send(self, call: str, method: str, path: str, content: bytes) -> Answer:
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}Content-Length: {len(content)}\r\n\r\n"
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await self._connected()
@@ -87,10 +93,7 @@ class Client:
 
     async def demand(self, call: str, path: str, body: dict[str, JsonValue]) -> Answer:
         """As `post`, but anything else than 2xx raises RequestFailedError with the problem's code."""
-        answer = await self.post(call, path, body)
-        if not 200 <= answer.status < 300:  # noqa: PLR2004 - success
-            raise failure(call, answer)
-        return answer
+        return _good(call, await self.post(call, path, body))
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is not None:
@@ -106,6 +109,12 @@ class Client:
             _, writer = self._streams
             self._streams = None
             writer.transport.abort()
+
+
+def _good(call: str, answer: Answer) -> Answer:
+    if not 200 <= answer.status < 300:  # noqa: PLR2004 - success
+        raise failure(call, answer)
+    return answer
 
 
 def failure(call: str, answer: Answer) -> RequestFailedError:

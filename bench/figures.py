@@ -86,13 +86,26 @@ class Contexts:
     repeated_turns: int = 0
     too_small: int = 0
     worst: int = 0
+    uncovered: Counter[int] = field(default_factory=Counter[int])
+    """By budget, contexts that leave a turn out unseen."""
     degraded: Counter[str] = field(default_factory=Counter[str])
     evidence: defaultdict[tuple[int, int | None], list[float]] = field(
         default_factory=lambda: defaultdict[tuple[int, int | None], list[float]](list)
     )
 
-    def note(self, budget: int, shape: str, *, used: int, counted: int, exact: bool, turn_ids: Sequence[str]) -> None:
-        """Count one context."""
+    def note(
+        self,
+        budget: int,
+        shape: str,
+        *,
+        used: int,
+        counted: int,
+        exact: bool,
+        turn_ids: Sequence[str],
+        uncovered: int,
+    ) -> None:
+        """Count one context; `uncovered` turns are shown by nothing in it."""
+        self.uncovered[budget] += uncovered > 0
         self.built[budget, shape] += 1
         self.fill[budget].append(counted / budget)
         self.over_budget += used > budget or counted > budget
@@ -120,6 +133,7 @@ class Contexts:
             "understated": self.understated,
             "overstated": self.overstated,
             "repeated_turns": self.repeated_turns,
+            "leave_turns_out": {str(budget): count for budget, count in sorted(self.uncovered.items())},
             "budget_too_small": self.too_small,
             "most_tokens_over": max(0, self.worst) if self.over_budget else 0,
             "evidence_shown": {
@@ -188,12 +202,16 @@ def print_contexts(console: Console, contexts: Contexts) -> None:
     """Print what was built and what was wrong with it."""
     windows = list(dict.fromkeys(window for _, window in contexts.evidence))
     table = Table(
-        "budget", "contexts", "median fill", *(f"evidence shown, recent_turns {w or 'default'}" for w in windows)
+        "budget",
+        "contexts",
+        "median fill",
+        "leave turns out",
+        *(f"evidence shown, recent_turns {w or 'default'}" for w in windows),
     )
     for budget in sorted(contexts.fill):
         shown = (f"{contexts.evidence_shown(budget, window):.1f} %" for window in windows)
-        fill = contexts.fill[budget]
-        table.add_row(f"{budget:,}", str(len(fill)), f"{percentile(fill, 0.5):.0%}", *shown)
+        fill, left_out = contexts.fill[budget], str(contexts.uncovered[budget])
+        table.add_row(f"{budget:,}", str(len(fill)), f"{percentile(fill, 0.5):.0%}", left_out, *shown)
     console.print(table)
     console.print(
         f"{contexts.violations} violations in {contexts.built.total()} contexts: {contexts.over_budget} over budget,"

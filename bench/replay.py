@@ -6,11 +6,13 @@ Needs a running service and a file of the LoCoMo shape, which this project neith
 makes conversations of its own; nothing is deleted. Both people of a dialogue speak in role `user`, since neither is an
 assistant: `actor` tells them apart, and nothing in recall can profit from the role.
 
-1. Loads every dialogue in batches of varying size. 2. Asks every question once, k = 50, and looks for its evidence.
-3. Builds contexts at four budgets in all formats, and counts them again. 4. Measures latencies one at a time, in rounds
+1. Loads every dialogue in batches of varying size, and lets it be compacted by its policy. 2. Asks every question once,
+k = 50, and looks for its evidence. 3. Builds contexts at four budgets in all formats, counts them again, and looks
+whether summaries, highlights and turns together are the whole dialogue. 4. Measures latencies one at a time, in rounds
 that go through all operations and the floor, so that a noisy moment hits both.
 
-Exits with 1 when a request fails, a context breaks its budget or its own count, or a recall comes back short.
+Exits with 1 when a request fails, a context breaks its budget or its own count, leaves turns out at a budget of 1,024
+or more, or a recall comes back short.
 """
 
 import asyncio
@@ -55,6 +57,8 @@ WINDOWS: Final = (None, 1000)
 TOKENIZERS: Final[tuple[EncodingName, ...]] = ("o200k_base", "cl100k_base")
 ESTIMATED: Final = frozenset({"anthropic", "workers_ai"})
 SYSTEM: Final = "You are a helpful assistant who remembers what was said."
+COVERED_FROM: Final = 1024
+"""The least budget at which a context must stand for the whole dialogue."""
 MEASURED_BATCH: Final = 10
 WARM_UP_ROUNDS: Final = 5
 UNPROCESSABLE: Final = 422
@@ -86,8 +90,29 @@ class _Usage(BaseModel):
     exact: bool
 
 
+class _Range(BaseModel):
+    from_position: int
+    to_position: int
+
+
 class _Included(BaseModel):
     turn_ids: list[str]
+    summary_ids: list[str]
+    highlights: list[_Range]
+
+
+class _Standing(_Range):
+    id: str
+    kind: str
+
+
+class _Summaries(BaseModel):
+    data: list[_Standing]
+
+
+class _Compacted(BaseModel):
+    summaries: list[_Identified]
+    continues: bool
 
 
 class _Context(BaseModel):
@@ -100,11 +125,15 @@ class _Context(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A dialogue in the service: its conversation's id, and the dataset's key of each turn id."""
+    """A dialogue in the service: its conversation's id, and the dataset's key of each turn id, by position.
+
+    `summaries`: the ranges of positions that summaries stand for, by their ids.
+    """
 
     dialogue: Dialogue
     conversation_id: str
     keys: dict[str, str]
+    summaries: dict[str, _Standing]
 
 
 @dataclass(slots=True)
@@ -157,7 +186,30 @@ async def load_one(run: Run, dialogue: Dialogue, gate: asyncio.Semaphore) -> Loa
             stored = _Appended.model_validate_json(answer.body).turns
             keys.update({turn.id: said.key for turn, said in zip(stored, batch, strict=True)})
             run.progress.advance(task, len(batch))
-    return Loaded(dialogue, conversation_id, keys)
+        summaries = await compact(client, conversation_id)
+    return Loaded(dialogue, conversation_id, keys, summaries)
+
+
+async def compact(client: Client, conversation_id: str) -> dict[str, _Standing]:
+    """Let everything that is due be summarised; gives the summaries that stand then."""
+    path = f"/v1/conversations/{conversation_id}"
+    while True:
+        answer = await client.demand("compact", f"{path}/compact", {})
+        done = _Compacted.model_validate_json(answer.body)
+        if not done.summaries and not done.continues:
+            break
+    listed = _Summaries.model_validate_json((await client.get("summaries", f"{path}/summaries?limit=200")).body)
+    return {one.id: one for one in listed.data}
+
+
+def uncovered(loaded: Loaded, included: _Included) -> int:
+    """How many turns of a dialogue a context shows neither verbatim nor by a summary or highlights."""
+    ranges = [loaded.summaries[summary_id] for summary_id in included.summary_ids] + included.highlights
+    shown = set(included.turn_ids)
+    return sum(
+        turn_id not in shown and not any(one.from_position <= position <= one.to_position for one in ranges)
+        for position, turn_id in enumerate(loaded.keys, start=1)
+    )
 
 
 async def load(run: Run, dialogues: Sequence[Dialogue], concurrency: int) -> list[Loaded]:
@@ -246,6 +298,7 @@ async def build_one(run: Run, client: Client, wish: Wish, counter: TiktokenCount
         counted=counted,
         exact=context.usage.exact,
         turn_ids=context.included.turn_ids,
+        uncovered=uncovered(wish.loaded, context.included) if wish.loaded.summaries else 0,
     )
     if wish.question.evidence:
         shown = {wish.loaded.keys[turn_id] for turn_id in context.included.turn_ids}
@@ -333,6 +386,7 @@ def report(run: Run, loaded: Sequence[Loaded], floor: Floor | None) -> dict[str,
         "run": run.name,
         "conversations": len(loaded),
         "turns": sum(len(one.keys) for one in loaded),
+        "summaries": {one.dialogue.name: [s.kind for s in one.summaries.values()] for one in loaded},
         "load_turns_per_s": round(run.turns_per_s, 1),
         "recall": run.recalled.as_json(),
         "short_recalls": run.short_recalls,
@@ -387,7 +441,8 @@ async def replay(run: Run, options: Options, console: Console) -> bool:
         show(console, run)
         if options.out is not None:
             options.out.write_text(json.dumps(report(run, loaded, floor), indent=2) + "\n")
-    return not (run.failures.counts or run.contexts.violations or run.short_recalls)
+    left_out = sum(count for budget, count in run.contexts.uncovered.items() if budget >= COVERED_FROM)
+    return not (run.failures.counts or run.contexts.violations or run.short_recalls or left_out)
 
 
 def main(

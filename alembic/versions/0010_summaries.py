@@ -38,6 +38,8 @@ create table summaries (
     constraint summaries_range_check check (from_position <= to_position)
 );
 create index summaries_conversation_idx on summaries (tenant_id, conversation_id, to_position, id);
+create index summaries_highlights_idx on summaries (tenant_id, conversation_id)
+    where kind = 'highlights' and replaced_by is null;
 """
 UNSAMPLED = ("kind", "actors", "text", "abstract", "model", "prompt_version")
 COUNTERS = ("summarized_turns", "summarized_tokens", "erased_position")

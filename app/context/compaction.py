@@ -98,6 +98,10 @@ class Compactor:
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
 
+    async def refresh(self) -> int:
+        """Let jobs replace highlights, now that there is a model; says in how many conversations."""
+        return 0 if self._chat is None else await self._summaries.enqueue_highlighted(model=self._chat.model)
+
     async def compact(
         self, caller: Caller, conversation_id: ConversationId, *, request: CompactionRequest
     ) -> Compacted:

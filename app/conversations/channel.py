@@ -23,6 +23,7 @@ from app.conversations.frames import (
     PresenceFrame,
     ServerFrame,
     SnapshotFrame,
+    SummaryCreatedFrame,
     TurnAbortedFrame,
     TurnCommittedFrame,
     TurnDeltaFrame,
@@ -34,7 +35,8 @@ from app.conversations.frames import (
 from app.conversations.open_text import Meter, Part, Text, same_length, size_of
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
-from app.conversations.views import turn_view
+from app.conversations.summary_store import SummaryRow
+from app.conversations.views import summary_view, turn_view
 from app.core.ids import format_id
 
 CONTENT: Final = "content"
@@ -88,6 +90,7 @@ class Look:
     opened: Sequence[OpenRow]
     ended: Mapping[UUID, EndedTurn]
     cut: bool = False
+    summaries: Sequence[SummaryRow] = ()
 
 
 @dataclass(slots=True)
@@ -140,6 +143,11 @@ class Channel:
 
     # what is asked about it
 
+    @property
+    def rev(self) -> int:
+        """The rev that was told last, of which there may be more."""
+        return 0 if self.told is None else self.told[0]
+
     def pending_ids(self) -> list[UUID]:
         """The turns that are known to be open."""
         return list(self._pending)
@@ -184,7 +192,7 @@ class Channel:
             case "delta":
                 return self._hear_delta(told)
             case "changed":
-                known = self.told is not None and not self._looking and told.rev <= self.told[0]
+                known = self.told is not None and not self._looking and (told.rev, LAST_SEQ) <= self.told
                 return [], "nothing" if known else "now"
             case _:
                 return [], "now"
@@ -309,7 +317,10 @@ class Channel:
     def tell_look(self, look: Look) -> list[Frame]:
         """What else a look found. After it everything up to its rev is told."""
         before = self._pending.keys() | set[UUID]()
-        frames: list[Frame] = []
+        frames = [
+            write_frame(SummaryCreatedFrame(type="summary.created", rev=row.rev, summary=summary_view(row)))
+            for row in look.summaries
+        ]
         self._is_full = look.cut
         for opened in look.opened:
             frames += self._meet(opened)
@@ -413,16 +424,14 @@ class Channel:
 
     def last_snapshot(self, turns: Sequence[Turn]) -> Frame:
         """The last frame of a snapshot: what comes after it is told from now on."""
-        rev = 0 if self.told is None else self.told[0]
         frame = SnapshotFrame(
-            type="snapshot", seq=self.seq, rev=rev, turns=list(turns), pending=self.pending(), more=False
+            type="snapshot", seq=self.seq, rev=self.rev, turns=list(turns), pending=self.pending(), more=False
         )
-        return write_frame(frame, (rev, LAST_SEQ))
+        return write_frame(frame, (self.rev, LAST_SEQ))
 
     def part_of_snapshot(self, turns: Sequence[Turn], *, position: Position | None) -> Frame:
         """A frame of a snapshot that more follow."""
-        rev = 0 if self.told is None else self.told[0]
-        frame = SnapshotFrame(type="snapshot", seq=self.seq, rev=rev, turns=list(turns), pending=[], more=True)
+        frame = SnapshotFrame(type="snapshot", seq=self.seq, rev=self.rev, turns=list(turns), pending=[], more=True)
         return write_frame(frame, position)
 
 

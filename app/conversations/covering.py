@@ -24,9 +24,9 @@ COMPACT_JOB = "conversation.compact"
 """Summarise what is due in a conversation; the subject is its id."""
 
 
-def compact_job(conversation_id: UUID) -> NewJob:
+def compact_job(conversation_id: UUID, *, priority: int = 0) -> NewJob:
     """The job that compacts a conversation; one waits at a time."""
-    return NewJob(COMPACT_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
+    return NewJob(COMPACT_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id), priority=priority)
 
 
 def is_due(head: ConversationRow, *, turns: int, tokens: int) -> bool:

@@ -99,11 +99,12 @@ class Ender:
             raise fenced()
 
     async def _whole(self, tx: Transaction, held: Held) -> dict[str, str]:
-        """All text of a held turn: what is durable, and the tail that is here."""
+        """All text of a held turn: what is durable, and the tail that is here. Parts without any are left out."""
         texts = (await stream_store.read_texts(tx, held.tenant_id, [held.turn_id])).get(held.turn_id, {})
         held.found_durable({part: len(text) for part, text in texts.items()})
         names = dict.fromkeys([*texts, *held.parts])
-        return {name: texts.get(name, "") + "".join(held.part(name).tail) for name in names}
+        whole = {name: texts.get(name, "") + "".join(held.part(name).tail) for name in names}
+        return {name: text for name, text in whole.items() if text}
 
     async def abort(self, caller: Caller, held: Held, *, reason: str | None) -> TurnRow:
         """Give an open turn up with all that was taken of it."""

@@ -1,13 +1,15 @@
 """Makes the text of open turns durable, a debounce after it was taken, and keeps their leases.
 
-What always holds: at most one write a debounce for each turn, one transaction for all of a tenant's turns; text leaves
-memory only when it is durable or its turn is somebody else's; after a write whose end was not heard of, what is durable
-is asked before anything is written again.
+What always holds: at most one write a debounce for each turn, one transaction for all of a tenant's turns; a tenant
+whose streams somebody has locked holds up no other's writes and leases; text leaves memory only when it is durable or
+its turn is somebody else's; after a write whose end was not heard of, what is durable is asked before anything is
+written again.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from uuid import UUID
 
@@ -21,11 +23,42 @@ from app.core.telemetry import error_type, get_logger
 
 _TURNS_A_WRITE = 500
 _WRITES_AT_ONCE = 4
+_RENEWALS_AT_ONCE = 2
 _LOOKS_PER_LEASE = 6
 _RENEWALS_PER_LEASE = 3
 _MOST_OWED = 10_000
 _LAST_FLUSHES = 3
 _LAST_WAIT_S = 0.2
+
+
+class _TenantTasks:
+    """One task for each tenant at most: whoever waits, for a lock perhaps, holds up no other tenant."""
+
+    def __init__(self, missed: Callable[[], None] | None = None) -> None:
+        """`missed` is called when a tenant's task is over and another was asked for meanwhile."""
+        self._tasks: dict[TenantId, asyncio.Task[None]] = {}
+        self._behind: set[TenantId] = set()
+        self._missed = missed
+
+    def begin(self, tenant_id: TenantId, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Begin a tenant's task, unless its last one is under way."""
+        if tenant_id in self._tasks:
+            self._behind.add(tenant_id)
+            return
+        self._tasks[tenant_id] = task = asyncio.create_task(work())
+        task.add_done_callback(lambda _: self._ended(tenant_id))
+
+    def _ended(self, tenant_id: TenantId) -> None:
+        del self._tasks[tenant_id]
+        if tenant_id in self._behind:
+            self._behind.discard(tenant_id)
+            if self._missed is not None:
+                self._missed()
+
+    async def over(self) -> None:
+        """Wait until nothing is under way; who goes away while it waits ends nothing."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
 
 
 class Flusher:
@@ -41,7 +74,9 @@ class Flusher:
         self._lease_s = lease_s
         self._dirty = asyncio.Event()
         self._looked = monotonic()
-        self._places = asyncio.Semaphore(_WRITES_AT_ONCE)
+        self._writing, self._renewing = _TenantTasks(self.wake), _TenantTasks()
+        self._write_places = asyncio.Semaphore(_WRITES_AT_ONCE)
+        self._renewal_places = asyncio.Semaphore(_RENEWALS_AT_ONCE)
         self._log = get_logger()
         self._owed: dict[TurnId, tuple[int, dict[str, int]]] = {}
         self.unflushed = 0
@@ -50,6 +85,10 @@ class Flusher:
     def taken(self, length: int) -> None:
         """So much more was taken."""
         self.unflushed += length
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to write."""
         self._dirty.set()
 
     def drop(self, held: Held, error: AppError | None) -> None:
@@ -89,41 +128,53 @@ class Flusher:
             if self._dirty.is_set():
                 await asyncio.sleep(self._debounce_s)
                 self._dirty.clear()
-                await self.flush()
+                self._attempt("stream.flush_crashed", self._begin_writing)
             if monotonic() - self._looked >= self._lease_s / _LOOKS_PER_LEASE:
                 self._looked = monotonic()
-                try:
-                    await self._renew()
-                except Exception as error:  # noqa: BLE001 - whatever it was, flushing goes on
-                    self._log.error("stream.renewal_crashed", error_type=error_type(error), exc_info=error)
+                self._attempt("stream.renewal_crashed", self._begin_renewing)
+
+    def _attempt(self, failed: str, begin: Callable[[], None]) -> None:
+        try:
+            begin()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the loop goes on; it looks again a debounce later
+            self._dirty.set()
+            self._log.error(failed, error_type=error_type(error), exc_info=error)
 
     async def flush_last(self) -> None:
-        """Write all that is not durable yet, again where a write that was under way or failed is in doubt."""
+        """Write all that is not durable yet, again where a write failed; nothing is under way any more after it."""
+        await self._writing.over()
         for _ in range(_LAST_FLUSHES):
             await self.flush()
             if not self.unflushed:
-                return
+                break
             await asyncio.sleep(_LAST_WAIT_S)
+        await self._renewing.over()
 
     async def flush(self) -> None:
         """Write all that is not durable yet; what cannot be written now stays for the next time."""
-        waiting = [
-            held for held in self._held.values() if held.has_tail() and held.flush is None and not held.ending.locked()
-        ]
+        self._begin_writing()
+        await self._writing.over()
+
+    def _begin_writing(self) -> None:
+        waiting = [held for held in self._held.values() if held.has_tail()]
         # ends of turns change what is not durable too
         self.unflushed = sum(held.unflushed() for held in self._held.values())
-        batches = _batches(waiting)
-        for _, turns in batches:
-            over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # noted before anything else runs, so that no commit begins in between
-            for held in turns:
-                held.flush = over
-        await asyncio.gather(*(self._flush(tenant_id, turns) for tenant_id, turns in batches))
+        for tenant_id, turns in _by_tenant(waiting).items():
+            self._writing.begin(tenant_id, partial(self._flush_turns, tenant_id, turns))
 
-    async def _flush(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
-        over = turns[0].flush
+    async def _flush_turns(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+        async with self._write_places:
+            for start in range(0, len(turns), _TURNS_A_WRITE):
+                await self._flush_some(tenant_id, turns[start : start + _TURNS_A_WRITE])
+
+    async def _flush_some(self, tenant_id: TenantId, some: Sequence[Held]) -> None:
+        turns = [held for held in some if held.has_tail() and held.flush is None and not held.ending.locked()]
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # noted before anything else runs, so that no commit begins in between
+        for held in turns:
+            held.flush = over
         try:
-            async with self._places:
+            if turns:
                 await self._write(tenant_id, turns)
         except Exception as error:  # noqa: BLE001 - whatever it was, the text is kept and written later
             for held in turns:
@@ -138,7 +189,7 @@ class Flusher:
         finally:
             for held in turns:
                 held.flush = None
-            if over is not None:
+            if not over.done():
                 over.set_result(None)
 
     async def _write(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
@@ -178,9 +229,14 @@ class Flusher:
     async def hear(self, held: Held) -> None:
         """Note that a turn's writer was heard of, and if need be renew its lease at once, for what takes long."""
         held.heard = monotonic()
-        await self._renew_due([held])
+        if self._is_due(held):
+            await self._renew_some(held.tenant_id, [held])
 
     async def _renew(self) -> None:
+        self._begin_renewing()
+        await self._renewing.over()
+
+    def _begin_renewing(self) -> None:
         """Renew leases of writers that were heard of but brought no text, and forget whom nothing was heard of."""
         now = monotonic()
         for held in self._held.values():
@@ -188,28 +244,35 @@ class Flusher:
                 held.heard = now
         for held in [held for held in self._held.values() if now - held.heard > 2 * self._lease_s]:
             self.drop(held, fenced())
-        await self._renew_due(self._held.values())
+        due = [held for held in self._held.values() if self._is_due(held)]
+        for tenant_id, turns in _by_tenant(due).items():
+            self._renewing.begin(tenant_id, partial(self._renew_turns, tenant_id, turns))
 
-    async def _renew_due(self, some: Iterable[Held]) -> None:
+    def _is_due(self, held: Held) -> bool:
+        return held.heard > held.renewed and monotonic() - held.renewed > self._lease_s / _RENEWALS_PER_LEASE
+
+    async def _renew_turns(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+        async with self._renewal_places:
+            for start in range(0, len(turns), _TURNS_A_WRITE):
+                try:
+                    await self._renew_some(tenant_id, turns[start : start + _TURNS_A_WRITE])
+                except Exception as error:  # noqa: BLE001 - whatever it was, the others are renewed
+                    self._log.error("stream.renewal_crashed", error_type=error_type(error), exc_info=error)
+
+    async def _renew_some(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
         now = monotonic()
-        due = [
-            held
-            for held in some
-            if held.heard > held.renewed and now - held.renewed > self._lease_s / _RENEWALS_PER_LEASE
-        ]
-        for tenant_id, turns in _batches(due):
-            try:
-                async with self._database.transaction(tenant_id) as tx:
-                    named = [(held.turn_id, held.epoch) for held in turns]
-                    ours = await stream_store.renew(tx, tenant_id, named, holder=self._holder)
-            except AppError as error:
-                self._log.warning("stream.renewal_failed", code=error.code, count=len(turns))
-                continue
-            for held in turns:
-                if held.turn_id in ours:
-                    held.renewed = now
-                elif not held.ending.locked():  # what ends it finds out by itself, and says why
-                    self.drop(held, fenced())
+        try:
+            async with self._database.transaction(tenant_id) as tx:
+                named = [(held.turn_id, held.epoch) for held in turns]
+                ours = await stream_store.renew(tx, tenant_id, named, holder=self._holder)
+        except AppError as error:
+            self._log.warning("stream.renewal_failed", code=error.code, count=len(turns))
+            return
+        for held in turns:
+            if held.turn_id in ours:
+                held.renewed = now
+            elif not held.ending.locked():  # what ends it finds out by itself, and says why
+                self.drop(held, fenced())
 
 
 def _chunks(held: Held) -> Iterable[tuple[Held, NewChunk, int]]:
@@ -219,12 +282,8 @@ def _chunks(held: Held) -> Iterable[tuple[Held, NewChunk, int]]:
             yield held, chunk, len(part.tail)
 
 
-def _batches(turns: Iterable[Held]) -> list[tuple[TenantId, list[Held]]]:
+def _by_tenant(turns: Iterable[Held]) -> dict[TenantId, list[Held]]:
     of_tenant: dict[TenantId, list[Held]] = {}
     for held in turns:
         of_tenant.setdefault(held.tenant_id, []).append(held)
-    return [
-        (tenant_id, some[start : start + _TURNS_A_WRITE])
-        for tenant_id, some in of_tenant.items()
-        for start in range(0, len(some), _TURNS_A_WRITE)
-    ]
+    return of_tenant

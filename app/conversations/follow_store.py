@@ -2,20 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId
 
 
-async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> tuple[int, int] | None:
-    """Where a conversation stands: its last seq, and its rev."""
+class Head(NamedTuple):
+    """Where a conversation stands; `made` is the rev of its latest summary."""
+
+    seq: int
+    rev: int
+    made: int
+
+
+async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> Head | None:
+    """Where a conversation stands."""
     row = await tx.fetchrow(
-        "select last_seq, rev from conversation_heads where tenant_id = $1 and conversation_id = $2",
+        """
+        select h.last_seq, h.rev, coalesce((
+            select max(s.rev) from summaries s where s.tenant_id = $1 and s.conversation_id = $2
+        ), 0)
+        from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
+        """,
         tenant_id,
         conversation_id,
     )
-    return None if row is None else (row["last_seq"], row["rev"])
+    return None if row is None else Head(*row)
 
 
 async def read_texts_after(

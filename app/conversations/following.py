@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
-from app.conversations import follow_store, store, stream_store, turn_store
+from app.conversations import follow_store, stream_store, summary_store
 from app.conversations.announcer import Told
 from app.conversations.channel import (
     LAST_SEQ,
@@ -24,25 +24,20 @@ from app.conversations.channel import (
     Look,
     Need,
     OpenRow,
-    Position,
     Waiting,
     fingerprint,
-    snapshot_parts,
     write_frame,
 )
 from app.conversations.frames import RereadFrame
-from app.conversations.views import turn_view
+from app.conversations.snapshot import PAGE, PAGE_BYTES, Since, Snapshot
 from app.core.db import Database, Transaction
-from app.core.errors import AppError, Forbidden, Invalid, NotFound, Unavailable
+from app.core.errors import AppError, Forbidden, NotFound, Unavailable
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.tenancy.schemas import Caller, Scope
 
 End: TypeAlias = Literal["reread", "deleted", "closing"]
 
-_PAGE: Final = 200
-_PAGE_BYTES: Final = 2**20
-_SNAPSHOT_BYTES: Final = 8 * 2**20
 _MOST_OPEN: Final = 1000
 _CHECK_BATCH: Final = 500
 _LONGEST_HOLE_S: Final = 2.0
@@ -62,19 +57,6 @@ class FollowOptions:
     queue_bytes: int
     open_bytes: int
     concurrent_looks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Since:
-    """Where a subscriber goes on: after a rev, or after a seq, or (rev, seq); nothing: the newest turns."""
-
-    after_seq: int | None = None
-    after_rev: int | None = None
-    position: Position | None = None
-
-    def __post_init__(self) -> None:
-        if self.after_seq is not None and self.after_rev is not None:
-            raise Invalid("invalid_request", "Give after_seq or after_rev, not both.")
 
 
 def require_follower(caller: Caller, conversation_id: ConversationId) -> Caller:
@@ -97,9 +79,10 @@ class Subscription:
         self.ended: End | None = None
         self._follower = follower
         self._followed = followed
-        self._since = since
-        self._attached = False
-        self._snapshot: deque[Frame] = deque()
+        self._snapshot = Snapshot(
+            followed.tenant_id, followed.conversation_id, since, newest_turns=follower.options.snapshot_turns
+        )
+        self._shown_first: deque[Frame] = deque()
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
         self._dropped = False
@@ -109,16 +92,16 @@ class Subscription:
     @property
     def is_live(self) -> bool:
         """Whether the snapshot has been given: from now on to wait for frames may be cut short."""
-        return self._attached and not self._snapshot
+        return self._snapshot.is_whole and not self._shown_first
 
     async def batch(self) -> list[Frame]:
         """The next frames, when there are some; none when there will be none any more. Raises when rows are not had."""
         while True:
-            if self._snapshot:
-                return [self._taken(self._snapshot.popleft())]
+            if self._shown_first:
+                return [self._taken(self._shown_first.popleft())]
             if self._dropped or self.ended in {"deleted", "closing"}:
                 return self._last_frames()
-            if not self._attached:
+            if not self._snapshot.is_whole:
                 await self._read_page()
             elif self._queue:
                 frames, self._queue, self._queued_bytes = list(self._queue), deque(), 0
@@ -162,43 +145,11 @@ class Subscription:
 
     async def read(self, tx: Transaction, channel: Channel) -> None:
         """Read the next page of the snapshot, of the moment that `channel` has just been brought to."""
-        tenant_id, conversation_id = self._followed.tenant_id, self._followed.conversation_id
-        since, more = self._since, False
-        if since.after_seq is not None:
-            rows = await turn_store.walk(
-                tx, tenant_id, conversation_id, after=since.after_seq, through=channel.seq, limit=_PAGE,
-                most_bytes=_PAGE_BYTES,
-            )  # fmt: skip
-            if more := bool(rows) and (rows[-1].seq or 0) < channel.seq:
-                self._since = Since(after_seq=rows[-1].seq)
-        elif since.after_rev is not None or since.position is not None:
-            after = since.position or (since.after_rev or 0, LAST_SEQ)
-            changed = await stream_store.list_changed(
-                tx, tenant_id, conversation_id, after=after, limit=_PAGE, most_bytes=_PAGE_BYTES
-            )
-            rows, more = changed.rows, changed.cut
-            if more:
-                self._since = Since(position=(rows[-1].rev, rows[-1].seq or 0))
-        else:
-            newest = await store.list_turns(
-                tx, tenant_id, conversation_id, newest_first=True, after=None, before=None, actors=None,
-                limit=self._follower.options.snapshot_turns, most_bytes=_SNAPSHOT_BYTES,
-            )  # fmt: skip
-            rows = list(reversed(newest.rows))
-        by_rev = since.after_seq is None and (since.after_rev is not None or since.position is not None)
-        positions = [(row.rev, row.seq or 0) if by_rev else None for row in rows]
-        parts = snapshot_parts([turn_view(row) for row in rows], most_bytes=_PAGE_BYTES)
-        taken = 0
-        for part in parts if more else parts[:-1]:
-            taken += len(part)
-            self._snapshot.append(channel.part_of_snapshot(part, position=positions[taken - 1]))
-        if not more:
-            self._snapshot.append(channel.last_snapshot(parts[-1]))
-            self._attached = True
+        self._shown_first.extend(await self._snapshot.read(tx, channel))
 
     def push(self, frames: Sequence[Frame]) -> None:
         """Queue frames, or drop the queue where they are too many."""
-        if not self._attached or self._dropped:
+        if not self._snapshot.is_whole or self._dropped:
             return
         options = self._follower.options
         self._queue.extend(frames)
@@ -421,9 +372,11 @@ class Follower:
         head = await follow_store.find_head(tx, tenant_id, conversation_id)
         if head is None:
             return None
-        while channel.told is not None and channel.told < (head[1], 0):
+        told = head.rev if channel.told is None else channel.told[0]
+        made = await summary_store.list_made(tx, tenant_id, conversation_id, after_rev=told) if told < head.made else []
+        while channel.told is not None and channel.told < (head.rev, LAST_SEQ):
             changed = await stream_store.list_changed(
-                tx, tenant_id, conversation_id, after=channel.told, limit=_PAGE, most_bytes=_PAGE_BYTES
+                tx, tenant_id, conversation_id, after=channel.told, limit=PAGE, most_bytes=PAGE_BYTES
             )
             followed.push(channel.tell_rows(changed.rows))
             if not changed.cut:
@@ -434,8 +387,9 @@ class Follower:
         missing = set(channel.pending_ids()).difference(turn_ids)
         ended = await follow_store.find_ended(tx, tenant_id, list(missing)) if missing else {}
         return Look(
-            seq=head[0],
-            rev=head[1],
+            seq=head.seq,
+            rev=head.rev,
+            summaries=made,
             opened=[OpenRow(row, stream.writer, stream.epoch, texts.get(row.id, {})) for row, stream in opened],
             ended=ended,
             cut=cut,
@@ -481,7 +435,7 @@ class Follower:
             standing, channel = standings.get(followed.conversation_id), followed.channel
             if channel.told is not None and (
                 standing is None
-                or standing.rev > channel.told[0]
+                or (standing.rev, LAST_SEQ) > channel.told
                 or fingerprint(standing.opened) != channel.fingerprint()
                 or standing.durable != sum(length for _, _, length in channel.confirmed())
             ):

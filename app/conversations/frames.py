@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
 from app.conversations.schemas import IdIn, Name, NonNegative, Strict, Turn, TurnInput
+from app.conversations.summary_schemas import Summary
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import JsonObject, Kind, Role
 
@@ -297,6 +298,14 @@ class TurnErasedFrame(BaseModel):
     turn_id: str
 
 
+class SummaryCreatedFrame(BaseModel):
+    """A summary stands now for older turns, in contexts; the turns stay."""
+
+    type: Literal["summary.created"]
+    rev: int
+    summary: Summary
+
+
 class PresenceFrame(BaseModel):
     """Who is writing now."""
 
@@ -362,6 +371,7 @@ ServerFrame: TypeAlias = (
     | TurnAbortedFrame
     | TurnSupersededFrame
     | TurnErasedFrame
+    | SummaryCreatedFrame
     | PresenceFrame
     | RereadFrame
     | ErrorFrame

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from app.conversations.frames import Offset
 from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId
 from app.formats.schemas import Kind, Role
@@ -104,6 +105,10 @@ class Held:
     def part(self, name: str) -> HeldPart:
         """A part, begun where it is new."""
         return self.parts.setdefault(name, HeldPart())
+
+    def offsets(self) -> list[Offset]:
+        """How far each part is."""
+        return [Offset(part=name, durable_offset=one.durable, offset=one.taken) for name, one in self.parts.items()]
 
     def has_tail(self) -> bool:
         """Whether some text is not durable."""

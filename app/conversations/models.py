@@ -219,4 +219,10 @@ summaries = Table(
     CheckConstraint("kind in ('summary', 'highlights')", name="kind"),
     CheckConstraint("from_position <= to_position", name="range"),
     Index("summaries_conversation_idx", "tenant_id", "conversation_id", "to_position", "id"),
+    Index(
+        "summaries_highlights_idx",
+        "tenant_id",
+        "conversation_id",
+        postgresql_where=text("kind = 'highlights' and replaced_by is null"),
+    ),
 )

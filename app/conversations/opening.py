@@ -7,7 +7,7 @@ from app.conversations import store, stream_store
 from app.conversations.announcer import Announcer
 from app.conversations.drafts import Draft, DraftLimits, make_draft
 from app.conversations.ending import Ender
-from app.conversations.finding import lock_conversation
+from app.conversations.finding import get_turn, lock_conversation
 from app.conversations.folding import opened_turn
 from app.conversations.frames import Opening
 from app.conversations.permits import require_may_continue, voice_of
@@ -73,9 +73,10 @@ class Opener:
                 row = await self._opened_before(caller, tx, conversation_id, known, opening)
                 require_may_continue(bound, voice_of(row))
                 return row, False
-        await self._require_room(caller, tx, conversation_id, None if bound is None else bound.actor)
         if given.supersedes is not None:
+            # before the turns are counted: one whose lease is over may make room
             await self._require_standing(caller, tx, conversation_id, TurnId(given.supersedes))
+        await self._require_room(caller, tx, conversation_id, None if bound is None else bound.actor)
         row = _pending_row(head, make_draft(opened_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await store.insert_turns(tx, caller.tenant_id, [row])
         turn_id = TurnId(row.id)
@@ -111,10 +112,10 @@ class Opener:
         if old is None:
             problem = FieldError("/turn/supersedes", "no turn of this conversation")
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
-        if old.status == "pending" and await self._ender.expire(
-            tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s
-        ):
-            return  # its writer was told that it is aborted, before the sweep came
+        if old.status == "pending":
+            # its writer was told that it is aborted, before the sweep came or while it does
+            await self._ender.expire(tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s)
+            old = await get_turn(caller, tx, conversation_id, turn_id)
         require_standing(old)
 
     async def _require_room(

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from app.conversations import listing_store, store, stream_store, token_store, turn_store
+from app.conversations import listing_store, store, stream_store, summary_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
@@ -48,6 +48,7 @@ from app.conversations.sources import Sources
 from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
 from app.conversations.summaries import Summaries
+from app.conversations.summary_schemas import HistoryPage
 from app.conversations.verifier import verify
 from app.conversations.views import (
     activity_key,
@@ -55,6 +56,7 @@ from app.conversations.views import (
     conversation_view,
     participants_column,
     position_key,
+    summary_view,
     turn_view,
 )
 from app.core.bus import Bus
@@ -115,7 +117,8 @@ class Conversations:
         self._options = options
         self._index = index
         self._jobs = jobs
-        self._indexing = Indexing(database, index=index)
+        self.indexing = Indexing(database, index=index)
+        """What the index gets after the append, by jobs."""
         self._announcer = announcer = Announcer(bus)
         self._appender = Appender(
             database,
@@ -141,8 +144,9 @@ class Conversations:
             options=options.streams,
         )
         """Turns that are written while they stream."""
+        most_bytes = options.max_answer_bytes
         self.summaries = Summaries(
-            database, index=index, jobs=jobs, announcer=announcer, cursors=cursors, most_bytes=options.max_answer_bytes
+            database, ops, index=index, jobs=jobs, announcer=announcer, cursors=cursors, most_bytes=most_bytes
         )
         """Text that stands for older turns."""
         self.sources = Sources(database, jobs=jobs)
@@ -355,7 +359,8 @@ class Conversations:
         limit: int,
         cursor: str | None,
         include_superseded: bool = False,
-    ) -> Page[Turn]:
+        include_summaries: bool = False,
+    ) -> HistoryPage:
         """Live turns in the order of their position, between two positions (both exclusive).
 
         With `include_superseded` all committed versions, those of one position in the order of their seq. A page of
@@ -384,27 +389,22 @@ class Conversations:
             )
             if not found.rows:
                 await get_conversation(caller, tx, conversation_id)
+            summaries = (
+                await summary_store.list_standing(tx, caller.tenant_id, conversation_id) if include_summaries else []
+            )
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=position_key, cut=found.cut)
-        return Page[Turn](
+        places = [row.position or 0 for row in page.data]
+        return HistoryPage(
             object="list",
             data=[turn_view(row) for row in page.data],
             has_more=page.has_more,
             next_cursor=page.next_cursor,
+            summaries=[
+                summary_view(row)
+                for row in summaries
+                if any(row.from_position <= place <= row.to_position for place in places)
+            ],
         )
-
-    # after the append, by jobs
-
-    async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Make the vectors that turns wait for. Raises as the embedder does; what was made before that is kept."""
-        await self._indexing.make_vectors(caller, turn_ids=turn_ids)
-
-    async def fill_vectors(self, caller: Caller, *, after: UUID | None) -> None:
-        """Make vectors that turns lack in the space searched: see `Indexing.fill`."""
-        await self._indexing.fill(caller, after=after)
-
-    async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Resolve what relative dates in turns mean, and make them found by it."""
-        await self._indexing.resolve_dates(caller, turn_ids=turn_ids)
 
     # for recall and context
 

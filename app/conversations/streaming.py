@@ -8,7 +8,7 @@ nothing any more.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -22,7 +22,7 @@ from app.conversations.finding import get_turn
 from app.conversations.flushing import Flusher
 from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
-from app.conversations.held import Held, StreamListener, fenced
+from app.conversations.held import Held, HeldPart, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
 from app.conversations.permits import permitted_opening, require_may_continue, voice_of
 from app.conversations.reviser import Reviser
@@ -113,6 +113,7 @@ class Streams:
     ) -> tuple[OpenedTurn, bool, bool]:
         """Open a turn. Says whether it was opened now, and whether it is a replay by key.
 
+        A `listener` is told of the turn from now on, though it was opened before.
         Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
         """
         opening, bound = permitted_opening(caller, opening), caller.bound
@@ -134,6 +135,12 @@ class Streams:
             opened, size = await self._read(caller, tx, row)
         if created:
             self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
+        elif listener is not None:
+            # its connection goes on with the turn here, wherever it was opened
+            call = _Call(caller, bound, conversation_id, TurnId(row.id), opened.epoch)
+            held = await self._take_over(call)
+            held.listener, held.heard = listener, monotonic()
+            opened = opened.model_copy(update={"parts": held.offsets()})
         return opened, created, False
 
     # write
@@ -164,18 +171,16 @@ class Streams:
             )
         call = _Call.of(caller, conversation_id, turn_id, epoch)
         held = await self._hold_here(call)
-        if listener is not None:
-            held.listener = listener
         try:
-            return await self._take(held, chunk, wait=wait)
+            return await self._take(held, chunk, wait=wait, listener=listener)
         except Conflict as error:
             if not wait or error.code not in _MAYBE_STALE:
                 raise
         # calls of the same writer may have gone to another process, which holds the turn since
-        held = await self._take_over(call)
-        return await self._take(held, chunk, wait=wait)
+        held = await self._take_over_again(call, held)
+        return await self._take(held, chunk, wait=wait, listener=listener)
 
-    async def _take(self, held: Held, chunk: Chunk, *, wait: bool) -> ChunkResult:
+    async def _take(self, held: Held, chunk: Chunk, *, wait: bool, listener: StreamListener | None) -> ChunkResult:
         if held.ending.locked():
             async with held.ending:
                 pass
@@ -185,12 +190,16 @@ class Streams:
         if chunk.part != CONTENT and held.voice.role is not Role.ASSISTANT:
             problem = FieldError("/part", "only an assistant turn calls tools")
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
-        part = held.part(chunk.part)
+        # a part is there once some text of it was taken
+        part = held.parts.get(chunk.part) or HeldPart()
         offset = part.taken
         size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
         self._require_space(held.size + size)
         fresh = part.take(chunk.offset, chunk.delta)
+        if listener is not None:
+            held.listener = listener
         if fresh:
+            held.parts[chunk.part] = part
             held.size += size
             self._announcer.delta(
                 held.tenant_id,
@@ -259,6 +268,10 @@ class Streams:
             opened, size = await self._read(caller, tx, row)
         return self._hold(caller, row, opened, None, key_id=key_id, size=size)
 
+    async def _take_over_again(self, call: _Call, held: Held) -> Held:
+        """The same for a call that began with what was held here, unless somebody has resumed the turn since."""
+        return await self._take_over(replace(call, epoch=held.epoch))
+
     async def resume(
         self,
         caller: Caller,
@@ -288,9 +301,9 @@ class Streams:
         """An open turn that the caller may write, its stream locked and within its lease; else why it is not open."""
         stream = await stream_store.lock_stream(tx, call.caller.tenant_id, call.turn_id)
         row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+        require_may_continue(call.bound, voice_of(row))
         if stream is None:
             raise not_open(row)
-        require_may_continue(call.bound, voice_of(row))
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
         return stream, row
@@ -380,12 +393,13 @@ class Streams:
     async def _end(self, call: _Call, how: Ending | Aborting) -> Turn:
         done = "turn_committed" if isinstance(how, Ending) else "turn_aborted"
         try:
+            held = await self._hold_here(call)
             try:
-                row = await self._end_here(call.caller, await self._hold_here(call), how)
+                row = await self._end_here(call.caller, held, how)
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                row = await self._end_here(call.caller, await self._take_over(call), how)
+                row = await self._end_here(call.caller, await self._take_over_again(call, held), how)
         except Conflict as error:
             if error.code != done:
                 raise
@@ -396,20 +410,29 @@ class Streams:
         return turn_view_for(call.caller, row)
 
     async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
-        async with held.ending:
-            if held.flush is not None:
-                await held.flush
-            await self._flusher.hear(held)
-            try:
-                if isinstance(how, Ending):
-                    row = await self._ender.commit(caller, held, ending=how)
-                else:
-                    row = await self._ender.abort(caller, held, reason=how.reason)
-            except Conflict as error:
-                if error.code in _OVER:
-                    self._flusher.drop(held, error)
-                raise
-            self._flusher.drop(held, None)
+        try:
+            async with held.ending:
+                if held.flush is not None:
+                    # one write is of many turns: who goes away while it waits must not end it for the others
+                    await asyncio.shield(held.flush)
+                return await self._end_now(caller, held, how)
+        finally:
+            # refused, so that it goes on: what was not written meanwhile is due
+            if held.has_tail():
+                self._flusher.wake()
+
+    async def _end_now(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
+        await self._flusher.hear(held)
+        try:
+            if isinstance(how, Ending):
+                row = await self._ender.commit(caller, held, ending=how)
+            else:
+                row = await self._ender.abort(caller, held, reason=how.reason)
+        except Conflict as error:
+            if error.code in _OVER:
+                self._flusher.drop(held, error)
+            raise
+        self._flusher.drop(held, None)
         return row
 
     async def _hold_here(self, call: _Call) -> Held:

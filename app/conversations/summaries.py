@@ -36,6 +36,7 @@ from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, Scope
 
 _NOBODY = ""
+_CONVERSATIONS = 500
 
 
 class Summaries:
@@ -44,6 +45,7 @@ class Summaries:
     def __init__(
         self,
         database: Database,
+        ops: Database,
         *,
         index: SearchIndex,
         jobs: JobQueue,
@@ -52,6 +54,7 @@ class Summaries:
         most_bytes: int,
     ) -> None:
         self._database = database
+        self._ops = ops
         self._index = index
         self._jobs = jobs
         self._announcer = announcer
@@ -96,6 +99,11 @@ class Summaries:
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
+
+    async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
+        """Summaries that stand, for whoever found them, in that one's transaction."""
+        found = await summary_store.find(tx, caller.tenant_id, summary_ids)
+        return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
 
     async def standing(self, caller: Caller, conversation_id: ConversationId) -> Standing:
         """How far a conversation is summarised, and by what. NotFound without it."""
@@ -143,6 +151,18 @@ class Summaries:
         """Let a job go on with what is due in a conversation."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
+
+    async def enqueue_highlighted(self, *, model: str) -> int:
+        """Let jobs replace highlights wherever this model may; says in how many conversations."""
+        count, after = 0, (UUID(int=0), UUID(int=0))
+        while True:
+            async with self._ops.across_tenants() as tx:
+                found = await summary_store.list_highlighted(tx, model=model, after=after, limit=_CONVERSATIONS)
+                for tenant_id, conversation_id in found:
+                    await self._jobs.enqueue(tx, tenant_id, [compact_job(conversation_id, priority=-1)])
+            if not found:
+                return count
+            count, after = count + len(found), found[-1]
 
     async def store(
         self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft

@@ -140,8 +140,8 @@ async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]
     return {row["id"]: _row(row) for row in rows}
 
 
-async def list_changed(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after_rev: int, limit: int
+async def list_made(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after_rev: int, limit: int = 20
 ) -> list[SummaryRow]:
     """Standing summaries made after a rev, in the order they were made."""
     rows = await tx.fetch(
@@ -253,3 +253,21 @@ async def update_mark(
         tokens,
         rev,
     )
+
+
+async def list_highlighted(
+    tx: Transaction, *, model: str, after: tuple[UUID, UUID], limit: int
+) -> list[tuple[TenantId, ConversationId]]:
+    """Conversations of any tenant where highlights stand that this model has not refused to replace (ops role)."""
+    rows = await tx.fetch(
+        """
+        select distinct s.tenant_id, s.conversation_id from summaries s
+        where s.kind = 'highlights' and s.replaced_by is null and s.model is distinct from $1
+          and (s.tenant_id, s.conversation_id) > ($2, $3)
+        order by s.tenant_id, s.conversation_id limit $4
+        """,
+        model,
+        *after,
+        limit,
+    )
+    return [(TenantId(row["tenant_id"]), ConversationId(row["conversation_id"])) for row in rows]

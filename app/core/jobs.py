@@ -154,8 +154,12 @@ class JobQueue:
                 _PERIODIC,
             )
 
-    async def claim(self, worker: UUID, *, kinds: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: UUID, *, kinds: Sequence[str], limit: int, passing_over: Sequence[TenantId] = ()
+    ) -> list[Job]:
         """Take up to `limit` due jobs of these kinds; what a worker died over for the last time is parked.
+
+        Those of tenants that are passed over wait.
 
         A periodic one is not, but waits as long as any does after a failure: nobody would make it anew before a worker
         starts.
@@ -172,7 +176,7 @@ class JobQueue:
                            ) as periodic
                     from jobs j
                     where state = 'queued' and run_at <= now() and (locked_until is null or locked_until < now())
-                      and kind = any($2::text[])
+                      and kind = any($2::text[]) and tenant_id <> all($9::uuid[])
                     order by priority desc, run_at, id limit $3 for update skip locked
                 ), lost as (
                     update jobs j
@@ -195,6 +199,7 @@ class JobQueue:
                 INSTALLATION,
                 _PERIODIC,
                 self._options.retry_max_s,
+                list(passing_over),
             )
         return [_job(row) for row in rows]
 

@@ -39,6 +39,8 @@ _PATIENCE = 4
 _MOST_TURNS = 40
 _MOST_TOKENS = 6_000
 _MOST_TOKENS_OF_A_TURN = 1_500
+# statements that one commit merges
+_MOST_STATEMENTS = 200
 # more is worked on in a thread: on the loop nobody else is answered meanwhile
 _INLINE_CHARACTERS = 2_000
 
@@ -122,7 +124,7 @@ class Extractor:
             if unread.reach <= unread.after or not (asked or unread.enabled):
                 return tally
             unread = _batch(unread) if self._chat is not None else unread
-            found = await self._find(caller.tenant_id, unread, patient=patient)
+            unread, found = _bounded(unread, await self._find(caller.tenant_id, unread, patient=patient))
             if await self._store(caller, unread, found, tally):
                 steps += 1
                 continue
@@ -198,7 +200,9 @@ class Extractor:
                 key: Origin(source.conversation_id, unread.project, source.actor, source.content_hash)
                 for key, source in sources.items()
             }
-            outcomes = [shelves[key].merge(one, origins).outcome for key, one in keyed]
+            for key, one in keyed:
+                outcomes.append(shelves[key].merge(one, origins).outcome)
+                await asyncio.sleep(0)  # a key may hold much: others are answered meanwhile
             await self._keeper.write(caller, tx, shelves=shelves.values(), prepared=prepared)
             held = any(outcome is not Outcome.IGNORED for outcome in outcomes)
             await self._sources.note(caller, tx, unread.conversation_id, read_through=unread.reach, held=held)
@@ -219,6 +223,20 @@ def _batch(unread: Unread) -> Unread:
         if count and (tokens > _MOST_TOKENS or count == _MOST_TURNS):
             return replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
     return unread
+
+
+def _bounded(unread: Unread, found: _Found) -> tuple[Unread, _Found]:
+    """As many of the turns as one commit takes what they say of; the others are looked at again by the next."""
+    said = Counter(source for one in found.statements for source in one.sources)
+    total = 0
+    for count, told in enumerate(unread.turns):
+        total += said[told.id]
+        if count and total > _MOST_STATEMENTS:
+            kept = {other.id for other in unread.turns[:count]}
+            statements = [one for one in found.statements if kept.issuperset(one.sources)]
+            shorter = replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
+            return shorter, _Found(statements, found.passed_over, found.redacted)
+    return unread, found
 
 
 async def _shown(unread: Unread, taken: Counter[str]) -> list[Shown]:

@@ -30,6 +30,7 @@ _SHOWN = f"""{_FACT}, array(
     select e.turn_id from fact_evidence e
     where e.tenant_id = $1 and e.fact_id = f.id and e.turn_id is not null and not e.denies order by e.place
 ) as sources"""  # noqa: S608
+_LOCKS_OF_A_TENANT = 256
 _KEPT = "(f.expires_at is null or f.expires_at > now())"
 CURRENT = f"not f.retracted and (f.valid_to is null or f.valid_to > now()) and {_KEPT}"
 
@@ -120,8 +121,11 @@ def _shown(row: asyncpg.Record) -> FactRow:
 
 
 def _lock_number(tenant_id: TenantId, key: Key) -> int:
-    text = "\0".join((str(tenant_id), key.owner, key.subject, key.predicate))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+    """A tenant has so many locks for all of its keys: the server has room for some thousands, whoever takes them."""
+    text = f"{key.owner}\0{key.subject}\0{key.predicate}"
+    place = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % _LOCKS_OF_A_TENANT
+    of_tenant = hashlib.blake2b(b"facts" + tenant_id.bytes, digest_size=8).digest()
+    return int.from_bytes(of_tenant, "big", signed=True) // _LOCKS_OF_A_TENANT + place
 
 
 async def lock_keys(tx: Transaction, tenant_id: TenantId, keys: Iterable[Key]) -> datetime:

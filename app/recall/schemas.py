@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
 from app.conversations.schemas import IdIn, Name, Strict, Turn
+from app.conversations.summary_schemas import Summary
 from app.core.times import TimeIn
 from app.formats.schemas import JsonObject, Role
 from app.index.schemas import EntryKind, Mode
@@ -86,7 +87,7 @@ class HitDate(BaseModel):
 
 
 class Hit(BaseModel):
-    """One recalled thing. Of `turn` and `fact`, and siblings to come, the one named by `kind` is set.
+    """One recalled thing. Of `turn`, `summary` and `fact`, the one named by `kind` is set.
 
     Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
     `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
@@ -101,6 +102,7 @@ class Hit(BaseModel):
     dates: list[HitDate]
     turn: Turn | None
     fact: Fact | None
+    summary: Summary | None
     neighbours: list[Turn] | None
     explain: Explanation | None
 

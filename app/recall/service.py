@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from app.conversations.schemas import Hydrated, Participant, Turn, turn_text
 from app.conversations.service import Conversations
+from app.conversations.summary_schemas import Summary
 from app.core.db import Database, Transaction
 from app.core.errors import FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id, parse_id
@@ -124,12 +125,13 @@ class Recaller:
         query = await self._prepare(request.query, request.mode, people)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking, ranked, hydrated = await self._find(caller, tx, asked, scope, query, people)
+            summaries = await self._summaries(caller, tx, ranked)
             around, cut = await self._neighbours(caller, tx, hydrated, request.neighbours)
             facts = await self._hydrate_facts(caller, tx, ranked, actors=None)
         hits = [
             _fact_hit(item, facts, request, ranking.found.lexemes)
             if item.candidate.kind is EntryKind.FACT
-            else _hit(item, hydrated, around, request, ranking.found.lexemes)
+            else _hit(item, hydrated, summaries.get(item.candidate.entry_id), around, request, ranking.found.lexemes)
             for item in ranked
         ]
         return RecallResult(
@@ -270,6 +272,10 @@ class Recaller:
         wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.FACT]
         return await self._facts.hydrate(caller, tx, fact_ids=wanted, actors=actors) if wanted else {}
 
+    async def _summaries(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> dict[UUID, Summary]:
+        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.SUMMARY]
+        return await self._conversations.summaries.by_id(caller, tx, summary_ids=wanted) if wanted else {}
+
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
     ) -> tuple[dict[str, list[Turn]], bool]:
@@ -305,13 +311,14 @@ def _scope(
 def _hit(
     item: Ranked,
     hydrated: Hydrated,
+    summary: Summary | None,
     around: dict[str, list[Turn]],
     request: ConversationRecall,
     lexemes: Sequence[str],
 ) -> Hit | None:
     candidate = item.candidate
     shown = hydrated.turns.get(candidate.entry_id)
-    if shown is None and candidate.entry_id not in hydrated.left_out:
+    if shown is None and summary is None and candidate.entry_id not in hydrated.left_out:
         return None
     turn = None if shown is None else shown[0]
     neighbours: list[Turn] | None = None
@@ -325,10 +332,11 @@ def _hit(
         id=format_id(candidate.entry_id),
         conversation_id=None if candidate.conversation_id is None else format_id(candidate.conversation_id),
         score=round(item.score, 6),
-        text="" if turn is None else turn_text(turn),
+        text=turn_text(turn) if turn is not None else "" if summary is None else summary.text,
         dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
         fact=None,
+        summary=summary,
         neighbours=neighbours,
         explain=_explain(item, lexemes) if request.explain else None,
     )
@@ -346,6 +354,7 @@ def _fact_hit(item: Ranked, facts: dict[UUID, Fact], request: ConversationRecall
         text=fact_text(fact.subject, fact.predicate, fact.object),
         dates=[],
         turn=None,
+        summary=None,
         fact=fact,
         neighbours=None,
         explain=_explain(item, lexemes) if request.explain else None,

@@ -1,7 +1,7 @@
 """The live connections of one process: how many, how busy, and whether their keys still hold."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -15,7 +15,6 @@ from app.core.telemetry import get_logger
 from app.tenancy.schemas import Caller
 
 Kind: TypeAlias = Literal["websocket", "events"]
-_Key: TypeAlias = tuple[TenantId, KeyId]
 _Counted = TypeVar("_Counted")
 _RETRY_AFTER_S: Final = 5
 
@@ -26,43 +25,76 @@ CREDENTIALS_IN_QUERY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be at once: in all, of a tenant, of a key, and of who has not said who it is."""
+    """How many connections there may be at once: in all, of a tenant, of a key with its tokens, of who has a token.
+
+    `unknown`: of those that have not said who they are, besides.
+    """
 
     most: int
     of_tenant: int
     of_key: int
+    of_token: int
     unknown: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key, with the tokens made by it."""
+
+    tenant_id: TenantId
+    key_id: KeyId
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who has a token: its actor in its conversation, whatever token that one has now; else the token itself."""
+
+    conversation_id: ConversationId
+    who: str | bytes
+
+
+def _counted_to(caller: Caller) -> Sequence[_Key | _Holder]:
+    """Whom a caller's connection is counted to, besides its tenant; who has the smallest limit first."""
+    key, bound = _Key(caller.key_tenant_id, caller.key_id), caller.bound
+    if bound is None:
+        return (key,)
+    return _Holder(bound.conversation_id, caller.digest if bound.actor is None else bound.actor), key
+
+
 class Place:
-    """The place that a connection takes up, and under which key."""
+    """The place that a connection takes up, and whom it is counted to."""
 
     def __init__(self, connections: "Connections", caller: Caller) -> None:
+        """RateLimited when the caller has too many."""
         self._connections = connections
-        self._key = (caller.key_tenant_id, caller.key_id)
+        self._counted_to = _counted_to(caller)
+        connections.take(self._counted_to)
 
     def move(self, caller: Caller) -> None:
-        """Count the connection to another key of the same tenant. RateLimited when that one has too many."""
-        key = (caller.key_tenant_id, caller.key_id)
-        if key != self._key:
-            self._connections.take_key(key)
-            self._connections.give_key(self._key)
-            self._key = key
+        """Count the connection to another caller of the same tenant. RateLimited when that one has too many."""
+        before, now = self._counted_to, _counted_to(caller)
+        self._connections.take([one for one in now if one not in before])
+        self._connections.give([one for one in before if one not in now])
+        self._counted_to = now
 
     def leave(self) -> None:
         """Give the place back."""
-        self._connections.give_key(self._key)
+        self._connections.give(self._counted_to)
 
 
 class Connections:
-    """Counts live connections, and refuses those over a limit: nobody takes up all places, with a key or without."""
+    """Counts live connections, and refuses those over a limit.
+
+    Of all places no tenant takes more than so many, of a tenant's no key, of a key's nobody who has one of its tokens.
+    Who has not said who it is takes none of them, and is counted apart.
+    """
 
     def __init__(self, registry: CollectorRegistry, *, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._unknown = 0
         self._open = 0
         self._of_tenant: dict[TenantId, int] = {}
-        self._of_key: dict[_Key, int] = {}
+        self._of: dict[_Key | _Holder, int] = {}
         self._gauge = Gauge("turnkeep_live_connections", "Live connections that are open.", ["kind"], registry=registry)
         self._sent = Counter(
             "turnkeep_live_frames_sent", "Frames that live connections were sent.", ["kind"], registry=registry
@@ -94,7 +126,6 @@ class Connections:
                 f"This tenant has {limits.of_tenant} live connections to this server, and no more are allowed: close"
                 " some, or connect again later."
             )
-        self.take_key((tenant_id, caller.key_id))
         place = Place(self, caller)
         self._open += 1
         _count(self._of_tenant, tenant_id, 1)
@@ -107,18 +138,29 @@ class Connections:
             place.leave()
             self._gauge.labels(kind).dec()
 
-    def take_key(self, key: _Key) -> None:
-        """Count one more of a key. RateLimited when there are too many."""
-        if self._of_key.get(key, 0) >= self._limits.of_key:
-            raise _too_many(
+    def take(self, whose: Sequence[_Key | _Holder]) -> None:
+        """Count one more of each, or of none: RateLimited when one of them has too many."""
+        for one in whose:
+            if self._of.get(one, 0) >= (self._limits.of_key if isinstance(one, _Key) else self._limits.of_token):
+                raise self._too_many_of(one)
+        for one in whose:
+            _count(self._of, one, 1)
+
+    def give(self, whose: Sequence[_Key | _Holder]) -> None:
+        """Count one less of each."""
+        for one in whose:
+            _count(self._of, one, -1)
+
+    def _too_many_of(self, whose: _Key | _Holder) -> RateLimited:
+        if isinstance(whose, _Key):
+            return _too_many(
                 f"This key, with the tokens made by it, has {self._limits.of_key} live connections to this server, and"
                 " no more are allowed: close some, connect with another key, or later."
             )
-        _count(self._of_key, key, 1)
-
-    def give_key(self, key: _Key) -> None:
-        """Count one less of a key."""
-        _count(self._of_key, key, -1)
+        return _too_many(
+            f"Who has this token has {self._limits.of_token} live connections to this server in this conversation, and"
+            " no more are allowed: close some, or connect again later."
+        )
 
     def sent(self, kind: Kind, count: int = 1) -> None:
         """Count frames that were sent."""

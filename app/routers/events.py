@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, cast
 
@@ -12,12 +12,13 @@ from starlette.types import Receive, Scope, Send
 
 from app.container import Container
 from app.conversations.channel import LAST_SEQ, Frame
-from app.conversations.following import Since, Subscription, require_follower
+from app.conversations.following import Subscription, require_follower
 from app.conversations.frames import (
     ErrorFrame,
     PresenceFrame,
     RereadFrame,
     SnapshotFrame,
+    SummaryCreatedFrame,
     TurnAbortedFrame,
     TurnCommittedFrame,
     TurnDeltaFrame,
@@ -25,6 +26,7 @@ from app.conversations.frames import (
     TurnOpenedFrame,
     TurnSupersededFrame,
 )
+from app.conversations.snapshot import Since
 from app.conversations.watching import ConversationDeletedFrame, ConversationUpdatedFrame, RelistFrame, Watch
 from app.core.errors import AppError, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
@@ -48,6 +50,7 @@ TurnEvent = (
     | TurnAbortedFrame
     | TurnSupersededFrame
     | TurnErasedFrame
+    | SummaryCreatedFrame
     | PresenceFrame
     | RereadFrame
     | ErrorFrame
@@ -70,12 +73,13 @@ def _responses(*models: type) -> dict[int | str, dict[str, object]]:
 
 
 class EventStream(Response):
-    """Sends events as they come, until there are none any more or the client has gone."""
+    """Sends events as they come, until there are none any more or the client has gone; then closes `stack`."""
 
     media_type = EVENTS_MEDIA_TYPE
 
-    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], stack: AsyncExitStack) -> None:
         self._events = events
+        self._stack = stack
         self.status_code = 200
         self.background = None
         # proxies hand each event on at once
@@ -84,7 +88,11 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until one side ends it."""
         del scope
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with self._stack, aclosing(self._events):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await self._send_while_heard(receive, send)
+
+    async def _send_while_heard(self, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send_all(send))
         hearing = asyncio.create_task(_until_gone(receive))
         try:
@@ -93,7 +101,6 @@ class EventStream(Response):
             for task in (sending, hearing):
                 task.cancel()
             await asyncio.gather(sending, hearing, return_exceptions=True)
-            await self._events.aclose()
         if not sending.cancelled() and (error := sending.exception()) is not None:
             raise error
 
@@ -217,25 +224,35 @@ async def _stream(
         source = await open_source(opening)
         stack = opening.pop_all()
     log_connected("events", caller, conversation_id)
-    return EventStream(_events(follows, caller, source, stack, conversation_id))
+    tally = _Tally(asyncio.get_running_loop().time())
+    stack.callback(tally.log, caller, conversation_id)
+    return EventStream(_events(follows, caller, source, tally, conversation_id), stack)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Since when a stream is sent, and how much of it."""
+
+    started: float
+    count: int = 0
+
+    def log(self, caller: Caller, conversation_id: ConversationId | None) -> None:
+        """Say that it has ended."""
+        duration_ms = round((asyncio.get_running_loop().time() - self.started) * 1000, 1)
+        log_closed("events", caller, conversation_id, count=self.count, duration_ms=duration_ms)
 
 
 async def _events(
-    follows: Following, caller: Caller, source: Source, stack: AsyncExitStack, conversation_id: ConversationId | None
+    follows: Following, caller: Caller, source: Source, tally: _Tally, conversation_id: ConversationId | None
 ) -> AsyncGenerator[bytes]:
-    started, count = asyncio.get_running_loop().time(), 0
-    async with stack:
-        try:
-            yield b"retry: %d\n\n" % _RETRY_MS
-            async for data in _with_heartbeats(follows, caller, source, conversation_id):
-                count += 1
-                follows.connections.sent("events", data.count(b"\ndata: "))
-                yield data
-        except AppError as error:
-            yield _error(error)
-        finally:
-            duration_ms = round((asyncio.get_running_loop().time() - started) * 1000, 1)
-            log_closed("events", caller, conversation_id, count=count, duration_ms=duration_ms)
+    try:
+        yield b"retry: %d\n\n" % _RETRY_MS
+        async for data in _with_heartbeats(follows, caller, source, conversation_id):
+            tally.count += 1
+            follows.connections.sent("events", data.count(b"\ndata: "))
+            yield data
+    except AppError as error:
+        yield _error(error)
 
 
 async def _with_heartbeats(

@@ -36,7 +36,7 @@ SUBPROTOCOL: Final = "turnkeep.v1"
 _BEARER: Final = "bearer."
 _MAX_REASON_BYTES: Final = 120
 _FIRST_FRAME_BYTES: Final = 8 * 2**10
-"""Whoever sends it may be anybody: nothing larger is read."""
+"""Whoever sends it may be anybody: nothing larger is parsed. The server has taken up to `live_frame_bytes` of it."""
 
 router = APIRouter(include_in_schema=False)
 

@@ -1,7 +1,8 @@
 """What a WebSocket is about to be sent, besides what it follows.
 
-What always holds: answers go in the order they were made; of what waits, so many frames and bytes and no more, as long
-as whoever makes answers waits for `room` before the next one.
+What always holds: answers go in the order they were made, each once, whoever sends them and whoever of those is
+cancelled; of what waits, so many frames and bytes and no more, as long as whoever makes answers waits for `room` before
+the next one.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ class Outbox:
         self._waiting: deque[tuple[str, int]] = deque()
         self._bytes = 0
         self._durable: dict[tuple[TurnId, str], int] = {}
+        self._sending = asyncio.Lock()
         self._to_send = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -81,21 +83,30 @@ class Outbox:
 
     async def flush(self) -> None:
         """Send all that waits."""
-        while self._waiting or self._durable:
-            await send_text(self._websocket, self._next())
-            self._connections.sent("websocket")
+        async with self._sending:
+            while self._waiting or self._durable:
+                # what was not sent, because who sent it was cancelled, still waits
+                if self._waiting:
+                    await self._send_answer()
+                else:
+                    await self._send_durable()
+                self._connections.sent("websocket")
 
-    def _next(self) -> str:
-        if self._waiting:
-            text, size = self._waiting.popleft()
-            self._bytes -= size
-            if self._is_roomy():
-                self._has_room.set()
-            return text
+    async def _send_answer(self) -> None:
+        text, size = self._waiting[0]
+        await send_text(self._websocket, text)
+        self._waiting.popleft()
+        self._bytes -= size
+        if self._is_roomy():
+            self._has_room.set()
+
+    async def _send_durable(self) -> None:
         (turn_id, part), offset = next(iter(self._durable.items()))
-        del self._durable[turn_id, part]
         ack = AckFrame(type="ack", turn_id=format_id(turn_id), part=part, durable_offset=offset)
-        return ack.model_dump_json(exclude_unset=True)
+        await send_text(self._websocket, ack.model_dump_json(exclude_unset=True))
+        # meanwhile there may be more, or nothing any more
+        if self._durable.get((turn_id, part)) == offset:
+            del self._durable[turn_id, part]
 
     def _is_roomy(self) -> bool:
         return len(self._waiting) < _MOST_FRAMES and self._bytes < self._most_bytes

@@ -7,9 +7,10 @@ that a client sends is repeated to it or written to the log.
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, assert_never
 
 from fastapi import WebSocket
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
-from app.conversations.following import Since, Subscription, require_either, require_follower
+from app.conversations.following import Subscription, require_either, require_follower
 from app.conversations.frames import (
     AbortFrame,
     Aborting,
@@ -38,17 +39,21 @@ from app.conversations.frames import (
     Resuming,
     SubscribeFrame,
 )
+from app.conversations.snapshot import Since
 from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import Bucket, Connections, Place, recheck
+from app.routers.epochs import Epochs
 from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, Outbox, send_text
-from app.tenancy.schemas import Caller, token_expired
+from app.tenancy.schemas import Caller, Scope, token_expired
 
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
 _LAST_WORDS_S: Final = 1.0
+_TIMES_OPEN: Final = 4
+_HAS_ENDED: Final = frozenset({"turn_committed", "turn_aborted"})
 _CODE_OF_KIND: Final[dict[str, int]] = {
     Unauthenticated.kind: NO_KEY,
     Forbidden.kind: FORBIDDEN,
@@ -100,7 +105,7 @@ class LiveSocket:
         self._caller = caller
         self._token = token
         self._known = known
-        self._epochs: dict[TurnId, int] = {}
+        self._epochs = Epochs(most=_TIMES_OPEN * container.settings.max_open_turns_per_conversation)
         self._outbox = Outbox(websocket, connections, most_bytes=container.settings.live_queue_bytes)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
@@ -113,7 +118,7 @@ class LiveSocket:
         """Serve until one side ends it; says how it ended. The close frame is left to the caller."""
         self._set_expiry()
         works = (self._read, self._outbox.send_forever, self._recheck)
-        tasks = [asyncio.create_task(self._guarded(work())) for work in works]
+        tasks = [asyncio.create_task(self._guarded(work)) for work in works]
         try:
             closing = await self._over
         finally:
@@ -129,10 +134,12 @@ class LiveSocket:
                 await asyncio.wait_for(self._outbox.flush(), _LAST_WORDS_S)
         return closing
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
-        """Let whatever ends a task end the connection."""
+    async def _guarded(self, work: Callable[[], Awaitable[None]], *, lasts: bool = True) -> None:
+        """Let whatever ends a task end the connection; of one that `lasts`, that it ends at all, however."""
         try:
-            await work
+            await work()
+            if lasts:
+                self._end(Closing(FAILED, "internal_error"))
         except (WebSocketDisconnect, OSError):
             self._end(Closing(GONE, "gone", by_client=True))
         except AppError as error:
@@ -141,6 +148,12 @@ class LiveSocket:
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer is told that it was not its fault
             _log_failure(error)
             self._end(Closing(FAILED, "internal_error"))
+        except asyncio.CancelledError as error:
+            # perhaps not its own: something that it waited for was cancelled
+            if not self._over.done() and (lasts or asyncio.current_task() is self._pumping):
+                _log_failure(error)
+                self._end(Closing(FAILED, "internal_error"))
+            raise
 
     def _end(self, closing: Closing) -> None:
         if not self._over.done():
@@ -154,7 +167,12 @@ class LiveSocket:
 
     def lost(self, turn_id: TurnId, error: AppError) -> None:
         """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
+        self._forget_ended(turn_id, error)
         self._outbox.say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+
+    def _forget_ended(self, turn_id: TurnId, error: AppError) -> None:
+        if error.code in _HAS_ENDED:
+            self._epochs.end(turn_id)
 
     # what is received
 
@@ -191,6 +209,8 @@ class LiveSocket:
             answer = await self._carry_out(frame)
         except AppError as error:
             self._outbox.say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            if turn_id is not None:
+                self._forget_ended(TurnId(parse_id(turn_id)), error)
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
                 self._count_bad()
             return
@@ -210,9 +230,9 @@ class LiveSocket:
     def _renew(self) -> None:
         now = asyncio.get_running_loop().time()
         # often enough for any lease, and no work for each of many frames
-        if self._epochs and now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
+        if now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
             self._renewed_at = now
-            self._streams.renew(self._epochs)
+            self._streams.renew(self._epochs.own())
 
     async def _carry_out(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:
@@ -240,10 +260,11 @@ class LiveSocket:
             self._conversation_id,
             turn_id=turn_id,
             chunk=Chunk.model_construct(offset=frame.offset, delta=frame.delta, part=frame.part),
-            epoch=self._epochs.get(turn_id),
+            epoch=self._epochs.of(turn_id),
             wait=False,
             listener=self,
         )
+        self._epochs.wrote(turn_id)
         return AckFrame(
             type="ack",
             id=frame.id,
@@ -268,7 +289,7 @@ class LiveSocket:
                 resuming=Resuming(writer=frame.writer),
                 listener=self,
             )
-        self._epochs[turn_id] = opened.epoch
+        self._epochs.begin(turn_id, opened.epoch)
         return AckFrame(
             type="ack",
             id=frame.id,
@@ -280,7 +301,7 @@ class LiveSocket:
 
     async def _finish(self, frame: CommitFrame | AbortFrame) -> AckFrame:
         turn_id = TurnId(frame.turn_id)
-        epoch = self._epochs.get(turn_id)
+        epoch = self._epochs.of(turn_id)
         if isinstance(frame, CommitFrame):
             ending = Ending.model_construct(**{name: getattr(frame, name) for name in Ending.model_fields})
             turn = await self._streams.commit(
@@ -294,7 +315,7 @@ class LiveSocket:
                 aborting=Aborting(reason=frame.reason),
                 epoch=epoch,
             )
-        self._epochs.pop(turn_id, None)
+        self._epochs.end(turn_id)
         self._outbox.forget(turn_id)  # the turn itself says it all
         return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
 
@@ -326,10 +347,17 @@ class LiveSocket:
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         self._place.move(caller)
-        self._caller, self._token = caller, frame.token
+        self._token = frame.token
+        self._become(caller)
         self._set_expiry()
-        self._require_reading()
         return AckFrame(type="ack", id=frame.id)
+
+    def _become(self, caller: Caller) -> None:
+        """Go on as this caller, as far as that one may."""
+        if not _may_write_as(self._caller, caller):
+            self._epochs.change_hands()
+        self._caller = caller
+        self._require_reading()
 
     def _set_expiry(self) -> None:
         """Let the connection end with the token, whatever is under way and whether or not the database answers."""
@@ -357,11 +385,15 @@ class LiveSocket:
         while True:
             await asyncio.sleep(self._settings.live_recheck_s)
             token = self._token
-            caller = await recheck(self._container, token)
+            try:
+                caller = await recheck(self._container, token)
+            except AppError:
+                if token == self._token:
+                    raise
+                continue  # it goes on under another one
             if caller is not None and token == self._token:
                 require_either(caller, self._conversation_id)
-                self._caller = caller
-                self._require_reading()
+                self._become(caller)
 
     # what it follows
 
@@ -372,13 +404,13 @@ class LiveSocket:
             self._caller, self._conversation_id, since=Since(frame.after_seq, frame.after_rev)
         )
         self._outbox.say(AckFrame(type="ack", id=frame.id))
-        self._pumping = asyncio.create_task(self._guarded(self._pump(self._subscription)))
+        self._pumping = asyncio.create_task(self._guarded(partial(self._pump, self._subscription), lasts=False))
         self._require_reading()  # who it is may have changed meanwhile
 
     def _unsubscribe(self) -> None:
-        if self._pumping is not None:
-            self._pumping.cancel()
-            self._pumping = None
+        pumping, self._pumping = self._pumping, None
+        if pumping is not None:
+            pumping.cancel()
         if self._subscription is not None:
             self._subscription.close()
             self._subscription = None
@@ -403,6 +435,13 @@ class LiveSocket:
                 self._end(Closing(RESTARTING, "the server is being stopped"))
             case _:
                 pass
+
+
+def _may_write_as(before: Caller, now: Caller) -> bool:
+    """Whether a caller may write all that the one before it could."""
+    if now.bound is None:
+        return Scope.WRITE in now.scopes
+    return before.bound is not None and replace(now.bound, expires_at=before.bound.expires_at) == before.bound
 
 
 def _written(frame: AppendFrame) -> bytes:

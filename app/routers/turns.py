@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.conversations.schemas import Append, AppendResult, ErasedTurns, Revision, RevisionResult, Turn
-from app.core.paging import Page
+from app.conversations.summary_schemas import HistoryPage
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import (
     ConversationPath,
@@ -33,7 +33,7 @@ class Shown:
     """What a history shows besides live turns."""
 
     include_superseded: Annotated[bool, Query(description="Superseded versions too, by position, then seq.")] = False
-    include_summaries: Annotated[bool, Query(description="Summaries too; there are none yet.")] = False
+    include_summaries: Annotated[bool, Query(description="Also summaries that stand for turns of the page.")] = False
 
 
 @router.post(
@@ -72,7 +72,7 @@ async def list_turns(
     order: Order = "asc",
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Cursor = None,
-) -> Page[Turn]:
+) -> HistoryPage:
     """Read the history: live turns in the order of their position. Erased ones are tombstones, with `erased_at`."""
     return await services.conversations.history(
         caller,
@@ -84,6 +84,7 @@ async def list_turns(
         limit=limit,
         cursor=cursor,
         include_superseded=shown.include_superseded,
+        include_summaries=shown.include_summaries,
     )
 
 

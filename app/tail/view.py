@@ -19,6 +19,7 @@ from app.conversations.frames import (
     RereadFrame,
     ServerFrame,
     SnapshotFrame,
+    SummaryCreatedFrame,
     TurnAbortedFrame,
     TurnCommittedFrame,
     TurnDeltaFrame,
@@ -98,7 +99,7 @@ class View:
             case TurnErasedFrame():
                 self._before(frame.rev)
                 told = self._once("erased", frame.turn_id, frame.rev)
-            case PresenceFrame() | RereadFrame() | ErrorFrame() | AckFrame() | PongFrame():
+            case SummaryCreatedFrame() | PresenceFrame() | RereadFrame() | ErrorFrame() | AckFrame() | PongFrame():
                 pass
             case _:
                 assert_never(frame)

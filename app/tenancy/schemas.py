@@ -71,7 +71,7 @@ class Caller:
     A caller with a token is `bound`, and reaches nothing by itself: it has no scope, and `tenant_id`, without which
     there is no statement, raises. A service method that is meant for tokens opens it by `require_conversation`; so one
     that was never thought of for them refuses, whatever it forgets. `key_tenant_id` is for logs and the like.
-    `digest` is what is stored of the secret that was given, by which the present one is told from the one before.
+    `digest` stands for the secret or token that was given, by which it is told from others of the same key.
     """
 
     key_tenant_id: TenantId

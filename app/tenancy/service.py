@@ -206,6 +206,7 @@ class Tenancy:
                 roles=frozenset(claims.roles),
                 expires_at=claims.expires_at,
             ),
+            digest=digest,
         )
         self._trust(digest, caller, for_s=min(self._options.key_cache_s, left_s), asked_at=asked_at)
         return caller

@@ -17,46 +17,46 @@ from app.worker.runner import Handling, Worker, WorkerOptions
 SWEEP_JOB = "installation.sweep"
 LEASES_JOB = "streams.sweep"
 FACTS_SWEEP_JOB = "facts.sweep"
+REFRESH_JOB = "summaries.refresh"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
 
 
 def handlings(container: Container) -> Mapping[str, Handling]:
     """The table of all kinds that this process can do; a kind that is not here is left to another worker."""
-    conversations, late = container.conversations, container.index.late
+    return {**_housekeeping(container), **_index(container), **_summaries(container), **_facts(container)}
 
-    async def make_vectors(job: Job) -> None:
-        await conversations.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
 
-    async def fill_vectors(job: Job) -> None:
-        after = job.subject_ids[0] if job.subject_ids else None
-        await conversations.fill_vectors(job_caller(job.tenant_id), after=after)
-
-    async def plan_vectors(_job: Job) -> None:
-        await late.plan()
-
-    async def resolve_dates(job: Job) -> None:
-        await conversations.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
-
-    async def compact(job: Job) -> None:
-        conversation_id = ConversationId(job.subject_ids[0])
-        with suppress(NotFound):  # deleted meanwhile
-            await container.compactor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
-
+def _housekeeping(container: Container) -> dict[str, Handling]:
     async def sweep(_job: Job) -> None:
         await container.tenancy.sweep_repeats()
         await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 
     async def end_leases(_job: Job) -> None:
-        await conversations.streams.abort_expired()
+        await container.conversations.streams.abort_expired()
 
-    table = {
-        COMPACT_JOB: Handling(compact),
-        DATES_JOB: Handling(resolve_dates),
-        **_fact_handlings(container),
+    return {
         SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
         LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),
     }
+
+
+def _index(container: Container) -> dict[str, Handling]:
+    indexing, late = container.conversations.indexing, container.index.late
+
+    async def make_vectors(job: Job) -> None:
+        await indexing.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+
+    async def fill_vectors(job: Job) -> None:
+        await indexing.fill(job_caller(job.tenant_id), after=job.subject_ids[0] if job.subject_ids else None)
+
+    async def plan_vectors(_job: Job) -> None:
+        await late.plan()
+
+    async def resolve_dates(job: Job) -> None:
+        await indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+
+    table = {DATES_JOB: Handling(resolve_dates)}
     if container.embedder is not None:
         table[VECTORS_JOB] = Handling(make_vectors)
         table[late.fill_kind] = Handling(fill_vectors)
@@ -64,7 +64,7 @@ def handlings(container: Container) -> Mapping[str, Handling]:
     return table
 
 
-def _fact_handlings(container: Container) -> dict[str, Handling]:
+def _facts(container: Container) -> dict[str, Handling]:
     async def extract_facts(job: Job) -> None:
         conversation_id = ConversationId(job.subject_ids[0])
         with suppress(NotFound):  # deleted meanwhile
@@ -86,6 +86,22 @@ def _fact_handlings(container: Container) -> dict[str, Handling]:
     }
     if container.embedder is not None:
         table[FACT_VECTORS_JOB] = Handling(make_fact_vectors)
+    return table
+
+
+def _summaries(container: Container) -> dict[str, Handling]:
+    async def compact(job: Job) -> None:
+        conversation_id = ConversationId(job.subject_ids[0])
+        with suppress(NotFound):  # deleted meanwhile
+            await container.compactor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
+
+    async def refresh(_job: Job) -> None:
+        await container.compactor.refresh()
+
+    table = {COMPACT_JOB: Handling(compact)}
+    if container.chat is not None:
+        every_s = container.settings.summary_refresh_interval_minutes * 60.0
+        table[REFRESH_JOB] = Handling(refresh, every_s=every_s, at_start=True)
     return table
 
 

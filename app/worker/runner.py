@@ -6,6 +6,7 @@ a stop finishes what it can in the time allowed and gives the rest back. Any num
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from app.core.errors import AppError
 from app.core.ids import JobId, format_id, new_uuid
-from app.core.jobs import Job, JobQueue
+from app.core.jobs import INSTALLATION, Job, JobQueue
 from app.core.telemetry import error_type, get_logger
 
 _RENEWALS_PER_LEASE = 3
@@ -96,7 +97,7 @@ class Worker:
                     at_once=[kind for kind, how in self._handlings.items() if how.at_start],
                 )
                 self._periodic_ensured = True
-            jobs = await self._queue.claim(self._id, kinds=list(self._handlings), limit=free)
+            jobs = await self._claim_fairly(free)
         except AppError as error:
             self._log.warning("jobs.claim_failed", code=error.code)
             return 0
@@ -105,6 +106,17 @@ class Worker:
             self._running[job.id] = (job, task)
             task.add_done_callback(lambda _done, job_id=job.id: self._running.pop(job_id, None))
         return len(jobs)
+
+    async def _claim_fairly(self, free: int) -> list[Job]:
+        """Take jobs for the free places: of tenants that have half of the places already, only what others leave."""
+        kinds = list(self._handlings)
+        held = Counter(job.tenant_id for job, _ in self._running.values())
+        most = max(1, self._options.concurrency // 2)
+        greedy = [tenant_id for tenant_id, count in held.items() if count >= most and tenant_id != INSTALLATION]
+        jobs = await self._queue.claim(self._id, kinds=kinds, limit=free, passing_over=greedy)
+        if greedy and len(jobs) < free:
+            jobs += await self._queue.claim(self._id, kinds=kinds, limit=free - len(jobs))
+        return jobs
 
     async def _wait(self) -> None:
         """Until there is something to do: a job was enqueued here, a place is free again, or it is time to look."""

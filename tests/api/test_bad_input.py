@@ -180,7 +180,7 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
         name = "recall_in"
     if operation_id == "create_conversation_token":
         name = "token"
-    if operation_id == "rotate_key":
+    if operation_id in {"rotate_key", "summarise_turns", "compact_conversation"}:
         return {}
     name = {"build": "context"}.get(name, name)
     return OPERATIONS[name][2] if name in OPERATIONS else None
@@ -294,6 +294,8 @@ async def test_every_operation_needs_its_scope(
         "resume",
         "extract",
         "retract",
+        "summarise",
+        "compact",
         "undo",
     )
     writes = name.startswith(writing)

@@ -35,7 +35,7 @@ OPERATIONS: dict[str, tuple[str, str]] = {
     for method, operation in item.items()
 }
 PUBLIC = {"get_health", "get_readiness", "get_metrics", "head_health", "head_readiness"}
-READING = {"get_conversation", "list_turns", "get_turn", "follow_conversation"}
+READING = {"get_conversation", "list_turns", "get_turn", "follow_conversation", "list_summaries"}
 APPENDING = {"append_turns", "open_turn", "append_chunk", "commit_turn", "abort_turn", "resume_turn"}
 """What a token opens. A new operation is refused to tokens until it is named here."""
 
@@ -317,8 +317,11 @@ async def test_a_token_goes_on_with_no_open_turn_that_it_could_not_have_opened(
             problem(answer, 403, "token_not_allowed")
     done = await writer.client.post(f"{path}/commit", json={})
     assert (done.status_code, done.json()["content"]) == (200, ""), done.text
-    # nor is it told what it had no part in
-    problem(await writer.browser.post(f"{path}/commit", json={}), 403, "token_not_allowed")
+    # nor is it told what became of what it had no part in
+    for what, body in (("chunks", {"offset": 0, "delta": "x"}), ("resume", {}), ("commit", {}), ("abort", {})):
+        for params in ({}, {"epoch": 1}):
+            answer = await writer.browser.post(f"{path}/{what}", json=body, params=params)
+            problem(answer, 403, "token_not_allowed")
 
 
 async def test_a_token_goes_on_with_what_a_key_opened_as_it_would_have(writer: Bound) -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,6 +173,49 @@ async def test_no_tenant_and_no_key_takes_up_all_places_and_who_is_unknown_takes
         assert (await (await connect(conversation, None)).ask("auth", token="tk_wrong"))["code"] == "unauthenticated"
 
 
+async def test_who_has_a_token_takes_up_few_of_the_places_of_its_key(database: TestDatabase, tmp_path: Path) -> None:
+    limits = {"live_max_connections": 100, "live_max_connections_per_token": 2}
+    async with (
+        open_service(database, tmp_path, **QUICK | limits) as service,
+        serving(service.app, service.settings) as port,
+        await service.new_tenant() as user,
+        AsyncExitStack() as stack,
+    ):
+        conversation, second = await user.conversation(), await user.conversation()
+
+        async def token(of: str = conversation, **body: object) -> str:
+            made = await user.post(f"/v1/conversations/{of}/tokens", json={"access": "read"} | body)
+            return made.json()["token"]
+
+        async def connect(key: str, to: str = conversation) -> Socket:
+            return await stack.enter_async_context(socket_on(port, to, key))
+
+        async def lives(one: Socket) -> bool:
+            return (await one.ask("ping"))["type"] == "pong"
+
+        ann, other_ann, bob = await token(actor="ann"), await token(actor="ann", ttl_s=60), await token(actor="bob")
+        first = [await connect(key) for key in (ann, other_ann)]
+        assert all([await lives(one) for one in first])
+        one_more = await connect(other_ann)
+        assert await one_more.closed() == (4429, "too_many_connections")
+        assert "token" in one_more.received[-1]["detail"]
+        path = f"/v1/conversations/{conversation}/events"
+        problem(await user.get(path, headers={"Authorization": f"Bearer {ann}"}), 429, "too_many_connections")
+        for key, to in ((bob, conversation), (await token(second, actor="ann"), second), (user.key, conversation)):
+            assert await lives(await connect(key, to))
+        nameless, another = await token(), await token(ttl_s=60)
+        for key in (nameless, nameless, another):
+            assert await lives(await connect(key))
+        assert (await (await connect(nameless)).closed())[0] == 4429
+        moving = await connect(bob)
+        assert (await moving.ask("auth", token=ann))["code"] == "too_many_connections"
+        await first[0].connection.close()
+        await asyncio.sleep(0.3)
+        assert (await moving.ask("auth", token=ann))["type"] == "ack"
+        assert (await moving.ask("auth", token=other_ann))["type"] == "ack", "the same one, with a fresh token"
+        assert await lives(await connect(bob)), "its place was given back"
+
+
 async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there(user: Client, port: int) -> None:
     conversation = await user.conversation()
     path = f"/v1/conversations/{conversation}/events"
@@ -251,6 +295,34 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
             return
         await asyncio.sleep(0.05)
     raise AssertionError(f"{follower.subscribers} still there")
+
+
+async def test_a_client_that_has_gone_before_the_answer_begins_leaves_nothing_behind(
+    user: Client, live: tuple[Service, int]
+) -> None:
+    conversation = await user.conversation()
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+        "path": f"/v1/conversations/{conversation}/events", "raw_path": b"", "root_path": "", "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {user.key}".encode())], "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2), "state": {},
+    }  # fmt: skip
+    followed: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(_: Any) -> None:
+        followed.append(live[0].container.follower.subscribers)
+        raise OSError("gone")
+
+    before = live[0].container.follower.subscribers
+    with suppress(OSError):
+        await live[0].app(scope, receive, send)
+    assert followed[0] == before + 1
+    assert live[0].container.follower.subscribers == before
+    opened = [line for line in (await user.get("/metrics")).text.splitlines() if 'connections{kind="events"}' in line]
+    assert opened == ['turnkeep_live_connections{kind="events"} 0.0']
 
 
 async def test_metrics_count_live_connections(user: Client) -> None:

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from app.core.ids import parse_id
+from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from tests.api.test_facts import facts, found
 from tests.memory.test_redaction import GOES
 from tests.support.api import Client, Service, open_service, problem
@@ -165,6 +166,15 @@ async def test_two_extractions_at_once_record_everything_once(client: Client) ->
     assert all(one["evidence_count"] == 1 for one in held)
     assert sum(one["recorded"] for one in done) >= 30
     assert sum(one["valid_to"] is None for one in held) == 1
+
+
+async def test_turns_that_say_very_much_go_in_several_commits(client: Client) -> None:
+    conversation = await client.conversation(owner="ana")
+    texts = [" ".join(f"I like drink{turn}x{n}." for n in range(25)) for turn in range(6)]
+    await client.append(conversation, *texts)
+    done = await extract(client, conversation)
+    assert (done["recorded"], done["read_through"], done["continues"]) == (150, 6, False)
+    assert len(await facts(client, predicate="likes", limit=200)) == 150
 
 
 async def test_turns_appended_and_erased_meanwhile_are_never_in_the_way(client: Client, service: Service) -> None:
@@ -376,12 +386,10 @@ async def test_long_conversations_go_in_batches_and_a_job_goes_on(
 
 
 async def rows_of(root: "asyncpg.Connection[asyncpg.Record]", client: Client) -> bytes:
-    """A dump of all that facts are, in every table that has any of it."""
+    """A dump of all that is held of a tenant but the turns themselves, with what the index has of them."""
     pieces: list[str] = []
-    for table, where in (
-        ("facts", "true"), ("fact_evidence", "true"), ("fact_decisions", "true"), ("index_entries", "kind = 'fact'"),
-        ("jobs", "true"),
-    ):  # fmt: skip
+    for table in {*REGISTRY, *NOT_OF_CONVERSATIONS} - {"turns", "vectors"}:
+        where = "kind = 'fact'" if table == "index_entries" else "true"
         rows = await root.fetch(f"select t::text from {table} t where tenant_id = $1 and {where}", client.tenant_id)  # noqa: S608
         pieces += [row[0] for row in rows]
     return "\n".join(pieces).encode()

@@ -10,9 +10,10 @@ import asyncpg
 import pytest
 
 from app.conversations import follow_store, store, stream_store
-from app.conversations.following import Since, Subscription
+from app.conversations.following import Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
-from app.core.errors import Conflict, NotFound
+from app.conversations.snapshot import Since
+from app.core.errors import Conflict, NotFound, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller
@@ -334,6 +335,85 @@ async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     late.close()
     assert sum(read) == 2 * sum(len(text) + 2 for text in large)
     assert max(read) < 2 * 2**20
+
+
+async def test_turns_of_one_append_are_told_all_however_many(pair: Pair, user: Client) -> None:
+    one, two, _ = pair
+    conversation = await user.conversation()
+    followed = [await follow(service, user, conversation) for service in (one, two)]
+    texts = [f"t{n}" for n in range(450)]
+    await user.append(conversation, *texts)
+    await user.append(conversation, "and on")
+    for reader in followed:
+        await reader.until_said(*texts, "and on")
+        assert sum(frame["type"] == "turn.committed" for frame in reader.frames) == 451, "each once"
+        reader.close()
+
+
+async def test_turns_of_one_append_are_told_all_however_large(database: TestDatabase, tmp_path: Path) -> None:
+    async with (
+        open_service(database, tmp_path, **QUICK | {"live_queue_bytes": 2**23}) as service,
+        await service.new_tenant() as user,
+    ):
+        conversation = await user.conversation()
+        reader = await follow(service, user, conversation)
+        large = [f"{n} " + "x" * 700 * 2**10 for n in range(3)]
+        await user.append(conversation, *large)
+        await reader.until_said(*large)
+        reader.close()
+
+
+async def test_what_a_look_that_failed_between_two_pages_had_not_read_yet_is_told(
+    pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, two, hub = pair
+    conversation = await user.conversation()
+    reader = await follow(two, user, conversation)
+    original, pages = stream_store.list_changed, 0
+
+    async def failing_once(*args: Any, **more: Any) -> Any:
+        nonlocal pages
+        pages += 1
+        if pages == 2:
+            raise Unavailable("database_unavailable", "away")
+        return await original(*args, **more)
+
+    monkeypatch.setattr(stream_store, "list_changed", failing_once)
+    hub.drops = lambda _: True
+    texts = [f"t{n}" for n in range(250)]
+    await user.append(conversation, *texts)
+    with pytest.raises(Unavailable):  # the look is a newcomer's, whom the others do not depend on
+        await follow(two, user, conversation)
+    await reader.until_said(*texts[:200])
+    await two.container.follower.check()
+    await reader.until_said(*texts)
+    reader.close()
+
+
+@pytest.mark.parametrize("since", [Since(after_seq=0), Since(after_rev=0)])
+async def test_what_changes_between_two_pages_of_a_snapshot_is_in_a_later_one(
+    pair: Pair, user: Client, since: Since
+) -> None:
+    _, two, _ = pair
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/turns"
+    made = (await user.append(conversation, *(f"t{n}" for n in range(450))))["turns"]
+    caller = await caller_of(two, user)
+    subscription = await two.container.follower.subscribe(caller, ConversationId(parse_id(conversation)), since=since)
+    first = json.loads((await subscription.batch())[0].text)
+    assert (len(first["turns"]), first["more"]) == (200, True)
+    await user.delete(f"{path}/{made[0]['id']}")
+    await user.post(f"{path}/{made[1]['id']}/revisions", json={"content": "revised"})
+    await user.append(conversation, "new")
+    reader = Followed(subscription)
+    reader.reader.apply(first)
+    await reader.until_said(None, "revised", *(f"t{n}" for n in range(2, 450)), "new")
+    snapshots = [frame for frame in reader.frames if frame["type"] == "snapshot"]
+    assert [frame["more"] for frame in snapshots].count(False) == 1
+    assert all(frame["turns"] for frame in snapshots)
+    await user.append(conversation, "newer")
+    await reader.until_said(None, "revised", *(f"t{n}" for n in range(2, 450)), "new", "newer")
+    reader.close()
 
 
 async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_room(

@@ -579,3 +579,28 @@ async def test_a_server_with_its_worker_does_late_work_by_itself_and_counts_it(
         assert all(hit["dates"] for hit in await caller.recall(conversation, "rained"))
         await asyncio.sleep(0.5)
         assert 'turnkeep_jobs{state="parked"}' in (await caller.get("/metrics")).text
+
+
+async def test_a_tenant_with_much_to_do_leaves_places_to_others(
+    service: Service, queue: JobQueue, client: Client, other: Client, kind: str
+) -> None:
+    """Half of the places at most, as long as somebody else has work; all, where nobody has."""
+    ran: list[UUID] = []
+    gate = asyncio.Event()
+
+    async def handler(job: Job) -> None:
+        ran.append(job.tenant_id)
+        await (gate.wait() if len(ran) <= 4 else asyncio.sleep(0))
+
+    await enqueue(service, queue, client, *[NewJob(kind) for _ in range(30)])
+    async with working(worker(queue, kind, handler)):
+        await until(lambda: _count(ran, 4))
+        assert set(ran) == {client.tenant_id}
+        await enqueue(service, queue, other, NewJob(kind))
+        gate.set()
+        await until(lambda: _count(ran, 31))
+    assert ran.index(other.tenant_id) < 10
+
+
+async def _count(ran: list[UUID], most: int) -> bool:
+    return len(ran) >= most

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,11 @@ import pytest
 from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
-from app.core.ids import format_id, new_uuid
-from app.routers import live_frames
+from app.container import Container
+from app.conversations.following import Subscription
+from app.core.ids import TurnId, format_id, new_uuid
+from app.routers import live_frames, sockets
+from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Reader, Socket, events_on, serving, socket_on
 from tests.support.postgres import TestDatabase
@@ -410,6 +413,29 @@ async def test_a_key_revoked_while_connected_ends_the_connection_and_another_can
         assert (await two.ask("ping"))["type"] == "pong"
 
 
+async def test_what_becomes_of_a_key_that_was_replaced_meanwhile_ends_no_connection(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    made = (await user.post("/v1/admin/keys", json={"name": "r"})).json()
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    original = sockets.recheck
+
+    async def slow(container: Container, token: str | None) -> Caller | None:
+        is_asked.set()
+        await may_answer.wait()
+        return await original(container, token)
+
+    async with socket_on(port, conversation, made["key"]) as one:
+        monkeypatch.setattr(sockets, "recheck", slow)
+        await asyncio.wait_for(is_asked.wait(), 5)
+        assert (await one.ask("auth", token=user.key))["type"] == "ack"
+        await user.delete(f"/v1/admin/keys/{made['id']}")
+        may_answer.set()
+        await asyncio.sleep(0.5)
+        assert (await one.ask("ping"))["type"] == "pong"
+
+
 async def test_whoever_goes_on_under_a_key_that_may_not_read_follows_no_more_and_may_write(
     user: Client, port: int
 ) -> None:
@@ -432,6 +458,59 @@ async def test_whoever_goes_on_under_a_key_that_may_not_read_follows_no_more_and
         assert (await one.ask("auth", token=user.key))["type"] == "ack"
         assert (await one.ask("subscribe"))["type"] == "ack"
         assert [turn["content"] for turn in (await one.until("snapshot"))["turns"]] == ["not for a writer"]
+
+
+@pytest.fixture
+def renewed(live: tuple[Service, int], monkeypatch: pytest.MonkeyPatch) -> Callable[[Socket], Awaitable[set[str]]]:
+    """What turns are renewed by a connection's next frame."""
+    given: list[str] = []
+
+    def renew(epochs: Mapping[TurnId, int]) -> None:
+        given.extend(format_id(turn_id) for turn_id in epochs)
+
+    monkeypatch.setattr(live[0].container.conversations.streams, "renew", renew)
+
+    async def by(one: Socket) -> set[str]:
+        given.clear()
+        await asyncio.sleep(1.1)
+        await one.ask("ping")
+        return set(given)
+
+    return by
+
+
+async def test_turns_are_renewed_by_who_may_write_them_and_not_by_who_came_after(
+    user: Client, port: int, renewed: Callable[[Socket], Awaitable[set[str]]]
+) -> None:
+    conversation = await user.conversation()
+    path = f"/v1/conversations/{conversation}/tokens"
+    ann, again = [
+        (await user.post(path, json={"access": "append", "actor": "ann", "ttl_s": n})).json()["token"] for n in (60, 90)
+    ]
+    bob = (await user.post(path, json={"access": "append", "actor": "bob"})).json()["token"]
+    reader = (await user.post("/v1/admin/keys", json={"name": "r", "scopes": ["read"]})).json()["key"]
+    async with socket_on(port, conversation, ann) as one:
+        turn_id = await one.open_turn(role="user", actor="ann")
+        assert await renewed(one) == {turn_id}
+        for token, expected in ((again, {turn_id}), (bob, set()), (user.key, set()), (reader, set())):
+            assert (await one.ask("auth", token=token))["type"] == "ack"
+            assert await renewed(one) == expected
+        assert (await one.ask("auth", token=again))["type"] == "ack"
+        assert (await one.ask("chunk", turn_id=turn_id, offset=0, delta="x"))["type"] == "ack"
+        assert await renewed(one) == {turn_id}, "it is seen to write it"
+
+
+async def test_turns_that_have_ended_elsewhere_are_renewed_no_more(
+    user: Client, port: int, renewed: Callable[[Socket], Awaitable[set[str]]]
+) -> None:
+    conversation = await user.conversation()
+    async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as other:
+        kept, committed, aborted = [await one.open_turn() for _ in range(3)]
+        await other.ask("commit", turn_id=committed)
+        await other.ask("abort", turn_id=aborted)
+        for turn_id in (committed, aborted):
+            assert (await one.ask("chunk", turn_id=turn_id, offset=0, delta="x"))["type"] == "error"
+        assert await renewed(one) == {kept}
 
 
 async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(
@@ -510,6 +589,30 @@ async def test_answers_that_are_not_read_wait_in_so_many_bytes_and_then_no_more_
         deaf.connection.transport.resume_reading()
         for n in range(100):
             assert (await deaf.until(lambda frame: "turn" in frame))["id"] == str(n)
+
+
+async def test_an_answer_that_waits_to_be_sent_is_not_lost_with_what_was_followed(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await user.conversation()
+    may_send = asyncio.Event()
+    original = WebSocket.send_text
+
+    async def waiting(websocket: WebSocket, text: str) -> None:
+        await may_send.wait()
+        await original(websocket, text)
+
+    async with socket_on(port, conversation, user.key) as one:
+        turn_id = await one.open_turn()
+        monkeypatch.setattr(WebSocket, "send_text", waiting)
+        await one.send("commit", id="0", turn_id=turn_id)
+        for n in range(1, 4):
+            await one.send("subscribe", id=str(n))
+        await one.send("ping", id="4")
+        await asyncio.sleep(0.5)
+        may_send.set()
+        await one.until(lambda frame: frame.get("id") == "4")
+        assert [frame["id"] for frame in one.received if frame.get("id") in set("01234")] == list("01234")
 
 
 async def test_open_turns_are_limited_and_their_connection_lives_on(user: Client, port: int) -> None:
@@ -628,6 +731,34 @@ async def test_a_client_that_has_closed_while_it_is_sent_something_is_no_failure
                 await reader.send(frame)
                 await reader.closed()
     assert failures == []
+
+
+@pytest.mark.parametrize("where", ["read", "pump"])
+async def test_whatever_a_connection_dies_of_it_is_closed_and_gives_its_place_back(
+    live: tuple[Service, int], user: Client, port: int, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    conversation = await user.conversation()
+    service, _ = live
+    async with socket_on(port, conversation, user.key) as one:
+        turn_id = await one.open_turn()
+        with monkeypatch.context() as patched:
+            # as what many wait for does, when it is cancelled
+            if where == "read":
+                patched.setattr(service.container.conversations.streams, "chunk", _cancelled)
+            else:
+                patched.setattr(Subscription, "batch", _cancelled)
+            await one.send("subscribe")
+            await one.send("chunk", turn_id=turn_id, offset=0, delta="x")
+            assert (await one.closed())[0] == 1011
+    for _ in range(100):
+        if 'turnkeep_live_connections{kind="websocket"} 0.0' in (await user.get("/metrics")).text.splitlines():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("its place is taken still")
+
+
+async def _cancelled(*_: Any, **__: Any) -> Any:
+    raise asyncio.CancelledError
 
 
 async def _refuse_to_send(_websocket: WebSocket, _text: str) -> None:

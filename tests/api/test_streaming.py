@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any
 from unittest.mock import AsyncMock
@@ -15,10 +16,14 @@ from app.conversations import stream_store
 from app.conversations.appender import Appender
 from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
-from app.conversations.frames import Chunk
+from app.conversations.ending import Ender
+from app.conversations.frames import Chunk, Opening, OpenTurn
+from app.conversations.held import Held
+from app.conversations.streaming import Streams
 from app.core.db import Transaction
-from app.core.errors import AppError, Unavailable
+from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
+from app.formats.schemas import Role
 from app.tenancy.schemas import Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
@@ -32,6 +37,7 @@ class Writing:
     def __init__(self, client: Client, conversation: str, opened: dict[str, Any]) -> None:
         self.client = client
         self.id: str = opened["turn"]["id"]
+        self.conversation = conversation
         self.epoch: int = opened["epoch"]
         self.path = f"/v1/conversations/{conversation}/turns/{self.id}"
 
@@ -158,6 +164,20 @@ async def test_a_streamed_tool_call_is_put_together_from_its_parts(client: Clien
     problem(await orphan.commit(), 422, "tool_call_unknown", "/tool_call_id")
 
 
+async def test_what_was_refused_or_empty_of_a_tool_call_makes_none(client: Client, conversation: str) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "No tools.")
+    problem(await writing.chunk(5, "late", part="tool_calls/0/arguments"), 409, "stream_gap")
+    assert (await writing.chunk(0, "", part="tool_calls/1/name")).json()["offset"] == 0
+    done = await writing.commit()
+    assert done.status_code == 200, done.text
+    assert (done.json()["content"], done.json()["tool_calls"], done.json()["kind"]) == (
+        "No tools.",
+        [],
+        "agent_message",
+    )
+
+
 async def test_an_aborted_turn_keeps_what_it_had_and_is_in_no_history(client: Client, conversation: str) -> None:
     writing = await opened(client, conversation)
     await writing.chunk(0, "I was about to")
@@ -267,6 +287,39 @@ async def test_opening_again_with_the_same_id_or_key_opens_once(client: Client, 
     again = await client.post(path, json={"turn": {"role": "assistant"}}, headers=keyed)
     assert again.headers["Idempotent-Replayed"] == "true"
     assert again.json()["turn"]["id"] == first.json()["turn"]["id"]
+
+
+@pytest.mark.parametrize("where", ["here", "at another replica"])
+async def test_a_connection_that_opens_again_renews_the_lease_and_is_told_of_the_turn(
+    client: Client, conversation: str, service: Service, replica: Service, where: str
+) -> None:
+    writing = await opened(client, conversation, id="01BX5ZZKBKACTAV9WEVGEMMVRZ")
+    await writing.chunk(0, "text")
+    if where == "here":
+        await take(service, writing, ",", 4)
+    turn_id = TurnId(parse_id(writing.id))
+    streams = (service if where == "here" else replica).container.conversations.streams
+    listening = Listening()
+    again, created, _ = await streams.open(
+        await service.container.tenancy.authenticate(client.key),
+        ConversationId(parse_id(conversation)),
+        opening=Opening(turn=OpenTurn(role=Role.ASSISTANT, id=turn_id)),
+        listener=listening,
+    )
+    assert (created, again.epoch, again.durable_offset >= 4) == (False, 1, True)
+    taken = 5 if where == "here" else 4  # what this process has taken need not be sent again
+    assert [one.offset for one in again.parts] == [taken]
+    await age(service, writing.id, 50)
+    held = streams._held[turn_id]  # noqa: SLF001
+    held.renewed -= 50
+    held.heard -= 50
+    streams.renew({turn_id: again.epoch})  # as any frame does
+    await streams._flusher._renew()  # noqa: SLF001
+    await age(service, writing.id, 50)
+    await streams.abort_expired()
+    there = client if where == "here" else replica.client(client.key)
+    assert (await writing.chunk(taken, "!", client=there)).json()["durable_offset"] == taken + 1
+    assert listening.told[-1] == taken + 1
 
 
 @pytest.mark.parametrize(
@@ -412,6 +465,33 @@ async def test_who_resumes_fences_off_who_wrote_before(client: Client, conversat
     assert (await writing.commit(client=there)).json()["content"] == "durable new"
 
 
+@pytest.mark.parametrize("how", ["commit", "abort", "chunk"])
+async def test_a_call_that_came_before_its_turn_was_resumed_does_nothing_under_the_new_epoch(
+    client: Client, conversation: str, replica: Service, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "first")
+    hold_here = Streams._hold_here  # noqa: SLF001
+    resumed: list[httpx.Response] = []
+
+    async def then_resumed(streams: Streams, call: Any) -> Held:
+        held = await hold_here(streams, call)
+        if not resumed:
+            resumed.append(await writing.resume(client=there))
+        return held
+
+    # none of them names an epoch
+    calls = {"commit": writing.commit, "abort": writing.abort, "chunk": lambda: writing.chunk(5, " late")}
+    with monkeypatch.context() as patched:
+        patched.setattr(Streams, "_hold_here", then_resumed)
+        problem(await calls[how](), 409, "stream_fenced")
+    assert resumed[0].json()["epoch"] == 2
+    turn = await writing.read()
+    assert (turn["status"], turn["content"]) == ("pending", "first")
+    assert (await writing.chunk(5, " second", client=there)).json()["durable_offset"] == 12
+
+
 @pytest.mark.parametrize("noticed", ["at the commit", "before"])
 async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
     client: Client, conversation: str, service: Service, replica: Service, noticed: str
@@ -533,6 +613,39 @@ async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
     problem(await client.post(path, json={"turn": {"role": "user", "supersedes": alive.id}}), 409, "turn_pending")
 
 
+async def test_a_turn_is_opened_in_place_of_one_that_the_sweep_aborts_meanwhile(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = service.container.conversations.streams
+    expire = Ender.expire
+
+    async def after_the_sweep(ender: Ender, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, **more: Any) -> bool:
+        monkeypatch.setattr(Ender, "expire", expire)
+        assert await asyncio.create_task(streams.abort_expired(), context=Context()) >= 1
+        return await expire(ender, tx, tenant_id, turn_id, **more)
+
+    writing = await opened(client, conversation)
+    await age(service, writing.id, 61)
+    monkeypatch.setattr(Ender, "expire", after_the_sweep)
+    assert (await (await opened(client, conversation, supersedes=writing.id)).commit()).status_code == 200
+
+
+async def test_who_opens_a_turn_in_place_of_one_whose_lease_is_over_has_its_room(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with open_service(service.database, tmp_path_factory.mktemp("few"), max_open_turns_per_conversation=2) as few:
+        client = await few.new_tenant()
+        conversation = await client.conversation()
+        writing, alive = [await opened(client, conversation) for _ in range(2)]
+        path = f"/v1/conversations/{conversation}/turns/open"
+        await age(few, writing.id, 61)
+        await opened(client, conversation, supersedes=writing.id)
+        body = {"turn": {"role": "assistant", "supersedes": writing.id}}
+        problem(await client.post(path, json=body), 429, "too_many_open_turns")
+        await alive.abort()
+        assert (await client.post(path, json=body)).status_code == 201
+
+
 async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -583,14 +696,7 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
     streams = service.container.conversations.streams
     writing = await opened(client, conversation)
     held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
-    told: list[tuple[TurnId, str]] = []
-
-    class Listening:
-        def durable(self, turn_id: TurnId, part: str, offset: int) -> None: ...
-
-        def lost(self, turn_id: TurnId, error: AppError) -> None:
-            told.append((turn_id, error.code))
-
+    held.listener = listening = Listening()
     renew = stream_store.renew
 
     async def late(*args: Any, **more: Any) -> set[UUID]:
@@ -599,13 +705,12 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
         assert done.status_code == 200
         return await renew(*args, **more)
 
-    held.listener = Listening()
     held.renewed -= 30
     with monkeypatch.context() as patched:
         patched.setattr(stream_store, "renew", late)
         patched.setattr(streams._flusher, "hear", AsyncMock())  # noqa: SLF001
         await streams._flusher._renew()  # noqa: SLF001
-    assert told == []
+    assert listening.told == []
 
 
 async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fails(
@@ -642,6 +747,165 @@ async def test_the_sweep_is_a_periodic_job(service: Service) -> None:
     connection = await asyncpg.connect(service.database.superuser)
     assert await connection.fetchval("select count(*) from jobs where kind = $1 and state = 'queued'", LEASES_JOB) == 1
     await connection.close()
+
+
+class Listening:
+    """A writer's connection that remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[int | str] = []
+
+    def durable(self, _turn_id: TurnId, _part: str, offset: int) -> None:
+        self.told.append(offset)
+
+    def lost(self, _turn_id: TurnId, error: AppError) -> None:
+        self.told.append(error.code)
+
+
+async def take(
+    service: Service, writing: Writing, delta: str, offset: int = 0, part: str = "content", **more: Any
+) -> None:
+    """Take text of a turn without waiting until it is durable, as over a WebSocket."""
+    caller = await service.container.tenancy.authenticate(writing.client.key)
+    await service.container.conversations.streams.chunk(
+        caller,
+        ConversationId(parse_id(writing.conversation)),
+        turn_id=TurnId(parse_id(writing.id)),
+        chunk=Chunk(offset=offset, delta=delta, part=part),
+        **{"epoch": writing.epoch, "wait": False} | more,
+    )
+
+
+async def says(writing: Writing, text: str) -> None:
+    """Wait until this is durable of a turn."""
+    async with asyncio.timeout(5):
+        while (await writing.read())["content"] != text:  # noqa: ASYNC110 - it tells in no other way
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def locked(service: Service, turn: str) -> AsyncIterator[None]:
+    """Somebody else has a turn's stream, and does not come to an end."""
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        async with connection.transaction():
+            await connection.execute("select 1 from turn_streams where turn_id = $1 for update", parse_id(turn))
+            yield
+    finally:
+        await connection.close()
+
+
+async def under_way(service: Service, turn: str) -> None:
+    """Wait until text of a turn is being written."""
+    held = service.container.conversations.streams._held[TurnId(parse_id(turn))]  # noqa: SLF001
+    async with asyncio.timeout(5):
+        while held.flush is None:  # noqa: ASYNC110 - it tells in no other way
+            await asyncio.sleep(0.01)
+
+
+async def test_who_goes_away_while_a_write_is_under_way_ends_it_for_nobody(
+    client: Client, conversation: str, service: Service
+) -> None:
+    gone, other = [await opened(client, conversation) for _ in range(2)]
+    async with locked(service, gone.id):
+        for one in (gone, other):
+            await take(service, one, "text")
+        await under_way(service, gone.id)
+        commits = [asyncio.create_task(one.commit()) for one in (gone, other)]
+        await asyncio.sleep(0.1)
+        commits[0].cancel()
+        await asyncio.sleep(0.1)
+    answers = await asyncio.gather(*commits, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert isinstance(answers[1], httpx.Response)
+    assert (answers[1].status_code, answers[1].json()["content"]) == (200, "text")
+    async with asyncio.timeout(5):
+        assert (await gone.chunk(4, " and more")).json()["durable_offset"] == 13
+
+
+async def test_a_write_that_is_given_up_before_it_began_holds_up_no_commit(
+    client: Client, conversation: str, service: Service
+) -> None:
+    streams = service.container.conversations.streams
+    writing = await opened(client, conversation)
+    await take(service, writing, "text")
+    flushing = asyncio.create_task(streams._flusher.flush())  # noqa: SLF001
+    await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.gather(flushing, return_exceptions=True)
+    async with asyncio.timeout(5):
+        assert (await writing.commit()).json()["content"] == "text"
+
+
+async def test_who_sends_what_is_refused_is_not_told_of_the_turn_in_its_writers_place(
+    client: Client, conversation: str, service: Service
+) -> None:
+    writing = await opened(client, conversation)
+    writer, another = Listening(), Listening()
+    await take(service, writing, "text", listener=writer)
+    for refused in ({"offset": 9}, {"part": "tool_calls/0/id", "offset": 1}):
+        with pytest.raises(Conflict):
+            await take(service, writing, "x", listener=another, **refused)
+    await writing.chunk(4, "!")
+    assert writer.told[-1] == 5
+    assert another.told == []
+
+
+async def test_writing_goes_on_whatever_happens_to_one_write(
+    client: Client, conversation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_tail = Held.has_tail
+    failures = [RuntimeError("a fault of ours")]
+
+    def failing(held: Held) -> bool:
+        if failures:
+            raise failures.pop()
+        return has_tail(held)
+
+    writing = await opened(client, conversation)
+    monkeypatch.setattr(Held, "has_tail", failing)
+    async with asyncio.timeout(5):
+        assert (await writing.chunk(0, "text")).json()["durable_offset"] == 4
+    assert failures == []
+
+
+async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
+    service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with open_service(service.database, tmp_path_factory.mktemp("leases"), stream_lease_s=3) as short:
+        stuck, writing, silent = [
+            await opened(tenant, await tenant.conversation()) for tenant in [await short.new_tenant() for _ in range(3)]
+        ]
+        streams = short.container.conversations.streams
+        held = {name: streams._held[TurnId(parse_id(one.id))] for name, one in (("stuck", stuck), ("silent", silent))}  # noqa: SLF001
+        async with locked(short, stuck.id), asyncio.timeout(10):
+            await take(short, stuck, "text")
+            await under_way(short, stuck.id)
+            for offset in range(3):
+                assert (await writing.chunk(offset, "x")).json()["durable_offset"] == offset + 1
+            before = held["silent"].renewed
+            while held["silent"].renewed == before:
+                streams.renew({one.turn_id: 1 for one in held.values()})
+                await asyncio.sleep(0.1)
+            await take(short, stuck, " and more", 4)
+            await asyncio.sleep(0.5)  # it is not begun again meanwhile
+        await says(stuck, "text and more")
+
+
+async def test_text_that_came_before_a_refused_commit_is_written(
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_appender: Appender, _drafts: Sequence[Draft]) -> list[Incoming]:
+        await asyncio.sleep(0.7)  # more than a debounce: what is due then passes this turn over
+        raise Unavailable("database_unavailable", "The database does not answer.")
+
+    writing = await opened(client, conversation)
+    await take(service, writing, "text")
+    with monkeypatch.context() as patched:
+        patched.setattr(Appender, "work_out", fail)
+        problem(await writing.commit(), 503, "database_unavailable")
+    assert (await writing.read())["content"] == ""
+    await says(writing, "text")
 
 
 async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_together(

@@ -139,7 +139,20 @@ def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
         start = draw(st.integers(1, last))
         end = draw(st.integers(start, max(start, last)))
         who = frozenset(draw(st.lists(actors, max_size=2)))
-        summaries.append(SummaryPart(f"s{number}", draw(texts | huge), start, end, who, draw(st.booleans())))
+        lines = draw(st.lists(texts, max_size=4))
+        summaries.append(
+            SummaryPart(
+                f"s{number}",
+                "\n".join(lines) if lines else draw(texts | huge),
+                start,
+                end,
+                who,
+                draw(st.booleans()),
+                abstract=None if lines else draw(st.none() | texts),
+                lines=lines,
+                is_highlights=bool(lines),
+            )
+        )
     parts = ContextParts(
         system=draw(st.none() | texts),
         recent=recent,
@@ -344,7 +357,12 @@ def check_included(case: Case, made: Assembled) -> None:
         assert set(map(str, spoken)) <= set(recent)
         silent = set(recent) - set(map(str, spoken))
         assert all(by_id[key].tool_results or by_id[key].tool_call_id for key in silent)
-    assert shown.count("<summary turns=") == len(made.included.summary_ids)
+    # of highlights there are those that stand, and those of turns that have no room
+    notes = shown.count("<summary turns=") + shown.count("<highlights turns=")
+    assert notes == len(made.included.summary_ids) + len(made.included.highlights)
+    for span in made.included.highlights:
+        assert made.included.summary_ids
+        assert not any(span.from_position <= by_id[key].position <= span.to_position for key in recent)
 
 
 def check_window(case: Case, made: Assembled) -> None:
@@ -360,7 +378,7 @@ def check_window(case: Case, made: Assembled) -> None:
         for row in found:
             lead = row.reason.rsplit(", together with turn ", 1)[-1] if ", together with turn " in row.reason else key
             whole = row.decision == "included" or any(
-                sign in row.reason for sign in ("fit the budget", "moves in blocks")
+                sign in row.reason for sign in ("fit the budget", "moves in blocks", "highlights of it are shown")
             )
             if whole:
                 units[lead] = max(units.get(lead, 0), positions[key])

@@ -175,7 +175,9 @@ class Walk:
         self.keys = 0
 
     async def run(self) -> None:
-        made = await self.client.post("/v1/conversations", json={}, headers=self.key())
+        made = await self.client.post(
+            "/v1/conversations", json={"compaction": {"strategy": "never"}}, headers=self.key()
+        )
         assert made.status_code == 201, made.text
         first = made.json()["id"]
         self.model[first] = ModelConversation(first)

@@ -224,6 +224,17 @@ def test_a_revision_supersedes_before_it_commits_and_each_row_carries_its_place(
     assert reader.live == {1: (format_id(third), None)}
 
 
+def test_of_a_rev_that_was_told_in_part_the_rest_is_looked_for() -> None:
+    channel = Channel()
+    look(channel)
+    channel.begin_look()
+    channel.tell_rows([committed(UUID(int=21), 1, 1)])
+    channel.end_look()
+    assert channel.hear(told("changed", turn=None, rev=1)) == ([], "now")
+    look(channel, seq=2, rev=1, rows=[committed(UUID(int=22), 2, 1)])
+    assert channel.hear(told("changed", turn=None, rev=1)) == ([], "nothing")
+
+
 def test_a_turn_that_came_and_went_between_two_looks_is_told_as_both() -> None:
     channel, reader = Channel(), Reader()
     look(channel)

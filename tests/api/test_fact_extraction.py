@@ -61,7 +61,7 @@ async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> A
         llm_model=CHAT_MODEL,
         llm_base_url=fake.url,
         llm_max_retries=0,
-        llm_timeout_ms=5_000,
+        llm_timeout_ms=60_000,
     ) as opened:
         yield opened
 

@@ -22,7 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from app.container import Container, admin_key_path, open_container, open_foundation
+from app.container import Container, open_container, open_foundation
 from app.core import schema
 from app.core.errors import AppError, Unavailable
 from app.core.ids import KeyId, TenantId, format_id, parse_id
@@ -37,6 +37,7 @@ from app.routers.protocol import protocols
 from app.settings import Settings
 from app.tail.connection import Target
 from app.tail.service import tail
+from app.tenancy.first_key import admin_key_path
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker
@@ -322,6 +323,8 @@ def create(
     tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
     new_tenant: Annotated[str | None, typer.Option(help="Make a tenant of this name, with a key for it.")] = None,
     expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that asks with this key; default: who it says.")] = None,
+    long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
 ) -> None:
     """Make a key and print it, once."""
     settings = _quiet_settings()
@@ -333,7 +336,15 @@ def create(
                 return str((await base.tenancy.create_tenant(new_tenant))[1])
             scopes = scope or [Scope.READ, Scope.WRITE]
             tenant_id = _tenant(settings, tenant)
-            return str(await base.tenancy.create_key(tenant_id, name=name, scopes=scopes, expires_at=expires_at))
+            made = await base.tenancy.create_key(
+                tenant_id,
+                name=name,
+                scopes=scopes,
+                expires_at=expires_at,
+                agent_id=agent,
+                long_term_enabled=long_term,
+            )
+            return str(made)
 
     typer.echo(asyncio.run(run()))
 

@@ -1,11 +1,9 @@
 """The object graph of one process: built once, closed in order. The only place that picks concrete providers."""
 
 import asyncio
-import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
@@ -18,15 +16,15 @@ from app.conversations.watching import Watcher, WatchOptions
 from app.core import schema
 from app.core.bus import Bus, Coalesced, Listener, Message
 from app.core.db import Database
-from app.core.errors import AppError, Unauthenticated, Unavailable
+from app.core.errors import AppError, Unavailable
 from app.core.jobs import JobOptions, JobQueue
 from app.core.nats_bus import NatsBus, NatsOptions
 from app.core.notify_bus import NotifyBus, NotifyOptions
 from app.core.paging import Cursors
 from app.core.servers import Server
-from app.core.telemetry import get_logger
 from app.governance.service import Governance
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Space, TierOptions, Tiers, ensure_space
+from app.memory.memories import Memories, MemoryOptions
 from app.memory.service import Facts, Kept
 from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
@@ -34,11 +32,13 @@ from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
+from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
 from app.tenancy.administration import Administration
+from app.tenancy.first_key import install_first_key
 from app.tenancy.job_admin import JobAdministration
-from app.tenancy.keys import KeyText, generate_key, parse_key
+from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
 from app.tenancy.spending import Spending, SpendingOptions
 
@@ -61,6 +61,7 @@ class Container:
     follower: Follower
     watcher: Watcher
     facts: Facts
+    memories: Memories
     recaller: Recaller
     contexts: ContextBuilder
     compactor: Compactor
@@ -78,6 +79,10 @@ class Container:
         """End what follows conversations: the process is being stopped. May be called again."""
         self.follower.close()
         self.watcher.close()
+
+    def memory_of(self, caller: Caller) -> MemoryGateway:
+        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
 
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write what it has spent."""
@@ -281,6 +286,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             wait_s=settings.database_timeout_s,
         ),
         max_answer_bytes=settings.max_answer_bytes,
+        erase_without_summary=settings.erase_without_summary,
     )
 
 
@@ -379,6 +385,22 @@ def _facts(
     )
 
 
+def _contexts(
+    settings: Settings, conversations: Conversations, facts: Facts, recaller: Recaller,
+    counters: Mapping[str, TokenCounter],
+) -> ContextBuilder:  # fmt: skip
+    return ContextBuilder(
+        conversations=conversations,
+        facts=facts,
+        recaller=recaller,
+        counters=counters,
+        policy=Policy.of(settings),
+        default_recent_turns=settings.max_context_messages,
+        facts_limit=settings.recall_facts_limit,
+        most_memories=settings.search_limit,
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
@@ -392,23 +414,18 @@ def build_container(
     spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
     chat = _chat(settings, base, spending)
     facts = _facts(settings, base, conversations, index, chat, cursors)
+    bounds = MemoryOptions.of(settings)
+    memories = Memories(base.database, tenancy=base.tenancy, index=index, cursors=cursors, options=bounds)
     recaller = Recaller(
         base.database,
         conversations=conversations,
         facts=facts,
+        memories=memories,
         index=index,
         # searches are the longest statements: they leave connections for everything else
         concurrent_searches=max(1, settings.database_pool_size // 2),
     )
-    contexts = ContextBuilder(
-        conversations=conversations,
-        facts=facts,
-        recaller=recaller,
-        counters=counters,
-        policy=Policy.of(settings),
-        default_recent_turns=settings.max_context_messages,
-        facts_limit=settings.recall_facts_limit,
-    )
+    contexts = _contexts(settings, conversations, facts, recaller, counters)
     compactor = Compactor(
         conversations=conversations,
         chat=chat,
@@ -426,10 +443,13 @@ def build_container(
         follower=Follower(base.database, options=_follow_options(settings)),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
         facts=facts,
+        memories=memories,
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(base.database, conversations=conversations, facts=facts, index=index),
+        governance=Governance(
+            base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
+        ),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
@@ -439,61 +459,3 @@ def build_container(
         index=index,
         tiers=tiers,
     )
-
-
-def admin_key_path(settings: Settings) -> Path:
-    """The file that holds the admin key made at the first start."""
-    return settings.data_dir / "admin-key"
-
-
-async def install_first_key(settings: Settings, tenancy: Tenancy) -> None:
-    """Make the first key valid: BOOTSTRAP_KEY, or the one in the data directory, made where there is none yet.
-
-    The file is written before the key is stored, so a crash in between leaves a file that the next start makes valid.
-    """
-    if settings.bootstrap_key is not None:
-        key = parse_key(settings.bootstrap_key.get_secret_value())
-        if key is None:
-            raise Unavailable(
-                "bootstrap_key_invalid",
-                "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints.",
-            )
-        await _install(tenancy, key, name="bootstrap")
-        return
-    path = admin_key_path(settings)
-    if not path.exists() and await tenancy.has_tenants():
-        return
-    key = await asyncio.to_thread(_read_or_make_key, path)
-    await _install(tenancy, key, name="default")
-
-
-async def _install(tenancy: Tenancy, key: KeyText, *, name: str) -> None:
-    if await tenancy.install_key(key, name=name):
-        get_logger().info("key.installed", key_id=key.key_id)
-    try:
-        await tenancy.authenticate(str(key))
-    except Unauthenticated as error:
-        # revoked on purpose, or TURNKEEP_SECRET_KEY is not what it was when the key was made
-        get_logger().warning("key.refused", key_id=key.key_id, code=error.code)
-
-
-def _read_or_make_key(path: Path) -> KeyText:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not path.exists():
-        # linked into place whole, so that two processes starting at once read the same key
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.touch(mode=0o600)
-        draft.write_text(f"{generate_key()}\n")
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    key = parse_key(path.read_text(errors="replace").strip())
-    if key is None:
-        raise Unavailable(
-            "admin_key_file_invalid",
-            f"{path} does not hold an API key: put the key back, or delete the file and use `turnkeep keys create`.",
-        )
-    return key

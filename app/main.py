@@ -23,6 +23,7 @@ from app.routers import (
     facts,
     jobs,
     live,
+    memories,
     ops,
     recall,
     streams,
@@ -37,7 +38,7 @@ from app.routers.middleware import install_middleware
 from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
 from app.settings import Settings
 from app.worker.handlers import make_worker
-from app.worker.runner import add_job_metrics, working
+from app.worker.runner import add_job_metrics, add_sweep_metrics, working
 
 _DESCRIPTION = """
 Turnkeep keeps conversations and builds the context a model should see.
@@ -50,8 +51,8 @@ with a stable `code`, listed in `docs/errors.md`.
 _ROUTERS = tuple(
     module.router
     for module in (
-        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, admin,
-        jobs, ops,
+        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
+        admin, jobs, ops,
     )
 )  # fmt: skip
 
@@ -73,6 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
                 raise
             add_live_metrics(registry, app.state.container)
             _add_bus_metrics(registry, app.state.container.bus)
+            add_sweep_metrics(registry, app.state.container.governance.purger.counts)
             if settings.worker_in_process:
                 worker = make_worker(app.state.container)
                 add_job_metrics(registry, worker)

@@ -158,6 +158,9 @@ class Settings(BaseSettings):
     max_metadata_bytes: Positive = Field(
         default=16 * 2**10, description="Largest metadata object, as JSON in UTF-8 bytes."
     )
+    max_memory_bytes: Annotated[int, Field(ge=1, le=2**20)] = Field(
+        default=64 * 2**10, description="Largest long-term memory, in UTF-8 bytes."
+    )
     max_answer_bytes: Positive = Field(
         default=16 * 2**20,
         description="Text of turns that one answer gives: a page ends there, a recall leaves out what comes after.",
@@ -391,6 +394,11 @@ class Settings(BaseSettings):
     floor_summary: Share = Field(default=0.15, description="Share of the budget kept for the summary.")
     floor_other: Share = Field(default=0.05, description="Share kept for each of facts, memories and recalled.")
 
+    # long-term memory
+    search_limit: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=5, description="Most long-term memories that a context with `include_memories` is given."
+    )
+
     # compaction: the policy of a conversation that names none, and how much highlights say
     compaction_trigger_turns: Positive = Field(
         default=50, description="Live unsummarised turns that trigger compaction."
@@ -402,6 +410,10 @@ class Settings(BaseSettings):
     highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
         default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
     )
+    erase_without_summary: bool = Field(
+        default=False, description="Whether retention erases what no model has summarised, which leaves a gap."
+    )
+
     # facts
     fact_extraction_enabled: bool = Field(
         default=False, description="Whether facts are extracted from conversations that do not say so themselves."
@@ -415,6 +427,8 @@ class Settings(BaseSettings):
     l2_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
         default=7, description="How long a fact of the tier l2 is kept."
     )
+
+    # lifetimes
     conversation_ttl_hours: NotNegative = Field(
         default=0, description="Time to live of conversations that name none; 0: none."
     )

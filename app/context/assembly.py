@@ -70,7 +70,7 @@ class _Assembly:
 
     def run(self) -> Assembled:
         self._require_newest()
-        summaries = self._usable_summaries()
+        summaries = [] if self._needs_no_summary() else self._usable_summaries()
         plan = Plan()
         while True:
             self._reserve(summaries)
@@ -110,6 +110,21 @@ class _Assembly:
                 fields=[FieldError("/token_budget", f"at least {minimum}")],
                 extra={"minimum_budget": minimum},
             )
+
+    def _needs_no_summary(self) -> bool:
+        """Whether every turn of the conversation is loaded, says something still, and has room itself."""
+        summaries = self._parts.summaries
+        if not summaries or self._parts.more_before or any(part.sources_gone for part in summaries):
+            return False
+        loaded = [turn.position for turn in self._parts.recent]
+        if not all(any(part.from_position <= at <= part.to_position for at in loaded) for part in summaries):
+            return False
+        self._reserve([])
+        if first_fitting(self._units, self._allowance("recent", self._room), self._costs.unit_within) > 0:
+            return False
+        for part in summaries:
+            self._reasons.say("summary", part.id, "there is room for the turns themselves")
+        return True
 
     def _usable_summaries(self) -> list[SummaryPart]:
         """Choose summaries, the newest range first, that overlap neither each other nor the newest unit."""
@@ -191,8 +206,10 @@ class _Assembly:
         whole = sum(self._costs.summary(part) for part in summaries) <= allowance
         for place, part in enumerate(summaries):
             shown: SummaryPart | None = part
-            # where not all have room as they are, each has its share, so that the older ones are not left out
-            share = allowance if whole else (allowance - spent) // (len(summaries) - place)
+            # where not all have room as they are, each has its share of the floor: the older ones are not left out, and
+            # what is recalled is worth more than a longer piece of a summary
+            floor = max(0, min(allowance, self._reserved["summary"]) - spent)
+            share = allowance if whole else floor // (len(summaries) - place)
             if self._costs.summary(part) > share:
                 shown = self._costs.shortened(part, share) or self._costs.shortened(part, allowance - spent)
             if shown is None and spent + self._costs.summary(part) <= allowance:
@@ -210,15 +227,17 @@ class _Assembly:
     def _claim_bridge(self, plan: Plan, left: int) -> int:
         """Show highlights of the turns between the summaries and the window, so that nothing is left out unseen."""
         turns = [turn for unit in self._skipped for turn in unit.turns]
-        if not self._bridges or not turns:
+        if not self._bridges or not turns or not plan.summaries:
             return left
         part = bridge_of(turns)
-        if self._costs.summary(part) > (allowance := self._allowance("bridge", left)):
-            shortened = self._costs.shortened(part, allowance)
+        allowance = self._allowance("bridge", left)
+        if self._costs.summary(part) > self._reserved["bridge"]:
+            shortened = self._costs.shortened(part, min(allowance, self._reserved["bridge"]))
+            shortened = shortened or self._costs.shortened(part, allowance)
             if shortened is None:
                 return left
             part = shortened
-        plan.bridge = part
+        plan.bridge, plan.bridged = part, [turn.position for turn in turns]
         for unit in self._skipped:
             self._reasons.say_unit(unit, _BRIDGED)
         return left - self._costs.summary(part)

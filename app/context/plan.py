@@ -23,11 +23,15 @@ class Line:
 
 @dataclass(slots=True)
 class Plan:
-    """The choice. Summaries (the newest first) and lines are in the order taken: the last is the first to go again."""
+    """The choice. Summaries (the newest first) and lines are in the order taken: the last is the first to go again.
+
+    `bridged`: positions of the turns that `bridge` stands for.
+    """
 
     units: list[Unit] = field(default_factory=list[Unit])
     summaries: list[SummaryPart] = field(default_factory=list[SummaryPart])
     bridge: SummaryPart | None = None
+    bridged: Sequence[int] = ()
     gap: bool = False
     lines: dict[str, list[Line]] = field(default_factory=lambda: {name: list[Line]() for name in HEADINGS})
 

@@ -81,9 +81,7 @@ def report(
     included = Included(
         turn_ids=[*(turn.id for turn in recent), *lines["recalled"]],
         summary_ids=[part.id for part in sorted(plan.summaries, key=lambda part: part.from_position)],
-        highlights=[]
-        if plan.bridge is None
-        else [PositionRange(from_position=plan.bridge.from_position, to_position=plan.bridge.to_position)],
+        highlights=[] if plan.bridge is None else _ranges(plan.bridged, {turn.position for turn in recent}),
         fact_ids=lines["facts"],
         memory_ids=lines["memories"],
     )
@@ -232,3 +230,14 @@ class _Rows:
             tokens=self._margin.apply(tokens),
             score=score,
         )
+
+
+def _ranges(positions: Iterable[int], shown: set[int]) -> list[PositionRange]:
+    """Positions as ranges that hold none of those shown: a call and its result may have others between them."""
+    ranges: list[PositionRange] = []
+    for position in sorted(positions):
+        if ranges and shown.isdisjoint(range(ranges[-1].to_position, position)):
+            ranges[-1].to_position = position
+        else:
+            ranges.append(PositionRange(from_position=position, to_position=position))
+    return ranges

@@ -62,7 +62,7 @@ class ContextRequest(Strict):
         Field(None, description="Only turns of these actors; a summary only if all its actors are among them.")
     )
     system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
-    agent_id: Name | None = None
+    agent_id: Name | None = Field(None, description="Whose memories; needed for them below the scope admin.")
     format: Format = Format.OPENAI
     tokenizer: Tokenizer = "o200k_base"
     explain: StrictBool = False

@@ -1,7 +1,8 @@
 """Builds contexts: loads what may go in, and lets `assembly` decide.
 
-The newest turns come first, because the query may be the newest user turn; recall runs after, with no transaction
-open while its vector is made. A failing recall leaves the context without recalled turns and says so.
+The newest turns come first, because the query may be the newest user turn; recall of turns and of memories runs after,
+with no transaction open while a vector is made. A failing recall leaves the context without what it was to find, and
+says so.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.formats.schemas import Role
+from app.memory.memories import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.providers.schemas import TokenCounter
@@ -48,6 +50,7 @@ class ContextBuilder:
         policy: Policy,
         default_recent_turns: int,
         facts_limit: int,
+        most_memories: int,
     ) -> None:
         self._conversations = conversations
         self._facts = facts
@@ -56,13 +59,17 @@ class ContextBuilder:
         self._counters = counters
         self._policy = policy
         self._default_recent_turns = default_recent_turns
+        self._most_memories = most_memories
         self._log = get_logger()
 
     async def build(self, caller: Caller, conversation_id: ConversationId, *, request: ContextRequest) -> Context:
         """The context for one model call, never over its budget.
 
-        Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works.
+        Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works; Forbidden or Invalid where
+        memories are wanted that are not for this caller.
         """
+        if request.include_memories:
+            require_reach(caller, request.agent_id)
         recent = await self._conversations.recent(
             caller,
             conversation_id,
@@ -70,17 +77,22 @@ class ContextBuilder:
             actors=request.filter_participants,
             most_uncovered=(request.recent_turns or _MOST_UNCOVERED) if request.include_summary else 0,
         )
-        recalled, degraded = await self._recalled(caller, conversation_id, request, recent)
-        facts, without = await self._known_facts(caller, conversation_id, request, recent)
+        query = await self._query(caller, conversation_id, request, recent)
+        (recalled, degraded), (facts, without), (memories, forgetful) = await asyncio.gather(
+            self._recalled(caller, conversation_id, request, recent, query),
+            self._known_facts(caller, conversation_id, request, recent, query),
+            self._memories(caller, request, query),
+        )
         parts = ContextParts(
             system=request.system,
             recent=recent.turns,
             more_before=recent.more_before,
-            summaries=[_summary_part(one) for one in recent.summaries],
+            summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
             gap=recent.gap,
             facts=facts,
+            memories=memories,
             recalled=recalled,
-            degraded=[*degraded, *without],
+            degraded=list(dict.fromkeys([*degraded, *without, *forgetful])),
         )
         work = partial(assemble, parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
         # counting and rendering megabytes takes seconds, in which nothing else would be answered
@@ -88,20 +100,41 @@ class ContextBuilder:
         assembled = work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
         return assembled.answer(as_of_seq=recent.seq, explain=request.explain)
 
-    async def _recalled(
+    async def _query(
         self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
+    ) -> str:
+        """What is recalled by; empty where nothing is to be recalled, or there is nothing to go by."""
+        if request.semantic_recall is None and not request.include_memories and not request.include_facts:
+            return ""
+        whole = request.query or await self._newest_question(caller, conversation_id, request, recent)
+        query = whole[:_MAX_QUERY_CHARACTERS]
+        return query if query.strip() else ""
+
+    async def _memories(self, caller: Caller, request: ContextRequest, query: str) -> tuple[list[TextPart], list[str]]:
+        if not request.include_memories or not query:
+            return [], []
+        try:
+            entries, degraded = await self._recaller.recall_memories(
+                caller, agent_id=request.agent_id, query=query, k=self._most_memories
+            )
+        except Unavailable as error:
+            return [], [error.code]
+        except Exception as error:  # noqa: BLE001 - as for recalled turns
+            self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
+            return [], ["recall_failed"]
+        return [TextPart(entry.id, entry.content, entry.score) for entry in entries], degraded
+
+    async def _recalled(
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent, query: str
     ) -> tuple[list[RecalledPart], list[str]]:
         wanted = request.semantic_recall
-        if wanted is None:
-            return [], []
-        query = request.query or await self._newest_question(caller, conversation_id, request, recent)
-        if not query.strip():
+        if wanted is None or not query:
             return [], []
         try:
             recalled, degraded = await self._recaller.recall_turns(
                 caller,
                 conversation_id,
-                query=query[:_MAX_QUERY_CHARACTERS],
+                query=query,
                 k=wanted.k,
                 threshold=wanted.threshold or None,
                 # assembly keeps the best k of those that are not in the window
@@ -119,20 +152,19 @@ class ContextBuilder:
         return [RecalledPart(item.turn, item.score) for item in seen], degraded
 
     async def _known_facts(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent, query: str
     ) -> tuple[list[TextPart], list[str]]:
         """The facts that the query is about, else the newest: the owner's, or without one the conversation's."""
         if not request.include_facts:
             return [], []
         actors, degraded = request.filter_participants, list[str]()
-        query = request.query or await self._newest_question(caller, conversation_id, request, recent)
-        if query.strip():
+        if query:
             try:
                 found, degraded = await self._recaller.recall_facts(
                     caller,
                     conversation_id,
                     owner=recent.owner,
-                    query=query[:_MAX_QUERY_CHARACTERS],
+                    query=query,
                     k=self._facts_limit,
                     participants=recent.participants,
                     actors=actors,
@@ -174,13 +206,14 @@ def _fact_part(fact: Fact, score: float | None) -> TextPart:
     )
 
 
-def _summary_part(one: StandingSummary) -> SummaryPart:
+def _summary_part(one: StandingSummary, erased_position: int) -> SummaryPart:
     return SummaryPart(
         id=format_id(one.id),
         text=one.text,
         from_position=one.from_position,
         to_position=one.to_position,
         actors=frozenset(one.actors),
+        sources_gone=one.from_position <= erased_position,
         abstract=one.abstract,
         lines=[line.text for line in one.lines],
         is_highlights=one.kind is SummaryKind.HIGHLIGHTS,

@@ -6,11 +6,12 @@ summarised goes back to where the summaries that are left have their first hole,
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from app.conversations import summary_store
 from app.conversations.schemas import Compaction
-from app.conversations.store import ConversationRow
+from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.summary_schemas import StandingSummary, SummaryKind
 from app.conversations.summary_store import SummaryRow
 from app.conversations.views import summary_text
@@ -23,10 +24,18 @@ from app.tenancy.schemas import Caller
 COMPACT_JOB = "conversation.compact"
 """Summarise what is due in a conversation; the subject is its id."""
 
+RETAIN_JOB = "conversation.retain"
+"""Empty the turns that a conversation's retention does not keep; the subject is its id."""
+
 
 def compact_job(conversation_id: UUID, *, priority: int = 0) -> NewJob:
     """The job that compacts a conversation; one waits at a time."""
     return NewJob(COMPACT_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id), priority=priority)
+
+
+def retain_job(conversation_id: UUID) -> NewJob:
+    """The job that lets a conversation's retention do its work; one waits at a time."""
+    return NewJob(RETAIN_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
 
 
 def is_due(head: ConversationRow, *, turns: int, tokens: int) -> bool:
@@ -67,8 +76,26 @@ async def withdraw(
         restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=sorted(gone))
         await index.erase(caller, tx, conversation_id=conversation_id, entry_ids=sorted(gone))
         await index.restore(caller, tx, entry_ids=restored)
+    if and_after and first <= head.erased_position:  # what comes there from now on was never emptied
+        head = replace(head, erased_position=first - 1)
     await move_mark(caller, tx, head, rev=rev)
     return bool(gone)
+
+
+async def still_told(
+    caller: Caller, tx: Transaction, head: ConversationRow, rows: Sequence[TurnRow]
+) -> list[tuple[UUID, int]]:
+    """Of tombstones, those (id, position) that retention has left: a summary made before that knows what they said."""
+    emptied = [(row, row.position) for row in rows if row.position and row.position <= head.erased_position]
+    if not emptied:
+        return []
+    first = min(position for _, position in emptied)
+    found = await summary_store.list_reaching(tx, caller.tenant_id, ConversationId(head.id), position=first)
+    return [
+        (row.id, position)
+        for row, position in emptied
+        if any(one.rev < row.rev and _rests_on(one, {position}) for one in found)
+    ]
 
 
 def _rests_on(row: SummaryRow, positions: Collection[int]) -> bool:
@@ -94,6 +121,7 @@ async def move_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, r
         through=through,
         turns=turns,
         tokens=tokens,
+        erased_position=head.erased_position,
         rev=rev,
     )
     return position

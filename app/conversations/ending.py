@@ -8,20 +8,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.conversations import stream_store
+from app.conversations import retention_store, stream_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender, check_answers
 from app.conversations.appending import Incoming
+from app.conversations.covering import retain_job
 from app.conversations.drafts import DraftLimits, make_draft
 from app.conversations.finding import get_turn, lock_conversation
 from app.conversations.folding import aborted_columns, committed_turn
 from app.conversations.frames import Ending
 from app.conversations.held import Held, fenced
 from app.conversations.reviser import Reviser, require_standing
+from app.conversations.schemas import Retention
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId
+from app.core.jobs import JobQueue
 from app.tenancy.schemas import Caller, job_caller
 
 LEASE_EXPIRED = "lease_expired"
@@ -39,6 +42,7 @@ class Ender:
         holder: UUID,
         announcer: Announcer,
         limits: DraftLimits,
+        jobs: JobQueue,
     ) -> None:
         self._database = database
         self._appender = appender
@@ -46,6 +50,7 @@ class Ender:
         self._holder = holder
         self._announcer = announcer
         self._limits = limits
+        self._jobs = jobs
 
     async def commit(self, caller: Caller, held: Held, *, ending: Ending) -> TurnRow:
         """Store an open turn with all that was taken of it. Nothing is flushed of it meanwhile."""
@@ -128,6 +133,10 @@ class Ender:
         content, calls, metadata = aborted_columns(row, parts, reason)
         await stream_store.abort(tx, caller.tenant_id, turn_id, content=content, tool_calls=calls, metadata=metadata)
         await stream_store.delete_open(tx, caller.tenant_id, [turn_id])
+        # what stood around it when it was begun may be erased by now
+        retention = await retention_store.find_retention(tx, caller.tenant_id, conversation_id)
+        if retention not in {None, Retention.FULL.value}:
+            await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
         self._announcer.turn(tx, "ended", caller.tenant_id, conversation_id, turn_id=turn_id)
         return await get_turn(caller, tx, conversation_id, turn_id)
 

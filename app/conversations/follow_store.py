@@ -24,7 +24,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
         select h.last_seq, h.rev, coalesce((
             select max(s.rev) from summaries s where s.tenant_id = $1 and s.conversation_id = $2
         ), 0)
-        from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
+        from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2 and h.deleting_at is null
         """,
         tenant_id,
         conversation_id,
@@ -117,7 +117,7 @@ async def list_standings(
             select array_agg(s.turn_id) as turn_ids, array_agg(s.epoch) as epochs from turn_streams s
             where s.tenant_id = h.tenant_id and s.conversation_id = h.conversation_id
         ) o
-        where h.tenant_id = $1 and h.conversation_id = any($2::uuid[])
+        where h.tenant_id = $1 and h.conversation_id = any($2::uuid[]) and h.deleting_at is null
         """,
         tenant_id,
         conversation_ids,

@@ -28,12 +28,11 @@ class StreamListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """How a turn speaks: what decides who may write it. `replaces`: it is to take another turn's place."""
+    """How a turn speaks: what decides who may write it."""
 
     role: Role
     kind: Kind
     actor: str
-    replaces: bool
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ class Indexing:
             await self._make(caller, self._index.late, [row for row in rows if row.index_state == "pending"])
 
     async def fill(self, caller: Caller, *, after: UUID | None) -> None:
-        """Make the vectors that live turns lack in the space searched, of whichever time and embedder they are.
+        """Make the vectors that live entries lack in the space searched, of whichever time and embedder they are.
 
         Makes some hundred, from the entry `after` on in the order of ids, and enqueues the job that makes the next.
         Raises as the embedder does; what was made before that is kept, and not made again.
@@ -63,6 +63,8 @@ class Indexing:
                 made += await self._make(caller, late, rows)
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 began = time.monotonic()
+            for make in self._index.makers:
+                made += await make(caller, late, step.entry_ids)
             after = step.after
             if after is None or made >= _MOST_FILLED:
                 break

@@ -75,7 +75,8 @@ async def list_participants(
     Those conversations whose participants would be more than `most_people` together with those before give none.
     """
     args: list[object] = [tenant_id]
-    conditions = ["tenant_id = $1"]
+    head = "select h.deleting_at from conversation_heads h where h.tenant_id = c.tenant_id and h.conversation_id = c.id"
+    conditions = ["c.tenant_id = $1", f"({head}) is null"]
     for condition, value in (
         ("id = any(${}::uuid[])", conversation_ids),
         ("project = ${}", project),
@@ -91,7 +92,7 @@ async def list_participants(
             order by active_at desc, id desc rows unbounded preceding
         ) <= ${len(args)} then participants else '[]' end as participants
         from (
-            select id, active_at, participants from conversations where {" and ".join(conditions)}
+            select id, active_at, participants from conversations c where {" and ".join(conditions)}
             order by active_at desc, id desc limit ${len(args) - 1}
         ) c
         """,  # noqa: S608

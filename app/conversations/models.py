@@ -88,6 +88,7 @@ conversation_heads = Table(
     Column("facts_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("facts_held", Boolean, nullable=False, server_default=text("false")),
     Column("updated_at", _TIME, nullable=False),
+    Column("deleting_at", _TIME),
     _conversation(),
 )
 _LIVE = "status = 'committed' and superseded_by is null"

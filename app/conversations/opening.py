@@ -11,7 +11,7 @@ from app.conversations.finding import get_turn, lock_conversation
 from app.conversations.folding import opened_turn
 from app.conversations.frames import Opening
 from app.conversations.permits import require_may_continue, voice_of
-from app.conversations.reviser import require_standing
+from app.conversations.reviser import require_kept, require_standing
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.db import Transaction
 from app.core.errors import Conflict, FieldError, Invalid, RateLimited
@@ -75,7 +75,7 @@ class Opener:
                 return row, False
         if given.supersedes is not None:
             # before the turns are counted: one whose lease is over may make room
-            await self._require_standing(caller, tx, conversation_id, TurnId(given.supersedes))
+            await self._require_standing(caller, tx, head, TurnId(given.supersedes))
         await self._require_room(caller, tx, conversation_id, None if bound is None else bound.actor)
         row = _pending_row(head, make_draft(opened_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await store.insert_turns(tx, caller.tenant_id, [row])
@@ -105,18 +105,17 @@ class Opener:
             )
         return known
 
-    async def _require_standing(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
-    ) -> None:
-        old = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
+    async def _require_standing(self, caller: Caller, tx: Transaction, head: ConversationRow, turn_id: TurnId) -> None:
+        old = await store.find_turn(tx, caller.tenant_id, ConversationId(head.id), turn_id)
         if old is None:
             problem = FieldError("/turn/supersedes", "no turn of this conversation")
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
         if old.status == "pending":
             # its writer was told that it is aborted, before the sweep came or while it does
             await self._ender.expire(tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s)
-            old = await get_turn(caller, tx, conversation_id, turn_id)
+            old = await get_turn(caller, tx, ConversationId(head.id), turn_id)
         require_standing(old)
+        require_kept(head, old, truncate_after=False)
 
     async def _require_room(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None

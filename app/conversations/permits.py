@@ -62,19 +62,20 @@ def permitted_opening(caller: Caller, opening: Opening) -> Opening:
 
 def voice_of(row: TurnRow) -> Voice:
     """How a turn speaks, by its row."""
-    return Voice(Role(row.role), Kind(row.kind), row.actor, row.supersedes is not None)
+    return Voice(Role(row.role), Kind(row.kind), row.actor)
 
 
 def require_may_continue(bound: Binding | None, voice: Voice) -> None:
-    """Refuse the holder of a token an open turn that it could not have opened itself, whoever opened it."""
+    """Refuse the holder of a token an open turn of another actor, or in a role or kind that is not the token's.
+
+    That it is to take another turn's place was decided by the key that opened it so.
+    """
     if bound is None:
         return
     if voice.actor != bound.actor:
         _refuse("", "this turn is another actor's")
     if voice.role not in bound.roles or voice.kind not in USUAL_KINDS[voice.role]:
         _refuse("", "this turn has a role or kind that is not this token's")
-    if voice.replaces:
-        _refuse("", "a token lets nothing take another turn's place")
 
 
 def _refuse(pointer: str, reason: str) -> NoReturn:

@@ -21,7 +21,7 @@ class Recent:
     """The newest live turns of a conversation, oldest first, and the seq it stood at.
 
     `summaries` stand side by side from the first turn on, for those of the beginning. `gap`: of these, some were erased
-    by the conversation's retention and no summary stands for them.
+    by the conversation's retention and no summary stands for them; it has erased all through `erased_position`.
     """
 
     turns: Sequence[CanonicalTurn]
@@ -30,6 +30,7 @@ class Recent:
     more_before: bool
     summaries: Sequence[StandingSummary] = ()
     gap: bool = False
+    erased_position: int = 0
     owner: str | None = None
 
 
@@ -74,7 +75,7 @@ async def recent_turns(
     participants = [Participant.model_validate(item) for item in head.participants]
     turns = [canonical_turn(row) for row in reversed(recent)]
     more_before = found.cut or len(found.rows) > limit
-    return Recent(turns, head.last_seq, participants, more_before, summaries, gap, head.owner)
+    return Recent(turns, head.last_seq, participants, more_before, summaries, gap, head.erased_position, head.owner)
 
 
 async def _with_answers(

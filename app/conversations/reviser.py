@@ -116,6 +116,7 @@ class Reviser:
             return await self._regenerate(caller, tx, head, old, item, truncate_after=truncate_after)
         conversation_id = ConversationId(head.id)
         position = old.position or 0
+        require_kept(head, old, truncate_after=truncate_after)
         await check_answers(caller, tx, conversation_id, [item], root="", before=position)
         new_id = item.draft.id or new_uuid()
         index_position, session = await self._index_place(caller, tx, head, old)
@@ -221,6 +222,18 @@ def require_standing(old: TurnRow) -> None:
             "already_superseded",
             "The turn has been superseded; revise the one that stands in its place.",
             extra={"superseded_by": format_id(old.superseded_by)},
+        )
+
+
+def require_kept(head: ConversationRow, old: TurnRow, *, truncate_after: bool) -> None:
+    """Conflict where retention has emptied a turn: with it would go the summary that alone stands for its neighbours.
+
+    A truncation takes those neighbours behind it away, too, and says so.
+    """
+    if (old.position or 0) <= head.erased_position and old.position and not truncate_after:
+        raise Conflict(
+            "sources_erased",
+            "The conversation's retention has erased this turn, and a summary stands for it; nothing was stored.",
         )
 
 

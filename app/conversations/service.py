@@ -16,16 +16,19 @@ from app.conversations import listing_store, store, stream_store, summary_store,
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.chain import GENESIS
-from app.conversations.covering import COMPACT_JOB
+from app.conversations.changing import change_conversation
+from app.conversations.covering import COMPACT_JOB, RETAIN_JOB
 from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
 from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
 from app.conversations.forker import Forker
 from app.conversations.indexing import Indexing
+from app.conversations.lifetimes import Lifetimes
 from app.conversations.opening import StreamOptions
 from app.conversations.permits import permitted_turns
 from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, compaction_policy, facts_policy, require_small
 from app.conversations.recent import Recent, recent_turns
+from app.conversations.retaining import Retainer
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
     AppendResult,
@@ -72,8 +75,8 @@ from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
 __all__ = [
-    "COMPACT_JOB", "FACTS_JOB", "TOKEN_EPOCHS", "WITHDRAW_JOB", "ConversationOptions", "Conversations", "Order",
-    "Recent",
+    "COMPACT_JOB", "FACTS_JOB", "RETAIN_JOB", "TOKEN_EPOCHS", "WITHDRAW_JOB", "ConversationOptions", "Conversations",
+    "Order", "Recent",
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
@@ -93,6 +96,7 @@ class ConversationOptions:
     default_ttl_s: int | None
     streams: StreamOptions
     max_answer_bytes: int
+    erase_without_summary: bool
 
 
 class Conversations:
@@ -142,15 +146,20 @@ class Conversations:
             announcer=announcer,
             limits=options.limits,
             options=options.streams,
+            jobs=jobs,
         )
         """Turns that are written while they stream."""
-        most_bytes = options.max_answer_bytes
         self.summaries = Summaries(
-            database, ops, index=index, jobs=jobs, announcer=announcer, cursors=cursors, most_bytes=most_bytes
-        )
+            database, ops, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
+            most_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
+        )  # fmt: skip
         """Text that stands for older turns."""
         self.sources = Sources(database, jobs=jobs)
         """Turns, for what is derived from them above."""
+        self.lifetimes = Lifetimes(ops, announcer=announcer)
+        """Deletes conversations whose time is over."""
+        self.retainer = Retainer(announcer=announcer, without_summary=options.erase_without_summary)
+        """Erases what conversations do not keep."""
 
     # conversations
 
@@ -247,26 +256,11 @@ class Conversations:
         self, caller: Caller, conversation_id: ConversationId, *, body: ConversationUpdate
     ) -> Conversation:
         """Change what was given; everything left out stays."""
-        given = body.model_fields_set
         require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
         async with self._database.transaction(caller.tenant_id) as tx:
-            await lock_conversation(caller, tx, conversation_id)
-            # read only now that the head is held, so that no change made meanwhile is lost
-            row = await get_conversation(caller, tx, conversation_id)
-            await store.update_conversation(
-                tx,
-                caller.tenant_id,
-                conversation_id,
-                title=body.title if "title" in given else row.title,
-                participants=participants_column(body.participants) if "participants" in given else row.participants,
-                metadata=body.metadata if "metadata" in given else row.metadata,
-                retention=body.retention.value if "retention" in given else row.retention,
-                compaction=compaction_policy(body.compaction, row.compaction),
-                facts=facts_policy(body.facts, row.facts),
-                ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
-            )
+            row = await change_conversation(caller, tx, conversation_id, body, jobs=self._jobs)
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
-            return conversation_view(await get_conversation(caller, tx, conversation_id))
+            return conversation_view(row)
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""

@@ -120,8 +120,18 @@ CONVERSATION_COLUMNS = """
     date_trunc('milliseconds', clock_timestamp()) as now
 """
 FROM_CONVERSATIONS = """
-    from conversations c join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
+    from conversations c
+    join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
 """
+STANDS = """(
+    select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
+) is null"""
+"""The condition that conversation $2 of tenant $1 is not being deleted; looked up once for a statement."""
+OF_STANDING = """(
+    select h.deleting_at from conversation_heads h
+    where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
+) is null"""
+"""The condition that the conversation of a turn `t` is not being deleted."""
 _MAX_SAFE_INTEGER = 2**53 - 1
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
 
@@ -331,8 +341,8 @@ async def find_turns(
 ) -> dict[UUID, TurnRow]:
     """Turns by id, in whatever conversation of the tenant; `bare` without what they say."""
     rows = await tx.fetch(
-        f"select {_BARE_COLUMNS if bare else _TURN_COLUMNS} from turns"  # noqa: S608
-        " where tenant_id = $1 and id = any($2::uuid[])",
+        f"select {_BARE_COLUMNS if bare else _TURN_COLUMNS} from turns t"  # noqa: S608
+        f" where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_STANDING}",
         tenant_id,
         turn_ids,
     )
@@ -359,7 +369,7 @@ async def list_turns(
     `actors` and `role` narrow. Without `with_erased`, tombstones are left out.
     """
     args: list[object] = [tenant_id, conversation_id]
-    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}"]
+    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and {STANDS}"]
     if not with_erased:
         conditions.append("t.erased_at is null")
     if beyond is not None:  # live turns share no position, so a cursor's says it all

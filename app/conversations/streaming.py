@@ -33,6 +33,7 @@ from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
 from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
+from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
 from app.tenancy.schemas import Binding, Caller, Repeatable, Scope
@@ -75,6 +76,7 @@ class Streams:
         announcer: Announcer,
         limits: DraftLimits,
         options: StreamOptions,
+        jobs: JobQueue,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -85,7 +87,7 @@ class Streams:
         self._holder = new_uuid()
         self._held: dict[TurnId, Held] = {}
         self._ender = Ender(database, appender=appender, reviser=reviser, holder=self._holder, announcer=announcer,
-                            limits=limits)  # fmt: skip
+                            limits=limits, jobs=jobs)  # fmt: skip
         self._opener = Opener(limits=limits, options=options, holder=self._holder, ender=self._ender,
                               announcer=announcer)  # fmt: skip
         self._flusher = Flusher(database, self._held, holder=self._holder, debounce_s=options.debounce_s,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from app.conversations import store, summary_store, turn_store
+from app.conversations import retention_store, store, summary_store, turn_store
 from app.conversations.announcer import Announcer
-from app.conversations.covering import compact_job, covered_through, move_mark, standing_summary
+from app.conversations.covering import compact_job, covered_through, move_mark, retain_job, standing_summary
 from app.conversations.finding import get_conversation, lock_conversation, turn_missing
 from app.conversations.schemas import Compaction, Retention
 from app.conversations.store import ConversationRow
@@ -52,7 +52,9 @@ class Summaries:
         announcer: Announcer,
         cursors: Cursors,
         most_bytes: int,
+        erase_without_summary: bool,
     ) -> None:
+        """`erase_without_summary`: retention erases what highlights stand for, too."""
         self._database = database
         self._ops = ops
         self._index = index
@@ -60,6 +62,7 @@ class Summaries:
         self._announcer = announcer
         self._cursors = cursors
         self._most_bytes = most_bytes
+        self._erase_without_summary = erase_without_summary
 
     async def list_page(
         self,
@@ -183,9 +186,21 @@ class Summaries:
             await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
             await self._write_entry(caller, tx, head, summary_id, draft, prepared)
             await move_mark(caller, tx, head, rev=rev)
+            await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return summary_view(row)
+
+    async def _retain(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, draft: SummaryDraft
+    ) -> None:
+        """Let a job erase what this summary stands for, where the conversation does not keep it."""
+        if draft.kind is not SummaryKind.SUMMARY and not self._erase_without_summary:
+            return
+        # asked now that the head is held: whoever changed it meanwhile saw no summary
+        retention = await retention_store.find_retention(tx, caller.tenant_id, conversation_id)
+        if retention != Retention.FULL.value:
+            await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
 
     async def _prepare(self, draft: SummaryDraft) -> Prepared | None:
         if draft.kind is SummaryKind.HIGHLIGHTS:  # found as the turns that they are lines of
@@ -206,6 +221,10 @@ class Summaries:
             return "moved"
         held = await turn_store.hold_turns(tx, caller.tenant_id, list(draft.sources))
         if held != dict(draft.sources):
+            return "changed"
+        # lines are verbatim: those of the highlights before it may be of a turn that has been erased since
+        quoted = {line.turn_id for line in draft.lines}
+        if quoted - (await turn_store.hold_turns(tx, caller.tenant_id, sorted(quoted))).keys():
             return "changed"
         there = await summary_store.list_unerased(
             tx, caller.tenant_id, conversation_id, after=draft.read_after, through=draft.to_position

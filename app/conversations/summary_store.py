@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from app.conversations.store import STANDS
 from app.conversations.summary_schemas import HighlightLine, SummaryDraft
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId
@@ -116,7 +117,7 @@ async def list_page(
     """Summaries by the end of their range."""
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     args: list[object] = [tenant_id, conversation_id, limit]
-    conditions = ["tenant_id = $1", "conversation_id = $2"]
+    conditions = ["tenant_id = $1", "conversation_id = $2", STANDS]
     if not with_replaced:
         conditions.append("replaced_by is null")
     if after is not None:
@@ -185,17 +186,43 @@ async def delete(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUI
     await tx.execute("delete from summaries where tenant_id = $1 and id = any($2::uuid[])", tenant_id, summary_ids)
 
 
-async def set_lines(tx: Transaction, tenant_id: TenantId, summary_id: UUID, *, lines: Sequence[HighlightLine]) -> None:
-    """Change what lines highlights have."""
+async def list_highlights(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int
+) -> list[SummaryRow]:
+    """All highlights, replaced ones too, that begin at a position or before it."""
+    rows = await tx.fetch(
+        f"""
+        select {_COLUMNS} from summaries
+        where tenant_id = $1 and conversation_id = $2 and kind = 'highlights' and from_position <= $3
+        order by to_position, id
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        through,
+    )
+    return [_row(row) for row in rows]
+
+
+async def set_lines(
+    tx: Transaction,
+    tenant_id: TenantId,
+    summary_id: UUID,
+    *,
+    lines: Sequence[HighlightLine],
+    from_position: int | None = None,
+) -> None:
+    """Change what lines highlights have, and where they begin."""
     await tx.execute(
         """
-        update summaries set lines = $3::json, tokens = $4, text = case when $3 is null then '' end
+        update summaries set lines = $3::json, tokens = $4, text = case when $3::json is null then '' end,
+            from_position = coalesce($5::bigint, from_position)
         where tenant_id = $1 and id = $2
         """,
         tenant_id,
         summary_id,
         _lines(lines),
         sum(line.tokens for line in lines),
+        from_position,
     )
 
 
@@ -236,13 +263,13 @@ async def list_unerased(
 
 async def update_mark(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int, through: UUID | None,
-    turns: int, tokens: int, rev: int,
+    turns: int, tokens: int, erased_position: int, rev: int,
 ) -> None:  # fmt: skip
-    """Say in a locked head how far the turns are summarised."""
+    """Say in a locked head how far the turns are summarised, and how far retention has emptied them."""
     await tx.execute(
         """
         update conversation_heads set summarized_position = $3, summarized_through = $4, summarized_turns = $5,
-            summarized_tokens = $6, rev = $7
+            summarized_tokens = $6, rev = $7, erased_position = $8
         where tenant_id = $1 and conversation_id = $2
         """,
         tenant_id,
@@ -252,6 +279,7 @@ async def update_mark(
         turns,
         tokens,
         rev,
+        erased_position,
     )
 
 

@@ -13,7 +13,9 @@ async def find_token_epoch(tx: Transaction, tenant_id: TenantId, conversation_id
     row = await tx.fetchrow(
         """
         select (extract(epoch from created_at) * 1000000)::bigint as created_us, token_epoch
-        from conversations where tenant_id = $1 and id = $2
+        from conversations c where c.tenant_id = $1 and c.id = $2 and (
+            select h.deleting_at from conversation_heads h where h.tenant_id = c.tenant_id and h.conversation_id = c.id
+        ) is null
         """,
         tenant_id,
         conversation_id,

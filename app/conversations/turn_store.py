@@ -8,7 +8,7 @@ from dataclasses import fields
 from uuid import UUID
 
 from app.conversations.source_schemas import SourceTurn
-from app.conversations.store import TurnRow, TurnRows, turn_rows, within
+from app.conversations.store import OF_STANDING, STANDS, TurnRow, TurnRows, turn_rows, within
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -110,7 +110,7 @@ async def list_versions(
     """
     args: list[object] = [tenant_id, conversation_id]
     direction, further = ("desc", "<") if newest_first else ("asc", ">")
-    conditions = ["t.tenant_id = $1", "t.conversation_id = $2"]
+    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", STANDS]
     for bound, side in ((after, ">"), (before, "<")):
         if bound is not None:
             args.append(bound)
@@ -159,7 +159,7 @@ async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
     """Turns by id in the order of the ids."""
     turns = f"""
         select {_COLUMNS}, w.place from unnest($2::uuid[]) with ordinality w (id, place)
-        join turns t on t.tenant_id = $1 and t.id = w.id
+        join turns t on t.tenant_id = $1 and t.id = w.id and {OF_STANDING}
         """  # noqa: S608
     return turn_rows(await tx.fetch(within(turns, order="t.place", most_bytes="$3"), tenant_id, turn_ids, most_bytes))
 
@@ -199,7 +199,7 @@ async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
         """
         update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
             model = null, adapter = null, metadata = null, salt = null, content_tokens = 0, index_state = 'none',
-            erased_at = date_trunc('milliseconds', clock_timestamp()), rev = $3,
+            erased_at = coalesce(erased_at, date_trunc('milliseconds', clock_timestamp())), rev = $3,
             superseded_by = case status when 'pending' then id else superseded_by end,
             status = case status when 'pending' then 'aborted' else status end
         where tenant_id = $1 and id = any($2::uuid[])

@@ -11,6 +11,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "admin_key_file_invalid": "The admin key file does not hold an API key.",
         "agent_id_required": "Memories belong to an agent, and none is named.",
+        "agent_not_allowed": "Memories of another agent are not for this key.",
         "already_superseded": "The turn has been superseded by another.",
         "body_too_large": "The request body is larger than this server takes.",
         "body_too_slow": "The request body came too slowly.",
@@ -54,6 +55,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "key_revoked": "The API key has been revoked.",
         "last_admin_key": "The key is the last one that administers its tenant.",
         "length_mismatch": "The text of an open turn has not the length its writer says.",
+        "long_term_disabled": "The key has no long-term memory.",
         "malformed_json": "The body is not JSON in UTF-8.",
         "method_not_allowed": "This path does not take this method.",
         "model_budget_exhausted": "The tenant has spent what it may on chat models today.",

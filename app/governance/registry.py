@@ -1,6 +1,7 @@
 """What belongs to a conversation or to a turn: every table that holds something of either, and how it goes.
 
-A table with tenants' rows stands here or in `NOT_OF_CONVERSATIONS`; a test holds both against the database.
+A table with tenants' rows stands here or in `NOT_OF_CONVERSATIONS`; a test holds both against the database. Entries of
+the index and vectors are found there by what they stand for: a memory's go with the memory.
 """
 
 from collections.abc import Mapping
@@ -67,6 +68,8 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, str]] = MappingProxyType(
         "api_keys": "who may ask",
         "model_usage": "how many tokens a tenant's calls to chat models took in a day, no content",
         "idempotency_records": "HMACs and ids of what a request made, no content; swept after a day",
+        "memories": "content of an agent's own, across conversations; goes by its id or its time, with its index entry"
+        " and vectors; exported as `memory`",
         "jobs": "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends",
     }
 )

@@ -10,27 +10,61 @@ from app.conversations.schemas import ErasedTurns
 from app.conversations.service import Conversations
 from app.core.db import Database
 from app.core.ids import ConversationId
+from app.core.telemetry import get_logger
+from app.governance.purging import Purger
 from app.index.service import SearchIndex
+from app.memory.memories import Memories
 from app.memory.service import Facts
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, Scope
+
+_SWEPT_AT_ONCE = 1_000
+_MOST_SWEEPS = 100
+
+_STEP = 200
+"""Turns that retention empties in one transaction: for so long an append may have to wait."""
+
+_AT_ONCE = 1000
+"""Turns of a conversation that is deleted in one transaction."""
 
 
 class Governance:
     """Deletes and erases with everything derived."""
 
-    def __init__(self, database: Database, *, conversations: Conversations, facts: Facts, index: SearchIndex) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        conversations: Conversations,
+        facts: Facts,
+        memories: Memories,
+        index: SearchIndex,
+    ) -> None:
         self._database = database
+        self._ops = ops
+        self._memories = memories
         self._conversations = conversations
         self._facts = facts
         self._index = index
+        self.purger = Purger(database, lifetimes=conversations.lifetimes, index=index)
+        """Deletes conversations whose time is over, and large ones, a step at a time."""
+        self._log = get_logger()
 
     async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
-        """Delete a conversation with all that was derived from it; says how many rows went from each table."""
+        """Delete a conversation with all that was derived from it; says how many rows went from each table.
+
+        A small one in one transaction; a large one is hidden in one, and then goes a step at a time.
+        """
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-            counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
-            counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
-            return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
+            size = await self._conversations.lifetimes.size(caller, tx, conversation_id=conversation_id)
+            if size <= _AT_ONCE:
+                counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
+                counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
+                return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
+            await self._conversations.lifetimes.hide(caller, tx, conversation_id=conversation_id)
+        # gone for everybody by now; what is left of it when this is cut off, the next sweep deletes
+        return await self.purger.purge(caller, [conversation_id])
 
     async def erase_turns(
         self, caller: Caller, conversation_id: ConversationId, *, turn_ids: Sequence[UUID]
@@ -46,3 +80,44 @@ class Governance:
             await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(turn_ids))
             await self._facts.withdraw(caller, tx, turn_ids=turn_ids)
         return erased
+
+    async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
+        """Empty the turns that the conversation's retention does not keep, a step at a time; says how many.
+
+        Done again it goes on where it was left, and changes nothing where all is done. NotFound without the
+        conversation.
+        """
+        retainer = self._conversations.retainer
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            swept = await retainer.begin(caller, tx, conversation_id=conversation_id)
+        count = 0
+        while swept is not None:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                done = await retainer.step(caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP)
+                if done.turn_ids:
+                    await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(done.turn_ids))
+            count += len(done.turn_ids)
+            swept = done.swept if done.more else None
+        if count:
+            self._log.info("retention.applied", conversation_id=conversation_id, count=count)
+        return count
+
+    async def delete_memory(self, caller: Caller, memory_id: UUID) -> dict[str, int]:
+        """Delete a long-term memory with what finds it; nothing where the tenant has none of this id.
+
+        For who administers the tenant: an agent that finds a memory wrong stores another.
+        """
+        caller.require(Scope.ADMIN)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            return await self._memories.erase(caller, tx, memory_id=memory_id)
+
+    async def sweep_memories(self) -> int:
+        """Delete memories whose time is over, so many in a transaction; says how many. Run by a job."""
+        swept = 0
+        for _ in range(_MOST_SWEEPS):
+            async with self._ops.across_tenants() as tx:
+                gone = await self._memories.erase_expired(tx, limit=_SWEPT_AT_ONCE)
+            swept += gone
+            if gone < _SWEPT_AT_ONCE:
+                break
+        return swept

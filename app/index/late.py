@@ -11,8 +11,8 @@ kinds of its jobs are named after the space, so that a worker with another embed
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
@@ -25,6 +25,9 @@ from app.index.schemas import VECTORS_JOB
 from app.index.wide import Space
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
+
+Maker: TypeAlias = Callable[[Caller, "LateVectors", Sequence[UUID]], Awaitable[int]]
+"""Makes and stores the vectors of those of these entries that are its own; says of how many. Raises as the embedder."""
 
 _KINDS: Final = "index.backfill_"
 _PASSING: Final = (

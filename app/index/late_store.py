@@ -11,6 +11,8 @@ from app.core.db import Transaction
 from app.core.ids import TenantId
 from app.index.schemas import VECTORS_JOB, EntryKind
 
+_FILLED = [EntryKind.TURN.value, EntryKind.MEMORY.value]
+"""Kinds of entries whose vectors are made anew where they lack them."""
 _LAST_ID = UUID(int=2**128 - 1)
 
 
@@ -25,7 +27,7 @@ class Step:
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
 ) -> Step:
-    """Up to `limit` live turns' entries without a vector in the space, among the `examine` next after an id.
+    """Up to `limit` live entries of turns and memories without a vector in the space, of the `examine` after an id.
 
     What a job of its own waits for is left to that job, whatever its state: who cancels it means it.
     """
@@ -33,7 +35,7 @@ async def find_lacking(
         """
         with walked as materialized (
             select entry_id, vectors_due from index_entries
-            where tenant_id = $1 and live and kind = $3 and ($4::uuid is null or entry_id > $4)
+            where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
             order by entry_id limit $5
         ),
         lacking as materialized (
@@ -51,7 +53,7 @@ async def find_lacking(
         """,
         tenant_id,
         space_id,
-        EntryKind.TURN.value,
+        _FILLED,
         after,
         examine,
         limit,
@@ -84,7 +86,7 @@ async def find_lacking_tenants(
         """
         with walked as materialized (
             select e.tenant_id, e.entry_id, e.vectors_due from index_entries e
-            where e.live and e.kind = $2 and (e.tenant_id, e.entry_id) > ($3::uuid, $4::uuid)
+            where e.live and e.kind = any($2::text[]) and (e.tenant_id, e.entry_id) > ($3::uuid, $4::uuid)
             order by e.tenant_id, e.entry_id limit $5
         ),
         last as materialized (
@@ -105,7 +107,7 @@ async def find_lacking_tenants(
         from last l
         """,
         space_id,
-        EntryKind.TURN.value,
+        _FILLED,
         *after,
         examine,
         job_kind,

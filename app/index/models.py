@@ -60,6 +60,7 @@ index_entries = Table(
     Column("doc_length", Integer, nullable=False),
     Column("lexemes", TSVECTOR, nullable=False),
     Column("dates", JSONB),
+    Column("expires_at", DateTime(timezone=True)),
     ForeignKeyConstraint(
         ["tenant_id", "conversation_id"],
         ["conversations.tenant_id", "conversations.id"],
@@ -69,6 +70,7 @@ index_entries = Table(
     # of dead entries too: deletes and the foreign key look them up by it
     Index("index_entries_conversation_idx", "tenant_id", "conversation_id", "position"),
     Index("index_entries_owner_idx", "tenant_id", "owner", postgresql_where=text("live and owner is not null")),
+    Index("index_entries_agent_idx", "tenant_id", "agent_id", postgresql_where=text("live and agent_id is not null")),
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )

@@ -68,7 +68,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry with its own copies of every filter. `metadata` is JSON text."""
+    """One entry with its own copies of every filter. `metadata` is JSON text. After `expires_at` it is not found."""
 
     entry_id: UUID
     kind: EntryKind
@@ -83,11 +83,15 @@ class Entry:
     occurred_at: datetime
     metadata: str
     prepared: Prepared
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which entries a search may find. None does not narrow; an empty sequence finds nothing."""
+    """Which entries a search may find. None does not narrow; an empty sequence finds nothing.
+
+    `agent_id` narrows memories, which alone belong to an agent.
+    """
 
     kinds: Sequence[EntryKind]
     conversation_ids: Sequence[UUID] | None = None

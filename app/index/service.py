@@ -13,13 +13,13 @@ from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
-from app.index import store, wide
+from app.index import removal_store, store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
-from app.index.late import LateVectors
+from app.index.late import LateVectors, Maker
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -79,6 +79,8 @@ class SearchIndex:
     ) -> None:
         self.late = late
         """What makes vectors after the append, in the space that is searched."""
+        self.makers: list[Maker] = []
+        """Those who own entries above conversations: told as they are made, asked when vectors are filled in."""
         self._embedder = embedder
         self._jobs = jobs
         self._tiers = tiers
@@ -113,29 +115,41 @@ class SearchIndex:
             prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=dates_due))
         return prepared
 
+    async def prepare_now(self, document: Document) -> Prepared:
+        """Analyse and embed one document with all its vectors; raises as the embedder does, so that nothing is stored.
+
+        Without an embedder it is found by words.
+        """
+        if len(document.text) <= _INLINE_CHARACTERS:
+            analysis, pieces = self._analyse_whole(document)
+        else:
+            analysis, pieces = await asyncio.to_thread(self._analyse_whole, document)
+        vectors: list[FloatVector] = []
+        if self._embedder is not None and pieces:
+            vectors = await self._embed_all(self._embedder, pieces)
+        return Prepared(analysis, vectors, vectors_due=False)
+
+    def _analyse_whole(self, document: Document) -> tuple[Analysis, list[str]]:
+        return self._analysis(Analyser(), document), self._split(document.text)
+
+    async def _embed_all(self, embedder: Embedder, texts: Sequence[str]) -> list[FloatVector]:
+        vectors: list[FloatVector] = []
+        for start in range(0, len(texts), embedder.max_batch):
+            vectors.extend(await embedder.embed(texts[start : start + embedder.max_batch], purpose="document"))
+        return vectors
+
     async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> Sequence[FloatVector]:
         """The vectors of all texts, or none when the embedder fails: the entries are marked as waiting."""
-        vectors: list[FloatVector] = []
         try:
-            for start in range(0, len(texts), embedder.max_batch):
-                vectors.extend(await embedder.embed(texts[start : start + embedder.max_batch], purpose="document"))
+            return await self._embed_all(embedder, texts)
         except AppError as error:
             self._log.warning("embedder.failed", code=error.code, count=len(texts))
             return ()
-        return vectors
 
     def _analyse(self, documents: Sequence[Document]) -> tuple[list[Analysis], list[list[str]], list[bool]]:
         """What is indexed of each document, the pieces of it that get vectors, and whether dates are due."""
         analyser = Analyser()
-        analyses = [
-            analyser.document(
-                document.text,
-                actor=document.actor,
-                occurred_at=document.occurred_at,
-                max_bytes=self._options.index_text_bytes,
-            )
-            for document in documents
-        ]
+        analyses = [self._analysis(analyser, document) for document in documents]
         left = self._options.max_vectors_per_append
         pieces: list[list[str]] = []
         for document in documents:
@@ -145,6 +159,14 @@ class SearchIndex:
             left -= len(some)
             pieces.append(some)
         return analyses, pieces, [may_have_dates(document.text) for document in documents]
+
+    def _analysis(self, analyser: Analyser, document: Document) -> Analysis:
+        return analyser.document(
+            document.text,
+            actor=document.actor,
+            occurred_at=document.occurred_at,
+            max_bytes=self._options.index_text_bytes,
+        )
 
     def _split(self, text: str) -> list[str]:
         if self._embedder is None or not text.strip():
@@ -237,11 +259,28 @@ class SearchIndex:
         entry_ids: Sequence[UUID] | None = None,
     ) -> dict[str, int]:
         """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
-        return await store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
+        return await removal_store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
-    async def remove(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
-        """Delete entries of whatever conversation, or of none; says how many rows of each table."""
-        return await store.remove_entries(tx, caller.tenant_id, entry_ids)
+    async def erase_entries(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
+        """Delete entries whose sources the caller has locked; says how many rows of each table."""
+        return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
+
+    async def erase_some(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
+    ) -> dict[str, int]:
+        """Delete up to `limit` entries of conversations that are being deleted; says how many rows of each table."""
+        entry_ids = await removal_store.list_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
+        return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
+
+    async def remove(self, tx: Transaction, *, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
+        """Delete entries that belong to no conversation, each named with its tenant; says how many of each table.
+
+        Besides a tenant's own transaction, for sweeps of the ops role.
+        """
+        tenant_ids = [tenant_id for tenant_id, _ in entries]
+        return await removal_store.delete_unplaced(
+            tx, tenant_ids=tenant_ids, entry_ids=[entry_id for _, entry_id in entries]
+        )
 
     async def prepare_query(self, text: str, *, bare_text: str, by_words: bool, by_vector: bool) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.

@@ -22,14 +22,16 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
     await tx.execute(
         """
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
-                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks)
+                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
+                                   expires_at)
         select $1, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role, u.position,
-               u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks
+               u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks,
+               u.expires_at
         from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
                     $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[], $15::integer[],
-                    $16::text[], $17::boolean[])
+                    $16::text[], $17::boolean[], $18::timestamptz[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
-                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks)
+                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at)
         """,
         tenant_id,
         [entry.entry_id for entry in entries],
@@ -48,6 +50,7 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         [entry.prepared.analysis.length for entry in entries],
         [entry.prepared.analysis.tsvector for entry in entries],
         [entry.prepared.analysis.asks for entry in entries],
+        [entry.expires_at for entry in entries],
     )
 
 
@@ -187,44 +190,6 @@ async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[Date
     )
 
 
-async def delete_entries(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, entry_ids: Sequence[UUID] | None
-) -> dict[str, int]:
-    """Delete the entries and vectors of a conversation, all or those named; says how many of each."""
-    vectors = await tx.execute(
-        """
-        delete from vectors v using index_entries e
-        where e.tenant_id = $1 and e.conversation_id = $2 and v.tenant_id = $1 and v.entry_id = e.entry_id
-          and ($3::uuid[] is null or e.entry_id = any($3))
-        """,
-        tenant_id,
-        conversation_id,
-        entry_ids,
-    )
-    entries = await tx.execute(
-        """
-        delete from index_entries
-        where tenant_id = $1 and conversation_id = $2 and ($3::uuid[] is null or entry_id = any($3))
-        """,
-        tenant_id,
-        conversation_id,
-        entry_ids,
-    )
-    return {"vectors": vectors, "index_entries": entries}
-
-
-async def remove_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[str, int]:
-    """Delete entries and their vectors by id; says how many of each."""
-    return {
-        table: await tx.execute(
-            f"delete from {table} where tenant_id = $1 and entry_id = any($2::uuid[])",  # noqa: S608
-            tenant_id,
-            list(entry_ids),
-        )
-        for table in ("vectors", "index_entries")
-    }
-
-
 async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
     """The id of an embedding space, made if it is new (ops role)."""
     for _attempt in range(2):
@@ -285,9 +250,10 @@ class Search:
         conditions = ["e.tenant_id = $1", "e.live", f"e.kind = any({self.arg([k.value for k in scope.kinds])}::text[])"]
         if scope.conversation_ids is not None:
             conditions.append(f"e.conversation_id = any({self.arg(list(scope.conversation_ids))}::uuid[])")
-        for column, value in (("project", scope.project), ("owner", scope.owner), ("agent_id", scope.agent_id)):
+        for column, value in (("project", scope.project), ("owner", scope.owner)):
             if value is not None:
                 conditions.append(f"e.{column} = {self.arg(value)}")
+        conditions += self._of_memories(scope)
         if scope.actors is not None:
             conditions.append(f"e.actor = any({self.arg(list(scope.actors))}::text[])")
         if scope.roles is not None:
@@ -299,6 +265,17 @@ class Search:
         if scope.metadata is not None:
             conditions.append(f"e.metadata @> {self.arg(scope.metadata)}::jsonb")
         return " and ".join(conditions)
+
+    def _of_memories(self, scope: Scope) -> list[str]:
+        """What holds of memories alone; where no memory is looked for, nothing is asked."""
+        if EntryKind.MEMORY not in scope.kinds:
+            return []
+        conditions = ["(e.expires_at is null or e.expires_at > statement_timestamp())"]
+        if scope.agent_id is not None:
+            own = f"e.agent_id = {self.arg(scope.agent_id)}"
+            # by itself where it can be, since only so is there an index for it
+            conditions.append(own if set(scope.kinds) == {EntryKind.MEMORY} else f"(e.kind <> 'memory' or {own})")
+        return conditions
 
     def found_side_by_side(self) -> str:
         """Entries of some conversations: few, and side by side, so their words are looked at in passing."""

@@ -95,7 +95,7 @@ class Keeper:
         ]
         stale = [fact_id for fact_id in stale if fact_id in before and before[fact_id].listed]
         if stale:
-            await self._index.remove(caller, tx, entry_ids=stale)
+            await self._index.erase_entries(caller, tx, entry_ids=stale)
         if not fresh:
             return
         missing = [one for one in fresh if _text(one) not in prepared]

@@ -38,8 +38,10 @@ class ConversationCheck:
     A turn without vectors in the present space is no fault: a job makes them, and the checks of the place count them.
     """
 
-    def __init__(self, head: HeadRow) -> None:
+    def __init__(self, head: HeadRow, *, erased_position: int = 0) -> None:
+        """`erased_position`: how far retention has emptied the turns."""
         self._head = head
+        self._erased_position = erased_position
         self._chain: bytes | None = head.chain_start or GENESIS
         self._seq = 0
         self._rev = 0
@@ -91,7 +93,10 @@ class ConversationCheck:
 
     def _remains(self, turn: CheckedTurn) -> Iterator[Fault]:
         said = (turn.content, turn.tool_calls, turn.tool_call_id, turn.tool_results, turn.usage, turn.metadata)
-        if turn.salt is not None or any(part is not None for part in said):
+        # retention may leave the salt: of what a truncation has superseded since, anywhere
+        may_prove = (turn.position or 0) <= self._erased_position or turn.superseded_by is not None
+        has_salt = turn.salt is not None and not (may_prove and turn.status == "committed")
+        if has_salt or any(part is not None for part in said):
             yield self._fault("erased_remains", "an erased turn still says something, or has its salt", turn.id)
         if turn.entry or turn.vectors:
             yield self._fault("erased_remains", "an erased turn is still in the index", turn.id)
@@ -103,6 +108,8 @@ class ConversationCheck:
             self._chain = None  # what is missing cannot be hashed; the chain is taken up again after it
         self._seq = seq
         if turn.live:
+            if (turn.position or 0) <= self._erased_position and not turn.erased:
+                yield self._fault("erased_remains", f"retention has erased through {self._erased_position}", turn.id)
             if turn.position in self._places:
                 yield self._fault("position_taken", f"another live turn stands at position {turn.position}", turn.id)
             self._places[turn.position or 0] = _Place(turn.id, turn.entry_position if turn.entry_live else None)

@@ -15,7 +15,8 @@ from app.core.db import Database, Transaction
 from app.core.errors import AppError, NotFound
 from app.core.ids import TenantId
 from app.core.servers import Login, Server
-from app.operators import store
+from app.operators import coverage_store, store
+from app.operators.coverage import check_coverage
 from app.operators.invariants import ConversationCheck
 from app.operators.judgements import ROLES, check_chat, check_schema, check_server, check_settings, check_vectors
 from app.operators.machine import check_cpu, check_data_directory, check_model, check_port
@@ -244,7 +245,8 @@ class DataCheck:
             head = await store.find_head(tx, self._tenant_id, conversation_id)
             if head is None:  # deleted meanwhile
                 return []
-            check = ConversationCheck(head)
+            mark = await coverage_store.find_mark(tx, self._tenant_id, conversation_id)
+            check = ConversationCheck(head, erased_position=0 if mark is None else mark.erased_position)
             faults: list[Fault] = []
             after = 0
             while True:
@@ -255,11 +257,15 @@ class DataCheck:
                 after = turns[-1].seq or 0
             for turn in await store.list_unplaced_turns(tx, self._tenant_id, conversation_id, limit=_TURNS):
                 faults += check.unplaced(turn)
+            if mark is not None:
+                summaries = await coverage_store.list_summaries(tx, self._tenant_id, conversation_id)
+                covered = await coverage_store.measure(tx, self._tenant_id, conversation_id, position=mark.position)
+                faults += check_coverage(head.tenant_id, conversation_id, mark, summaries, covered)
         return [*faults, *check.end()]
 
     async def leftovers(self) -> list[Fault]:
         """Entries, vectors and remembered requests whose owner is gone."""
-        return [*await self._orphans(store.list_entry_owners, "entry_orphan", "an index entry of no turn"),
+        return [*await self._orphans(store.list_entry_owners, "entry_orphan", "an index entry of nothing"),
                 *await self._orphans(store.list_vector_owners, "vector_orphan", "a vector of no entry"),
                 *await self._orphans(store.list_open_turns, "stream_torn", "an open turn without writer or text"),
                 *await self._repeats()]  # fmt: skip

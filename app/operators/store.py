@@ -325,7 +325,10 @@ async def list_heads(tx: Transaction, tenant_id: TenantId, *, before: UUID | Non
     """Conversations of a tenant, those made last first, below the id `before`."""
     rows = await tx.fetch(
         """
-        select id from conversations where tenant_id = $1 and ($2::uuid is null or id < $2) order by id desc limit $3
+        select c.id from conversations c
+        left join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
+        where c.tenant_id = $1 and ($2::uuid is null or c.id < $2) and h.deleting_at is null
+        order by c.id desc limit $3
         """,
         tenant_id,
         before,
@@ -345,7 +348,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
                coalesce(h.chain_hash, '') as chain_hash
         from conversations c
         left join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
-        where c.tenant_id = $1 and c.id = $2
+        where c.tenant_id = $1 and c.id = $2 and h.deleting_at is null
         """,
         tenant_id,
         conversation_id,
@@ -414,9 +417,10 @@ async def list_entry_owners(
     """Index entries by id, and whether what each stands for is there; what is no turn has its owner elsewhere."""
     rows = await tx.fetch(
         """
-        select e.entry_id, e.kind <> 'turn' or exists (
-            select from turns t where t.tenant_id = e.tenant_id and t.id = e.entry_id
-        ) as owned
+        select e.entry_id, case e.kind
+            when 'turn' then exists (select from turns t where t.tenant_id = e.tenant_id and t.id = e.entry_id)
+            when 'summary' then exists (select from summaries s where s.tenant_id = e.tenant_id and s.id = e.entry_id)
+            else true end as owned
         from index_entries e
         where e.tenant_id = $1 and ($2::uuid is null or e.entry_id > $2) order by e.entry_id limit $3
         """,
@@ -482,7 +486,9 @@ async def list_repeats(tx: Transaction, tenant_id: TenantId, *, after: str, limi
     rows = await tx.fetch(
         """
         select r.key, cardinality(r.result_ids) as ids, (
-            select count(*) from turns t where t.tenant_id = r.tenant_id and t.id = any(r.result_ids)
+            select count(*) from turns t
+            join conversation_heads h on h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
+            where t.tenant_id = r.tenant_id and t.id = any(r.result_ids) and h.deleting_at is null
         )::integer as found
         from idempotency_records r where r.tenant_id = $1 and r.key > $2 order by r.key limit $3
         """,

@@ -10,6 +10,7 @@ from app.conversations.summary_schemas import Summary
 from app.core.times import TimeIn
 from app.formats.schemas import JsonObject, Role
 from app.index.schemas import EntryKind, Mode
+from app.memory.memory_schemas import Memory
 from app.memory.schemas import Fact
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
@@ -27,7 +28,11 @@ class RecallFilters(Strict):
 
 
 class ConversationRecall(Strict):
-    """A search within one conversation."""
+    """A search within one conversation.
+
+    `agent_id` says whose memories are looked for; it narrows nothing else. Memories belong to no conversation, and to
+    no project.
+    """
 
     query: QueryText
     k: Annotated[StrictInt, Field(ge=1, le=200)] = 10
@@ -87,7 +92,7 @@ class HitDate(BaseModel):
 
 
 class Hit(BaseModel):
-    """One recalled thing. Of `turn`, `summary` and `fact`, the one named by `kind` is set.
+    """One recalled thing. Of `turn`, `fact`, `summary` and `memory`, the one named by `kind` is set.
 
     Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
     `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
@@ -103,6 +108,7 @@ class Hit(BaseModel):
     turn: Turn | None
     fact: Fact | None
     summary: Summary | None
+    memory: Memory | None
     neighbours: list[Turn] | None
     explain: Explanation | None
 

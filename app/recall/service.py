@@ -7,7 +7,7 @@ that gives candidates, whose order `ranking` decides. What ranks is read from it
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,22 +17,23 @@ from app.conversations.schemas import Hydrated, Participant, Turn, turn_text
 from app.conversations.service import Conversations
 from app.conversations.summary_schemas import Summary
 from app.core.db import Database, Transaction
-from app.core.errors import FieldError, Invalid, NotFound
+from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex
+from app.memory.memories import Memories, require_reach
+from app.memory.memory_schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.recall.ranking import Ranked, rank, read_intent, without_names
 from app.recall.schemas import ConversationRecall, Explanation, Hit, HitDate, Recall, RecallResult
 from app.tenancy.schemas import Caller
-from app.tenancy.schemas import Scope as KeyScope
 
 # names are looked for among the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
-# a turn may be erased or revised between the search and the reading of what it found
+# a turn may be erased or revised, another thing deleted, between the search and the reading of what it found
 _TRIES = 3
 _TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
@@ -70,6 +71,29 @@ class _Ranking:
     degraded: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is shown of what was found, read from its owners."""
+
+    turns: Hydrated
+    summaries: Mapping[UUID, Summary]
+    memories: Mapping[UUID, Memory]
+    facts: Mapping[UUID, Fact]
+
+    def has(self, item: Ranked) -> bool:
+        """Whether what was found is still there."""
+        entry_id = item.candidate.entry_id
+        match item.candidate.kind:
+            case EntryKind.TURN:
+                return entry_id in self.turns.turns or entry_id in self.turns.left_out
+            case EntryKind.MEMORY:
+                return entry_id in self.memories
+            case EntryKind.SUMMARY:
+                return entry_id in self.summaries
+            case EntryKind.FACT:
+                return entry_id in self.facts
+
+
 class Recaller:
     """The door to recall."""
 
@@ -79,6 +103,7 @@ class Recaller:
         *,
         conversations: Conversations,
         facts: Facts,
+        memories: Memories,
         index: SearchIndex,
         concurrent_searches: int,
     ) -> None:
@@ -86,6 +111,7 @@ class Recaller:
         self._searching = asyncio.Semaphore(concurrent_searches)
         self._conversations = conversations
         self._facts = facts
+        self._memories = memories
         self._index = index
 
     async def recall(self, caller: Caller, *, request: Recall) -> RecallResult:
@@ -113,49 +139,69 @@ class Recaller:
         project: str | None,
         owner: str | None,
     ) -> RecallResult:
-        if EntryKind.MEMORY in request.kinds and request.agent_id is None and KeyScope.ADMIN not in caller.scopes:
-            raise Invalid(
-                "agent_id_required",
-                "Memories belong to an agent; name it.",
-                fields=[FieldError("/agent_id", "needed to recall memories")],
-            )
+        if EntryKind.MEMORY in request.kinds:
+            require_reach(caller, request.agent_id)
         scope = _scope(request, conversation_ids, project, owner)
-        people = await self._people(caller, scope)
+        # what memories say of a person is found by the name; of turns it finds those that address the person
+        memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
+        people = [] if memories_only else await self._people(caller, scope)
         asked = _Asked(request.query, k=request.k, threshold=request.threshold)
         query = await self._prepare(request.query, request.mode, people)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, ranked, hydrated = await self._find(caller, tx, asked, scope, query, people)
-            summaries = await self._summaries(caller, tx, ranked)
-            around, cut = await self._neighbours(caller, tx, hydrated, request.neighbours)
-            facts = await self._hydrate_facts(caller, tx, ranked, actors=None)
-        hits = [
-            _fact_hit(item, facts, request, ranking.found.lexemes)
-            if item.candidate.kind is EntryKind.FACT
-            else _hit(item, hydrated, summaries.get(item.candidate.entry_id), around, request, ranking.found.lexemes)
-            for item in ranked
-        ]
+            ranking, ranked, shown = await self._find(caller, tx, asked, scope, query, people)
+            around, cut = await self._neighbours(caller, tx, shown.turns, request.neighbours)
+        hits = [_hit(item, shown, around, request, ranking.found.lexemes) for item in ranked]
         return RecallResult(
             object="list",
             data=[hit for hit in hits if hit is not None],
             space=self._index.space,
-            degraded=[*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out or cut else [])],
+            degraded=[*ranking.degraded, *([_TOO_LARGE] if shown.turns.left_out or cut else [])],
         )
 
     async def _find(
         self, caller: Caller, tx: Transaction, asked: _Asked, scope: Scope, query: Query, people: Sequence[Participant]
-    ) -> tuple[_Ranking, Sequence[Ranked], Hydrated]:
+    ) -> tuple[_Ranking, Sequence[Ranked], _Shown]:
         """What was found and what of it is shown; searched for again where some has gone between the two."""
         tries = 0
+        gone: set[UUID] = set()
         while True:
             tries += 1
             ranking = await self._rank(caller, tx, asked, scope, query, people)
-            ranked = ranking.ranked[: asked.k]
-            hydrated = await self._hydrate(caller, tx, ranked)
-            stays = hydrated.turns.keys() | hydrated.left_out
-            if tries == _TRIES or all(
-                item.candidate.entry_id in stays for item in ranked if item.candidate.kind is EntryKind.TURN
-            ):
-                return ranking, ranked, hydrated
+            # of a conversation that is being deleted, the index still has entries
+            ranked = [item for item in ranking.ranked if item.candidate.entry_id not in gone][: asked.k]
+            shown = await self._show(caller, tx, ranked)
+            lost = {item.candidate.entry_id for item in ranked if not shown.has(item)}
+            if tries == _TRIES or not lost:
+                return ranking, ranked, shown
+            gone |= lost
+
+    async def recall_memories(
+        self, caller: Caller, *, agent_id: str | None, query: str, k: int, filters: MemoryFilters | None = None
+    ) -> tuple[list[MemoryEntry], list[str]]:
+        """The `k` memories of an agent that come nearest to a query, best first, and what was degraded.
+
+        Without an agent those of all agents, for who administers the tenant. Raises Forbidden for another agent than
+        asks.
+        """
+        given = filters or MemoryFilters()
+        scope = Scope(
+            kinds=[EntryKind.MEMORY],
+            owner=given.owner,
+            agent_id=require_reach(caller, agent_id),
+            occurred_after=given.created_after,
+            occurred_before=given.created_before,
+            metadata=None if given.metadata is None else json.dumps(given.metadata),
+        )
+        asked = _Asked(query, k=k, threshold=None)
+        prepared = await self._prepare(query, Mode.HYBRID, ())
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            ranking, ranked, shown = await self._find(caller, tx, asked, scope, prepared, ())
+        entries = [
+            MemoryEntry(**dict(memory), score=round(item.score, 6))
+            for item in ranked
+            if (memory := shown.memories.get(item.candidate.entry_id)) is not None
+        ]
+        return entries, list(ranking.degraded)
 
     async def recall_turns(
         self,
@@ -209,7 +255,8 @@ class Recaller:
         asked = _Asked(query, k=k, threshold=None)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
-            facts = await self._hydrate_facts(caller, tx, ranking.ranked, actors=actors)
+            wanted = _of_kind(ranking.ranked, EntryKind.FACT)
+            facts = await self._facts.hydrate(caller, tx, fact_ids=wanted, actors=actors) if wanted else {}
         found = [
             RecalledFact(facts[item.candidate.entry_id], item.score)
             for item in ranking.ranked
@@ -261,20 +308,24 @@ class Recaller:
         return _Ranking(ranked, found, degraded)
 
     async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> Hydrated:
-        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.TURN]
+        wanted = _of_kind(ranked, EntryKind.TURN)
         if not wanted:
             return Hydrated({}, frozenset())
         return await self._conversations.hydrate(caller, tx, turn_ids=wanted)
 
-    async def _hydrate_facts(
-        self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked], *, actors: Sequence[str] | None
-    ) -> dict[UUID, Fact]:
-        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.FACT]
-        return await self._facts.hydrate(caller, tx, fact_ids=wanted, actors=actors) if wanted else {}
-
-    async def _summaries(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> dict[UUID, Summary]:
-        wanted = [item.candidate.entry_id for item in ranked if item.candidate.kind is EntryKind.SUMMARY]
-        return await self._conversations.summaries.by_id(caller, tx, summary_ids=wanted) if wanted else {}
+    async def _show(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> _Shown:
+        """What is shown of these, each read from its owner."""
+        turns = await self._hydrate(caller, tx, ranked)
+        summary_ids, memory_ids = _of_kind(ranked, EntryKind.SUMMARY), _of_kind(ranked, EntryKind.MEMORY)
+        fact_ids = _of_kind(ranked, EntryKind.FACT)
+        summaries, memories, facts = dict[UUID, Summary](), dict[UUID, Memory](), dict[UUID, Fact]()
+        if summary_ids:
+            summaries = await self._conversations.summaries.by_id(caller, tx, summary_ids=summary_ids)
+        if memory_ids:
+            memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
+        if fact_ids:
+            facts = await self._facts.hydrate(caller, tx, fact_ids=fact_ids)
+        return _Shown(turns, summaries, memories, facts)
 
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
@@ -290,6 +341,10 @@ class Recaller:
         return around, cut
 
 
+def _of_kind(ranked: Sequence[Ranked], kind: EntryKind) -> list[UUID]:
+    return [item.candidate.entry_id for item in ranked if item.candidate.kind is kind]
+
+
 def _scope(
     request: ConversationRecall, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None
 ) -> Scope:
@@ -299,7 +354,7 @@ def _scope(
         conversation_ids=conversation_ids,
         project=project,
         owner=owner,
-        agent_id=None,
+        agent_id=request.agent_id,
         actors=filters.actors,
         roles=None if filters.roles is None else [role.value for role in filters.roles],
         occurred_after=filters.occurred_after,
@@ -310,17 +365,18 @@ def _scope(
 
 def _hit(
     item: Ranked,
-    hydrated: Hydrated,
-    summary: Summary | None,
+    shown: _Shown,
     around: dict[str, list[Turn]],
     request: ConversationRecall,
     lexemes: Sequence[str],
 ) -> Hit | None:
     candidate = item.candidate
-    shown = hydrated.turns.get(candidate.entry_id)
-    if shown is None and summary is None and candidate.entry_id not in hydrated.left_out:
+    if not shown.has(item):
         return None
-    turn = None if shown is None else shown[0]
+    said = shown.turns.turns.get(candidate.entry_id)
+    summary, memory = shown.summaries.get(candidate.entry_id), shown.memories.get(candidate.entry_id)
+    fact = shown.facts.get(candidate.entry_id)
+    turn = None if said is None else said[0]
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
         others, place = around.get(turn.conversation_id, []), turn.position or 0
@@ -332,33 +388,25 @@ def _hit(
         id=format_id(candidate.entry_id),
         conversation_id=None if candidate.conversation_id is None else format_id(candidate.conversation_id),
         score=round(item.score, 6),
-        text=turn_text(turn) if turn is not None else "" if summary is None else summary.text,
+        text=_text(turn, summary, memory, fact),
         dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
-        fact=None,
+        fact=fact,
         summary=summary,
+        memory=memory,
         neighbours=neighbours,
         explain=_explain(item, lexemes) if request.explain else None,
     )
 
 
-def _fact_hit(item: Ranked, facts: dict[UUID, Fact], request: ConversationRecall, lexemes: Sequence[str]) -> Hit | None:
-    fact = facts.get(item.candidate.entry_id)
-    if fact is None:  # it ended between the search and the reading of what it found
-        return None
-    return Hit(
-        kind=EntryKind.FACT,
-        id=fact.id,
-        conversation_id=fact.conversation_id,
-        score=round(item.score, 6),
-        text=fact_text(fact.subject, fact.predicate, fact.object),
-        dates=[],
-        turn=None,
-        summary=None,
-        fact=fact,
-        neighbours=None,
-        explain=_explain(item, lexemes) if request.explain else None,
-    )
+def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fact: Fact | None) -> str:
+    if turn is not None:
+        return turn_text(turn)
+    if summary is not None:
+        return summary.text
+    if fact is not None:
+        return fact_text(fact.subject, fact.predicate, fact.object)
+    return "" if memory is None else memory.content
 
 
 def _explain(item: Ranked, lexemes: Sequence[str]) -> Explanation:

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from app.context.schemas import Context, ContextRequest
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, Reader, Services
+from app.routers.deps import AgentReader, ConversationPath, Services
 from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/context", tags=["context"], route_class=StrictJsonRoute)
@@ -12,7 +12,7 @@ router = APIRouter(prefix="/v1/conversations/{conversation_id}/context", tags=["
 
 @router.post("", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
 async def build_context(
-    conversation_id: ConversationPath, body: ContextRequest, caller: Reader, services: Services
+    conversation_id: ConversationPath, body: ContextRequest, caller: AgentReader, services: Services
 ) -> Context:
     """Build the message list for one model call, never over `token_budget`."""
     return await services.contexts.build(caller, conversation_id, request=body)

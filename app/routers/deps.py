@@ -1,6 +1,7 @@
 """What every route takes in the same way: who asks, which conversation, how much of a list."""
 
 from typing import Annotated, Literal, TypeAlias, cast
+from uuid import UUID
 
 from fastapi import Depends, Header, Path, Query, Request
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
@@ -116,6 +117,30 @@ async def get_conversation_writer(
     return caller
 
 
+_AgentName: TypeAlias = Annotated[
+    str | None,
+    Header(
+        alias="X-Agent-Id",
+        min_length=1,
+        max_length=256,
+        pattern="^[!-~]([ -~]*[!-~])?$",
+        description="The agent that asks, where the key is not an agent's own; `default` without it.",
+    ),
+]
+
+
+async def get_agent_reader(caller: Reader, agent_id: _AgentName = None) -> Caller:
+    """A caller whose key may read, as the agent that it is or names."""
+    return caller.acting_as(agent_id)
+
+
+async def get_agent_writer(caller: Writer, agent_id: _AgentName = None) -> Caller:
+    """A caller whose key may write, as the agent that it is or names."""
+    return caller.acting_as(agent_id)
+
+
+AgentReader: TypeAlias = Annotated[Caller, Depends(get_agent_reader)]
+AgentWriter: TypeAlias = Annotated[Caller, Depends(get_agent_writer)]
 ConversationReader: TypeAlias = Annotated[Caller, Depends(get_conversation_reader)]
 ConversationWriter: TypeAlias = Annotated[Caller, Depends(get_conversation_writer)]
 
@@ -132,6 +157,11 @@ def _tenant_id(tenant_id: Annotated[IdIn, Path(description="The tenant's id: a U
     return TenantId(tenant_id)
 
 
+def _memory_id(memory_id: Annotated[IdIn, Path(description="The memory's id: a ULID or a UUID.")]) -> UUID:
+    return memory_id
+
+
+MemoryPath: TypeAlias = Annotated[UUID, Depends(_memory_id)]
 KeyPath: TypeAlias = Annotated[KeyId, Depends(_key_id)]
 TenantPath: TypeAlias = Annotated[TenantId, Depends(_tenant_id)]
 TurnPath: TypeAlias = Annotated[TurnId, Depends(_turn_id)]

@@ -36,7 +36,7 @@ _PRIVATE_PATHS: Final = ("/v1", "/openai/v1")
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CORS_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _CORS_REQUEST_HEADERS: Final = (
-    "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", REQUEST_ID_HEADER,
+    "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Agent-Id", REQUEST_ID_HEADER,
 )  # fmt: skip
 _CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "Idempotent-Replayed", "Retry-After")
 _CORS_MAX_AGE_S: Final = 600

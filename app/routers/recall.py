@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.recall.schemas import ConversationRecall, Recall, RecallEnd, RecallResult
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, Reader, Services
+from app.routers.deps import AgentReader, ConversationPath, Services
 from app.routers.problems import problem_responses
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
@@ -31,14 +31,18 @@ router = APIRouter(prefix="/v1", tags=["recall"], route_class=StrictJsonRoute)
 
 
 @router.post("/recall", response_model=RecallResult, responses=_RESPONSES)
-async def recall(request: Request, body: Recall, caller: Reader, services: Services) -> RecallResult | Response:
+async def recall(request: Request, body: Recall, caller: AgentReader, services: Services) -> RecallResult | Response:
     """Search across conversations: those named, a project's, an owner's, or all of the tenant's."""
     return _answer(request, await services.recaller.recall(caller, request=body))
 
 
 @router.post("/conversations/{conversation_id}/recall", response_model=RecallResult, responses=_RESPONSES)
 async def recall_in_conversation(
-    request: Request, conversation_id: ConversationPath, body: ConversationRecall, caller: Reader, services: Services
+    request: Request,
+    conversation_id: ConversationPath,
+    body: ConversationRecall,
+    caller: AgentReader,
+    services: Services,
 ) -> RecallResult | Response:
     """Search within one conversation."""
     return _answer(request, await services.recaller.recall_in(caller, conversation_id, request=body))

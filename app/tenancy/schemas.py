@@ -26,6 +26,10 @@ class Scope(StrEnum):
     OPERATOR = "operator"
 
 
+DEFAULT_AGENT: Final = "default"
+"""The agent of who names none."""
+
+
 class Access(StrEnum):
     """What a conversation token opens: reading, or reading and appending."""
 
@@ -71,6 +75,7 @@ class Caller:
     A caller with a token is `bound`, and reaches nothing by itself: it has no scope, and `tenant_id`, without which
     there is no statement, raises. A service method that is meant for tokens opens it by `require_conversation`; so one
     that was never thought of for them refuses, whatever it forgets. `key_tenant_id` is for logs and the like.
+    `agent_id` is the key's; where it has none, whom the request names.
     `digest` stands for the secret or token that was given, by which it is told from others of the same key.
     """
 
@@ -87,6 +92,21 @@ class Caller:
         """The tenant, which bounds all that the caller can reach. Raises Forbidden for a bound caller."""
         self._refuse_bound()
         return self.key_tenant_id
+
+    @property
+    def agent(self) -> str:
+        """The agent that asks: the key's, else the one that the request names, else `default`."""
+        return self.agent_id or DEFAULT_AGENT
+
+    def acting_as(self, agent_id: str | None) -> "Caller":
+        """The caller as the agent that a request names; who has a key of an agent stays that agent."""
+        return self if agent_id is None or self.agent_id is not None else replace(self, agent_id=agent_id)
+
+    def require_long_term(self) -> None:
+        """Raise Forbidden unless the key has long-term memory."""
+        self._refuse_bound()
+        if not self.long_term_enabled:
+            raise Forbidden("long_term_disabled", "This key has no long-term memory.")
 
     def require(self, scope: Scope) -> None:
         """Raise Forbidden unless the key has `scope`; always, for a bound caller."""
@@ -167,6 +187,10 @@ class Repeatable:
             return self
         name = f"{format_id(bound.conversation_id)}:{bound.actor}:{self.key}"
         return replace(self, key=f"token:{hashlib.sha256(name.encode()).hexdigest()}")
+
+    def by_agent(self, agent_id: str) -> "Repeatable":
+        """The request as this agent's, where whose it is stands in a header and not in what was hashed."""
+        return replace(self, request_hmac=hashlib.sha256(self.request_hmac + agent_id.encode()).digest())
 
 
 @dataclass(frozen=True, slots=True)

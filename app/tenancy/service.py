@@ -242,7 +242,14 @@ class Tenancy:
         return key.tenant_id, key
 
     async def create_key(
-        self, tenant_id: TenantId, *, name: str, scopes: Sequence[Scope], expires_at: datetime | None = None
+        self,
+        tenant_id: TenantId,
+        *,
+        name: str,
+        scopes: Sequence[Scope],
+        expires_at: datetime | None = None,
+        agent_id: str | None = None,
+        long_term_enabled: bool = True,
     ) -> KeyText:
         """A new key of a tenant that exists; its secret is given once, here."""
         key = generate_key(tenant_id)
@@ -256,6 +263,8 @@ class Tenancy:
                 name=name,
                 secret_hmac=key_hmac(self._secret, key),
                 scopes=scopes,
+                agent_id=agent_id,
+                long_term_enabled=long_term_enabled,
                 expires_at=expires_at,
             )
         return key

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from app.container import Container
 from app.context.service import COMPACT_JOB
+from app.conversations.service import RETAIN_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
@@ -15,6 +16,7 @@ from app.tenancy.schemas import job_caller
 from app.worker.runner import Handling, Worker, WorkerOptions
 
 SWEEP_JOB = "installation.sweep"
+CONVERSATIONS_JOB = "conversations.sweep"
 LEASES_JOB = "streams.sweep"
 FACTS_SWEEP_JOB = "facts.sweep"
 REFRESH_JOB = "summaries.refresh"
@@ -28,16 +30,24 @@ def handlings(container: Container) -> Mapping[str, Handling]:
 
 
 def _housekeeping(container: Container) -> dict[str, Handling]:
+    """What removes what has expired, each again and again."""
+    settings = container.settings
+
     async def sweep(_job: Job) -> None:
         await container.tenancy.sweep_repeats()
+        await container.governance.sweep_memories()
         await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
+
+    async def sweep_conversations(_job: Job) -> None:
+        await container.governance.purger.sweep()
 
     async def end_leases(_job: Job) -> None:
         await container.conversations.streams.abort_expired()
 
     return {
-        SWEEP_JOB: Handling(sweep, every_s=container.settings.sweep_interval_s),
-        LEASES_JOB: Handling(end_leases, every_s=container.settings.stream_sweep_s),
+        SWEEP_JOB: Handling(sweep, every_s=settings.sweep_interval_s),
+        CONVERSATIONS_JOB: Handling(sweep_conversations, every_s=settings.sweep_interval_s),
+        LEASES_JOB: Handling(end_leases, every_s=settings.stream_sweep_s),
     }
 
 
@@ -98,7 +108,11 @@ def _summaries(container: Container) -> dict[str, Handling]:
     async def refresh(_job: Job) -> None:
         await container.compactor.refresh()
 
-    table = {COMPACT_JOB: Handling(compact)}
+    async def retain(job: Job) -> None:
+        with suppress(NotFound):  # deleted meanwhile
+            await container.governance.retain(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
+
+    table = {COMPACT_JOB: Handling(compact), RETAIN_JOB: Handling(retain)}
     if container.chat is not None:
         every_s = container.settings.summary_refresh_interval_minutes * 60.0
         table[REFRESH_JOB] = Handling(refresh, every_s=every_s, at_start=True)

@@ -7,12 +7,14 @@ a stop finishes what it can in the time allowed and gives the rest back. Any num
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from app.core.errors import AppError
 from app.core.ids import JobId, format_id, new_uuid
@@ -201,6 +203,27 @@ def add_job_metrics(registry: CollectorRegistry, worker: Worker) -> None:
     gauge = Gauge("turnkeep_jobs", "Jobs of the installation by state.", ["state"], registry=registry)
     for state in ("queued", "running", "parked", "cancelled"):
         gauge.labels(state).set_function(lambda state=state: worker.counts.get(state, 0))
+
+
+class _Swept(Collector):
+    """Reads what has been deleted when it is asked for."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        """Give one counter with a sample for each name."""
+        counter = CounterMetricFamily(
+            "turnkeep_swept", "What sweeps and large deletions have deleted.", labels=["what"]
+        )
+        for what, count in self._counts.items():
+            counter.add_metric([what], count)
+        yield counter
+
+
+def add_sweep_metrics(registry: CollectorRegistry, counts: Mapping[str, int]) -> None:
+    """Show as `turnkeep_swept_total{what}` what this process has deleted: `expired` conversations, rows by table."""
+    registry.register(_Swept(counts))
 
 
 @asynccontextmanager

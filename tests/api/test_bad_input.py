@@ -44,6 +44,8 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "open": ("POST", "/v1/conversations/{c}/turns/open", {"turn": {"role": "assistant"}, "writer": "fine"}),
     "fact": ("POST", "/v1/facts", {"subject": "fine", "predicate": "is", "object": "fine"}),
     "extract": ("POST", "/v1/conversations/{c}/facts/extract", {}),
+    "store": ("POST", "/v1/memories", {"content": "fine"}),
+    "remember": ("POST", "/v1/memories/search", {"query": "fine"}),
 }
 SCHEMAS = {
     "create": "ConversationCreate",
@@ -59,6 +61,8 @@ SCHEMAS = {
     "open": "Opening",
     "fact": "FactCreate",
     "extract": "FactsExtract",
+    "store": "MemoryStore",
+    "remember": "MemoryQuery",
 }
 
 
@@ -151,6 +155,7 @@ def filled_path(path: str, victim: Victim) -> str:
         key_id=victim.turn,
         job_id=victim.turn,
         fact_id=victim.turn,
+        memory_id=victim.turn,
         tenant_id=format_id(victim.client.tenant_id),
     )
 
@@ -182,6 +187,8 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
         name = "token"
     if operation_id in {"rotate_key", "summarise_turns", "compact_conversation"}:
         return {}
+    if operation_id == "search_memories":
+        name = "remember"
     name = {"build": "context"}.get(name, name)
     return OPERATIONS[name][2] if name in OPERATIONS else None
 
@@ -294,6 +301,7 @@ async def test_every_operation_needs_its_scope(
         "resume",
         "extract",
         "retract",
+        "store",
         "summarise",
         "compact",
         "undo",
@@ -305,7 +313,7 @@ async def test_every_operation_needs_its_scope(
         response = await limited.request(method, filled_path(path, victim), params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id", "fact_id")
+        names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id", "fact_id", "memory_id")
         missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"))
         response = await limited.request(method, missing, params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
@@ -355,12 +363,17 @@ async def test_what_is_not_ones_own_is_not_there(
                 turn_id=turn,
                 job_id=turn,
                 fact_id=turn,
+                memory_id=turn,
                 key_id=turn,
                 tenant_id=format_id(other.tenant_id) if whose != "nobody's" else turn,
             ),
             params=good_query(operation["operationId"]),
             json=good_body(operation["operationId"]),
         )
+        if operation["operationId"] == "delete_memory":  # what is not there is gone already
+            assert (response.status_code, response.content) == (204, b"")
+            assert await victim.digest(victim.client) == victim.before
+            return
         # tenants are an operator's, there or not
         status, code = (403, "forbidden") if "{tenant_id}" in path else (404, "not_found")
         await victim.refused(response, status, code)
@@ -409,11 +422,13 @@ MALFORMED_IDS = {
         ("/v1/conversations/{bad}", "/conversation_id"),
         ("/v1/conversations/{bad}/turns", "/conversation_id"),
         ("/v1/conversations/{c}/turns/{bad}", "/turn_id"),
+        ("/v1/memories/{bad}", "/memory_id"),
     ],
 )
 async def test_a_malformed_id_in_a_path_is_named(victim: Victim, path: str, pointer: str, name: str) -> None:
     bad = "".join(f"%{byte:02x}" for byte in MALFORMED_IDS[name].encode())
-    response = await victim.client.get(path.format(bad=bad, c=victim.conversation))
+    method = "DELETE" if pointer == "/memory_id" else "GET"
+    response = await victim.client.request(method, path.format(bad=bad, c=victim.conversation))
     await victim.refused(response, 422, "invalid_request", pointer, "path")
 
 
@@ -469,6 +484,12 @@ TEXTS = [
     ("context", "/system", "/system"),
     ("context", "/agent_id", "/agent_id"),
     ("context", "/filter_participants/0", "/filter_participants/0"),
+    ("store", "/content", "/content"),
+    ("store", "/owner", "/owner"),
+    ("store", "/metadata/a/b/0", "/metadata"),
+    ("remember", "/query", "/query"),
+    ("remember", "/filters/owner", "/filters/owner"),
+    ("remember", "/filters/metadata/a", "/filters/metadata"),
 ]
 
 
@@ -495,6 +516,8 @@ async def test_text_that_cannot_be_stored_is_refused_and_named(
         ("append", "/turns/0/metadata"),
         ("append", "/turns/0"),
         ("recall", "/filters/metadata"),
+        ("store", "/metadata"),
+        ("remember", "/filters/metadata"),
     ],
 )
 async def test_names_of_members_that_cannot_be_stored_are_refused(
@@ -597,6 +620,8 @@ async def test_ten_megabytes_are_too_many(victim: Victim, operation: str, *, chu
         ("append", "/turns/0/content", "/turns/0/content"),
         ("recall", "/filters/metadata", "/filters/metadata"),
         ("context", "/system", "/system"),
+        ("store", "/metadata", "/metadata"),
+        ("remember", "/filters/metadata", "/filters/metadata"),
     ],
 )
 async def test_a_hundred_levels_are_too_deep(victim: Victim, operation: str, at: str, pointer: str) -> None:
@@ -626,6 +651,7 @@ async def test_a_member_that_stands_twice_is_refused(victim: Victim, operation: 
         ("append", "/turns/0"),
         ("recall", "/filters"),
         ("recall_in", "/filters"),
+        ("remember", "/filters"),
         ("context", "/semantic_recall"),
     ],
 )
@@ -835,6 +861,23 @@ async def test_a_wrong_type_is_refused_and_named(victim: Victim, operation: str,
         ("fact", "/source_turn_ids", ["01ARZ3NDEKTSV4RRFFQ69G5FAV"] * 101),
         ("fact", "/replaces", "yes"),
         ("extract", "/through", MARK),
+        ("store", "/content", ""),
+        ("store", "/content", " \t\n\u00a0\u3000"),
+        ("store", "/owner", ""),
+        ("store", "/ttl_s", 0),
+        ("store", "/ttl_s", -1),
+        ("store", "/ttl_s", 10**12),
+        ("store", "/ttl_s", 1.5),
+        ("store", "/metadata", {"a": MARK * 2000}),
+        ("remember", "/query", ""),
+        ("remember", "/query", "   "),
+        ("remember", "/query", MARK * 1000),
+        ("remember", "/top_k", 0),
+        ("remember", "/top_k", 21),
+        ("remember", "/top_k", 5.5),
+        ("remember", "/filters/owner", ""),
+        ("remember", "/filters/created_after", "yesterday"),
+        ("remember", "/filters/created_before", "0001-01-01T00:00:00+10:00"),
     ],
     ids=lambda value: ascii(value)[:40],
 )
@@ -882,6 +925,21 @@ async def test_a_text_over_a_mebibyte_is_too_large(victim: Victim, turn: dict[st
     response = await victim.send("append", {"turns": [{"role": "user", **turn}]})
     body = await victim.refused(response, 413, "text_too_large", place="body")
     assert body["errors"][0]["pointer"].startswith(pointer)
+
+
+async def test_a_memory_over_64_kibibytes_is_too_large(victim: Victim) -> None:
+    for content in (MARK + "x" * 2**16, MARK + "é" * 2**15):
+        response = await victim.send("store", {"content": content})
+        await victim.refused(response, 413, "text_too_large", "/content", "body")
+
+
+@pytest.mark.parametrize("name", ["", " ", "a ", "x" * 257, MARK * 50, "a\tb"])
+async def test_the_name_of_an_agent_in_the_header_has_a_form(victim: Victim, name: str) -> None:
+    for operation in ("store", "remember", "recall", "context"):
+        headers = [*((key.encode(), value.encode()) for key, value in JSON.items()), (b"X-Agent-Id", name.encode())]
+        response = await victim.send(operation, OPERATIONS[operation][2], headers=headers)
+        body = await victim.refused(response, 422, "invalid_request", place="header")
+        assert body["errors"][0]["pointer"].lower() == "/x-agent-id"
 
 
 async def test_names_as_long_as_they_may_be_are_stored_in_any_script(client: Client) -> None:
@@ -986,7 +1044,7 @@ async def test_a_refused_request_does_not_use_up_its_idempotency_key(victim: Vic
 
 @pytest.mark.parametrize("key", ["", "x" * 256, MARK * 50])
 async def test_an_idempotency_key_has_a_length(victim: Victim, key: str) -> None:
-    for operation in ("create", "append"):
+    for operation in ("create", "append", "store"):
         response = await victim.send(operation, OPERATIONS[operation][2], headers={**JSON, "Idempotency-Key": key})
         body = await victim.refused(response, 422, "invalid_request", place="header")
         assert body["errors"][0]["pointer"].lower() == "/idempotency-key"
@@ -996,7 +1054,7 @@ async def test_an_idempotency_key_has_a_length(victim: Victim, key: str) -> None
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "201", "1.5", "", "abc" + MARK, "1" + "0" * 30, "true", "0x10", "null"])
-@pytest.mark.parametrize("path", ["/v1/conversations", "/v1/conversations/{c}/turns"])
+@pytest.mark.parametrize("path", ["/v1/conversations", "/v1/conversations/{c}/turns", "/v1/memories"])
 async def test_a_limit_is_from_1_to_200(victim: Victim, path: str, value: str) -> None:
     response = await victim.client.get(path.format(c=victim.conversation), params={"limit": value})
     await victim.refused(response, 422, "invalid_request", "/limit", "query")

@@ -177,7 +177,8 @@ async def test_a_revised_turn_loses_its_line_and_an_erased_one_too(client: Clien
     assert {first, second}.isdisjoint(line["turn_id"] for line in after["lines"])
     assert len(after["lines"]) == len(one["lines"]) - 2
     told, verbatim = await covered(client, conversation, 4000)
-    assert told | verbatim == set(range(1, 12))
+    erased = {turn["position"] for turn in await client.history(conversation) if turn["erased_at"] is not None}
+    assert told | verbatim | erased == set(range(1, 12))
 
 
 async def test_a_truncation_takes_summaries_behind_it(client: Client, service: Service) -> None:
@@ -204,3 +205,17 @@ async def test_what_does_not_exist_is_not_summarised(client: Client) -> None:
         problem(answer, 404, "not_found")
     problem(await client.get(f"/v1/conversations/{other}/summaries"), 404, "not_found")
     problem(await client.post(f"/v1/conversations/{other}/compact/undo"), 404, "not_found")
+
+
+async def test_a_context_with_room_for_every_turn_asked_for_shows_the_turns_themselves(
+    client: Client, service: Service
+) -> None:
+    conversation = await talk(client, 11)
+    await service.run_jobs()
+    context = await client.context(conversation, 4000, recent_turns=100, explain=True)
+    assert len(context["included"]["turn_ids"]) == 11
+    assert context["included"]["summary_ids"] == []
+    assert "there is room for the turns themselves" in {row["reason"] for row in context["explain"]}
+    context = await client.context(conversation, 4000, recent_turns=5)
+    assert len(context["included"]["turn_ids"]) == 5
+    assert len(context["included"]["summary_ids"]) == 1

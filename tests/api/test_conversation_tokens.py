@@ -189,7 +189,7 @@ async def test_a_token_is_refused_by_every_operation_that_is_not_on_the_list(
     bound = writer if access == "append" else reader
     before = await bound.client.history(bound.conversation)
     method, template = OPERATIONS[name]
-    ids = dict.fromkeys(("key_id", "job_id", "tenant_id", "fact_id"), format_id(new_uuid()))
+    ids = dict.fromkeys(("key_id", "job_id", "tenant_id", "fact_id", "memory_id"), format_id(new_uuid()))
     own = template.format(conversation_id=bound.conversation, turn_id=bound.turn, **ids)
     # an event stream that is let in would not end
     no_event = {"Last-Event-ID": "none"}
@@ -295,15 +295,12 @@ async def test_with_the_roles_an_agent_may_write_calls_and_their_results(service
         {"role": "assistant", "actor": "ann"},
         {"role": "system", "actor": "ann"},
         {"role": "user", "actor": "ann", "kind": "compaction"},
-        {"role": "user", "actor": "ann", "supersedes": "{turn}"},
     ],
 )
 @pytest.mark.parametrize("held", ["here", "nowhere"])
 async def test_a_token_goes_on_with_no_open_turn_that_it_could_not_have_opened(
     writer: Bound, service: Service, turn: dict[str, Any], held: str
 ) -> None:
-    if "supersedes" in turn:
-        turn = turn | {"supersedes": writer.turn}
     # the key of the token, so that the turn counts as written by the same
     made = await writer.client.post(f"{writer.path}/turns/open", json={"turn": turn})
     assert made.status_code == 201, made.text
@@ -322,6 +319,20 @@ async def test_a_token_goes_on_with_no_open_turn_that_it_could_not_have_opened(
         for params in ({}, {"epoch": 1}):
             answer = await writer.browser.post(f"{path}/{what}", json=body, params=params)
             problem(answer, 403, "token_not_allowed")
+
+
+async def test_a_token_writes_the_regeneration_that_a_key_opened_for_its_actor(writer: Bound) -> None:
+    turn = {"role": "user", "actor": "ann", "supersedes": writer.turn}
+    made = await writer.client.post(f"{writer.path}/turns/open", json={"turn": turn})
+    path = f"{writer.path}/turns/{made.json()['turn']['id']}"
+    written = await writer.browser.post(f"{path}/chunks", json={"offset": 0, "delta": "anew"})
+    assert written.status_code == 200, written.text
+    done = await writer.browser.post(f"{path}/commit", json={"length": 4})
+    assert done.status_code == 200, done.text
+    assert [one["content"] for one in await writer.client.history(writer.conversation)] == ["anew"]
+    # to open one takes a key
+    answer = await writer.browser.post(f"{writer.path}/turns/open", json={"turn": turn})
+    problem(answer, 403, "token_not_allowed")
 
 
 async def test_a_token_goes_on_with_what_a_key_opened_as_it_would_have(writer: Bound) -> None:

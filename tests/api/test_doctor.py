@@ -247,6 +247,85 @@ async def test_every_fault_of_an_open_turn_is_found(name: str, ops: Database, cl
     assert "sentence" not in json.dumps([fault.as_json() for fault in found])
 
 
+# HEAD is the head of a conversation with highlights of its first five turns; OF limits to the conversation
+SUMMARY_FAULTS: dict[str, tuple[str, set[str]]] = {
+    "mark too far": ("update HEAD set summarized_position = 9 OF", {"mark_wrong"}),
+    "mark not moved": ("update HEAD set summarized_position = 0 OF", {"mark_wrong"}),
+    "turns miscounted": ("update HEAD set summarized_turns = 2 OF", {"mark_wrong"}),
+    "tokens miscounted": (
+        "update HEAD set summarized_tokens = summarized_tokens + 1 OF",
+        {"mark_wrong"},
+    ),
+    "another turn named": (
+        "update HEAD set summarized_through = gen_random_uuid() OF",
+        {"mark_wrong"},
+    ),
+    "lost summary": ("delete from summaries OF", {"mark_wrong"}),
+    "overlap": (
+        """
+        insert into summaries select s.tenant_id, gen_random_uuid(), s.conversation_id, s.kind, s.level, 3, 3, s.actors,
+            s.text, s.abstract, null, s.tokens, s.model, s.prompt_version, null, s.rev, s.created_at
+        from summaries s OF
+        """,
+        {"summary_overlap"},
+    ),
+    "beyond the last turn": (
+        "update summaries set to_position = 400 OF",
+        {"summary_beyond", "mark_wrong"},
+    ),
+    "replaced by nothing": (
+        "update summaries set replaced_by = gen_random_uuid() OF",
+        {"summary_lost", "mark_wrong"},
+    ),
+    "not in the index": (
+        "update summaries set kind = 'summary', text = 'x', lines = null OF",
+        {"summary_unfound"},
+    ),
+    "line of another place": (
+        "update summaries set from_position = to_position OF",
+        {"erased_remains", "mark_wrong"},
+    ),
+    "erased, and nothing is": (
+        "update HEAD set erased_position = 2 OF", {"erased_remains"},
+    ),
+    "salt of a tombstone": (
+        "update turns set erased_at = now(), content = null, metadata = null OF and seq = 8",
+        {"erased_remains", "entry_unwanted"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUMMARY_FAULTS)
+async def test_every_fault_of_a_summary_is_found(name: str, ops: Database, client: Client, service: Service) -> None:
+    statement, codes = SUMMARY_FAULTS[name]
+    conversation = await client.conversation()
+    await client.append(conversation, *[f"I paid {number} euros to Maria" for number in range(8)])
+    through = (await client.history(conversation))[4]["id"]
+    answer = await client.post(f"/v1/conversations/{conversation}/summaries", json={"through": through})
+    assert answer.status_code == 200, answer.text
+    assert await faults(ops, client) == []
+    async with planting(service) as connection:
+        planted = statement.replace("HEAD", "conversation_heads").replace("OF", "where conversation_id = $1")
+        done = await connection.execute(planted, parse_id(conversation))
+        assert done.rsplit(" ", 1)[-1] == "1", "nothing was planted"
+    found = await faults(ops, client)
+    assert {fault.code for fault in found} == codes
+    assert "Maria" not in json.dumps([fault.as_json() for fault in found])
+
+
+async def test_an_entry_of_no_summary_is_found(ops: Database, client: Client, service: Service) -> None:
+    conversation, turns = await healthy(client)
+    async with planting(service) as connection:
+        await connection.execute(
+            "insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,"
+            " lexemes) select tenant_id, gen_random_uuid(), 'summary', conversation_id, project, now(), 1, lexemes"
+            " from index_entries where entry_id = $1",
+            parse_id(turns[1]),
+        )
+    assert {fault.code for fault in await faults(ops, client)} == {"entry_orphan"}
+    assert conversation
+
+
 async def test_the_first_moment_of_all_is_mended_as_the_guide_says(
     ops: Database, client: Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,6 +313,46 @@ async def knows_only_its_own_facts(two: Two, name: str) -> None:
     assert (await two.owner.get(f"/v1/facts/{theirs['id']}")).json() == theirs
 
 
+async def stores_its_own_memory(two: Two, _name: str) -> None:
+    await two.owner.post("/v1/memories", json={"content": SECRET}, headers={"Idempotency-Key": "k"})
+    before = (await two.owner.get("/v1/memories")).json()
+    made = await two.intruder.post("/v1/memories", json={"content": "mine"}, headers={"Idempotency-Key": "k"})
+    assert (made.status_code, made.headers.get("Idempotent-Replayed")) == (201, None)
+    assert [item["content"] for item in (await two.intruder.get("/v1/memories")).json()["data"]] == ["mine"]
+    assert (await two.owner.get("/v1/memories")).json() == before
+
+
+async def remembers_only_its_own(two: Two, name: str) -> None:
+    for one, content in ((two.owner, f"the {SECRET} is asleep"), (two.intruder, "the wombat is asleep")):
+        stored = await one.post("/v1/memories", json={"content": content, "owner": "ann", "metadata": {"a": 1}})
+        assert stored.status_code == 201
+    if name == "list_memories":
+        answers = [
+            await two.intruder.get("/v1/memories", params=params)
+            for params in ({}, {"order": "asc"}, {"agent_id": "default"}, {"owner": "ann"})
+        ]
+        shown = [[item["content"] for item in answer.json()["data"]] for answer in answers]
+    else:
+        bodies: list[dict[str, Any]] = [{}, {"filters": {"owner": "ann"}}, {"filters": {"metadata": {"a": 1}}}]
+        answers = [
+            await two.intruder.post("/v1/memories/search", json={"query": f"{SECRET} asleep", "top_k": 20, **body})
+            for body in bodies
+        ]
+        shown = [[item["content"] for item in answer.json()["entries"]] for answer in answers]
+        hits = await two.intruder.recall(None, f"{SECRET} asleep", kinds=["memory", "turn"], k=50)
+        shown.append([hit["text"] for hit in hits if hit["kind"] == "memory"])
+    assert shown == [["the wombat is asleep"]] * len(shown)
+
+
+async def deletes_only_its_own_memories(two: Two, _name: str) -> None:
+    memory = (await two.owner.post("/v1/memories", json={"content": f"a {SECRET}"})).json()["id"]
+    before = (await two.owner.get("/v1/memories")).json()
+    got, expected = [await two.intruder.delete(f"/v1/memories/{one}") for one in (memory, format_id(new_uuid()))]
+    assert (got.status_code, got.content) == (expected.status_code, expected.content) == (204, b"")
+    assert (await two.owner.get("/v1/memories")).json() == before
+    assert len((await two.owner.post("/v1/memories/search", json={"query": SECRET})).json()["entries"]) == 1
+
+
 async def is_heard_by_its_own_tenant(_two: Two, _name: str) -> None:
     """The stream never ends, so it is followed over a real socket, in tests/api/test_events.py."""
     tests = (Path(__file__).parent / "test_events.py").read_text()
@@ -357,6 +397,10 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "extract_facts": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,
+    "store_memory": stores_its_own_memory,
+    "search_memories": remembers_only_its_own,
+    "list_memories": remembers_only_its_own,
+    "delete_memory": deletes_only_its_own_memories,
     "list_keys": knows_only_its_own_keys,
     "create_key": knows_only_its_own_keys,
     "rotate_key": knows_only_its_own_keys,
@@ -502,6 +546,7 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         await one.post(f"/v1/conversations/{conversation}/summaries", json={})
         told = {"subject": "ann", "predicate": "likes", "object": "tea", "conversation_id": conversation}
         await one.post("/v1/facts", json=told)
+        await one.post("/v1/memories", json={"content": "worth remembering"})
         usage = ModelUsage(1, 1)
         await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model="m", usage=usage, failed=False)
     async with connected(service.database.superuser) as connection:

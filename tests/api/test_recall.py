@@ -194,7 +194,7 @@ async def test_memories_need_an_agent_below_admin(service: Service, client: Clie
     async with service.client(str(key)) as reader:
         response = await reader.post("/v1/recall", json={"query": "x", "kinds": ["memory"]})
         assert (response.status_code, response.json()["code"]) == (422, "agent_id_required")
-        assert await reader.recall(None, "x", kinds=["memory"], agent_id="a") == []
+        assert await reader.recall(None, "x", kinds=["memory"], agent_id="default") == []
 
 
 async def test_without_an_embedder_recall_goes_by_words_and_says_so(service: Service, tmp_path_factory: Any) -> None:

@@ -15,7 +15,7 @@ from app.conversations import store as conversations_store
 from app.conversations.schemas import ConversationFilter
 from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
-from app.index import store as index_store
+from app.index import removal_store
 from app.index.schemas import EntryKind, Scope
 from app.index.store import search_statement
 from tests.support.api import Client, Service, open_service
@@ -103,6 +103,26 @@ async def test_context_takes_four_round_trips_and_four_more_with_recall(client: 
     with counted_statements() as sent:  # what is loaded already is not read again
         await client.context(warm, 1000, semantic_recall={"k": 3})
     assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "commit"]
+
+
+async def test_a_memory_is_stored_in_five_round_trips_and_recalled_in_four(client: Client, warm: str) -> None:
+    body = {"content": "the parrot is called Kiki"}
+    context = {"query": "parrot", "include_memories": True, "agent_id": "default"}
+    for _ in range(2):
+        await client.post("/v1/memories", json=body)
+        await client.post("/v1/memories/search", json={"query": "parrot"})
+    with counted_statements() as sent:
+        await client.post("/v1/memories", json=body)
+    assert first_words(sent) == [
+        "begin", "insert into memories", "insert into index_entries", "insert into vectors", "commit",
+    ]  # fmt: skip
+    with counted_statements() as sent:
+        await client.post("/v1/memories/search", json={"query": "parrot"})
+    assert first_words(sent) == ["begin", "with", "select", "commit"]
+    await client.context(warm, 1000, **context)
+    with counted_statements() as sent:
+        await client.context(warm, 1000, **context)
+    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "select", "commit"]
 
 
 async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, warm: str, service: Service) -> None:
@@ -269,7 +289,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_conversations_project": lambda tx: listing_store.list_conversations(
             tx, tenant, where=ConversationFilter(project="p1"), **listing
         ),
-        "delete_entries": lambda tx: index_store.delete_entries(tx, tenant, conversation, None),
+        "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation, None),
         "delete_conversation": lambda tx: stream_store.delete_conversation(tx, tenant, conversation),
         "find_by_external_id": lambda tx: conversations_store.find_by_external_id(tx, tenant, "p1", "e7"),
     }

@@ -124,6 +124,16 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
     spending = service.container.spending
     await spending.record(client.tenant_id, ModelPurpose.FACTS, model="m", usage=ModelUsage(1, 1), failed=False)
     await client.get("/v1/admin/usage", params={"purpose": "facts"})
+    for ttl_s in (None, 1):
+        memory = {"content": "likes tea", "owner": "ann", "ttl_s": ttl_s}
+        stored = await client.post("/v1/memories", json=memory, headers={"Idempotency-Key": str(ttl_s)})
+    await client.post("/v1/memories/search", json={"query": "tea", "filters": {"owner": "ann", "metadata": {}}})
+    await client.recall(None, "tea", kinds=["turn", "memory"], agent_id="default")
+    params = {"limit": 1, "agent_id": "default", "owner": "ann"}
+    page = await client.get("/v1/memories", params=params)
+    await client.get("/v1/memories", params={**params, "cursor": page.json()["next_cursor"]})
+    await client.delete(f"/v1/memories/{stored.json()['id']}")
+    await service.container.governance.sweep_memories()
     await client.delete(f"/v1/conversations/{conversation}")
     tables = (
         "api_keys",
@@ -135,6 +145,7 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
         "vectors",
         "jobs",
         "model_usage",
+        "memories",
     )
     touched: set[str] = set()
     for statement in sent:
@@ -187,6 +198,7 @@ SAMPLED = {
     "fact_evidence.tier", "facts.owner", "facts.project", "facts.tier",
     "idempotency_records.key", "idempotency_records.request_hmac", "index_entries.actor", "index_entries.agent_id",
     "index_entries.kind", "index_entries.owner", "index_entries.project", "index_entries.role", "jobs.dedupe_key",
+    "memories.agent_id", "memories.owner",
     "jobs.kind", "jobs.last_error", "jobs.state", "model_usage.purpose", "tenants.name", "turns.actor",
     "turns.chain_hash", "turn_chunks.part", "turn_streams.writer", "turns.content_hash", "turns.index_state",
     "turns.kind", "turns.role", "turns.status",

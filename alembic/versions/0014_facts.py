@@ -1,12 +1,12 @@
 """Facts with their evidence, and the decisions that can be taken back; how far conversations are read for facts.
 
-Revises: 0010
+Revises: 0012
 """
 
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0014"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

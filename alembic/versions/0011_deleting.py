@@ -1,0 +1,22 @@
+"""Conversations that are being deleted: hidden at once, and gone a step at a time.
+
+Revises: 0010
+"""
+
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("set local lock_timeout = '4s'")
+    # beside the counters: whoever waits for the head's lock sees it in the row that it then has
+    op.execute("alter table conversation_heads add column deleting_at timestamptz")
+
+
+def downgrade() -> None:
+    op.execute("set local lock_timeout = '4s'")
+    op.execute("alter table conversation_heads drop column deleting_at")

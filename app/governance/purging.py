@@ -1,0 +1,103 @@
+"""Deletes what is hidden already, in steps so short that nobody waits for them; and finds what is to be hidden.
+
+Any number of processes may do it at once, and each may be killed at any moment: what a step has not committed another
+one does, and no step waits for a conversation that somebody else is at.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from uuid import UUID
+
+from app.conversations.expiry_store import Candidate
+from app.conversations.lifetimes import Lifetimes
+from app.core.db import Database
+from app.core.ids import TenantId
+from app.core.telemetry import get_logger
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller, job_caller
+
+_CONVERSATIONS = 100
+_ROWS = 500
+_LONGEST_S = 240.0
+# times as long as a step took: half of the time is the appends'
+_REST, _LONGEST_REST_S = 1.0, 0.5
+
+
+class Purger:
+    """Deletes hidden conversations. `counts` are rows by table, and `expired` conversations, since the start."""
+
+    def __init__(self, database: Database, *, lifetimes: Lifetimes, index: SearchIndex) -> None:
+        self._database = database
+        self._lifetimes = lifetimes
+        self._index = index
+        self._log = get_logger()
+        self.counts: Counter[str] = Counter()
+
+    async def sweep(self) -> Counter[str]:
+        """Hide every conversation whose time is over, and delete it with those that were left half deleted.
+
+        Ends after some minutes, if there are as many; the next sweep goes on.
+        """
+        began = time.monotonic()
+        before = self.counts.copy()
+        last: Candidate | None = None
+        while time.monotonic() - began < _LONGEST_S:
+            found = await self._lifetimes.candidates(after=last, limit=_CONVERSATIONS)
+            for tenant_id, some in groupby(sorted(found, key=lambda one: one.tenant_id), lambda one: one.tenant_id):
+                await self._sweep_tenant(tenant_id, [one.id for one in some])
+            if len(found) < _CONVERSATIONS:
+                break
+            last = found[-1]
+        done = self.counts - before
+        if done:
+            self._log.info("conversations.swept", count=done["expired"], kind="expired")
+        return done
+
+    async def _sweep_tenant(self, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
+        caller = job_caller(tenant_id)
+        step = time.monotonic()
+        async with self._database.transaction(tenant_id) as tx:
+            hidden = await self._lifetimes.hide_expired(caller, tx, conversation_ids=conversation_ids)
+        self.counts["expired"] += hidden
+        await _rest(step)
+        await self.purge(caller, conversation_ids)
+
+    async def purge(self, caller: Caller, conversation_ids: Sequence[UUID]) -> dict[str, int]:
+        """Delete those of these conversations that are hidden, as far as nobody else is at them; says what went."""
+        done: Counter[str] = Counter()
+        while True:
+            step = time.monotonic()
+            counts, more = await self._step(caller, conversation_ids)
+            self.counts.update(counts)
+            done.update(counts)
+            if not more:
+                return dict(done)
+            await _rest(step)
+
+    async def _step(self, caller: Caller, conversation_ids: Sequence[UUID]) -> tuple[dict[str, int], bool]:
+        """One step, of a bounded number of rows; says what went, and whether there is more."""
+        of = self._lifetimes
+        async with self._database.transaction(caller.tenant_id) as tx:
+            held = await of.hold(caller, tx, conversation_ids=conversation_ids)
+            if not held:
+                return {}, False
+            turn_ids = await of.hold_turns(caller, tx, conversation_ids=held, limit=_ROWS)
+            counts: dict[str, int] = {}
+            if turn_ids:
+                counts = await self._index.erase_entries(caller, tx, entry_ids=turn_ids)
+                counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
+                if len(turn_ids) == _ROWS:
+                    return counts, True
+            rest = await self._index.erase_some(caller, tx, conversation_ids=held, limit=_ROWS)
+            rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=held, limit=_ROWS)
+            more = _ROWS in {rest["index_entries"], rest["summaries"]}
+            if not more:
+                rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=held)
+            return dict(Counter(counts) + Counter(rest)), more
+
+
+async def _rest(since: float) -> None:
+    await asyncio.sleep(min(_REST * (time.monotonic() - since), _LONGEST_REST_S))

@@ -1,0 +1,364 @@
+"""Time to live: a conversation goes when its last update is so long ago, wholly, and never one that was touched."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.core.db import Database, PoolOptions, Transaction
+from app.core.ids import parse_id
+from app.governance import purging
+from app.governance import service as governance
+from app.governance.registry import REGISTRY
+from app.operators.service import DataCheck
+from tests.support.api import Client, Service, open_service, problem
+from tests.support.postgres import Servers, clone_template, drop_database, make_template
+
+
+@pytest.fixture(scope="module")
+async def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """A service on a database of its own: a sweep is for all tenants."""
+    name = f"turnkeep_ttl_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    database = await clone_template(servers, name)
+    async with open_service(database, tmp_path_factory.mktemp("ttl"), embedder="none") as opened:
+        yield opened
+    await drop_database(servers, name)
+
+
+@pytest.fixture
+async def connection(service: Service) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    opened = await asyncpg.connect(service.database.superuser)
+    yield opened
+    await opened.close()
+
+
+async def view(client: Client, conversation: str) -> dict[str, Any]:
+    answer = await client.get(f"/v1/conversations/{conversation}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def column(connection: Any, conversation: str) -> datetime | None:
+    return await connection.fetchval("select expires_at from conversations where id = $1", parse_id(conversation))
+
+
+async def age(connection: Any, *conversations: str, by_s: int = 7200) -> None:
+    """Let time pass for conversations."""
+    ids = [parse_id(one) for one in conversations]
+    gone = timedelta(seconds=by_s)
+    await connection.execute(
+        """
+        update conversations set updated_at = updated_at - $2::interval, active_at = active_at - $2::interval,
+            expires_at = expires_at - $2::interval
+        where id = any($1::uuid[])
+        """,
+        ids,
+        gone,
+    )
+    await connection.execute(
+        "update conversation_heads set updated_at = updated_at - $2::interval where conversation_id = any($1::uuid[])",
+        ids,
+        gone,
+    )
+
+
+async def left(connection: Any, tenant: UUID, conversation: str) -> dict[str, int]:
+    """The rows that any table of the registry has of a conversation; of what hangs on others, of the tenant."""
+    found: dict[str, int] = {}
+    for table, how in REGISTRY.items():
+        count = await connection.fetchval(
+            f"select count(*) from {table} where tenant_id = $1 and {how.of_conversation}",  # noqa: S608
+            tenant,
+            parse_id(conversation),
+        )
+        if count:
+            found[table] = count
+    return found
+
+
+async def sweep(service: Service) -> dict[str, int]:
+    return dict(await service.container.governance.purger.sweep())
+
+
+async def make(client: Client, turns: int = 5, **body: Any) -> str:
+    conversation = await client.conversation(ttl_s=3600, compaction={"trigger_turns": 3}, **body)
+    await client.append(conversation, *[f"quokka number {number}" for number in range(turns)])
+    await client.post(f"/v1/conversations/{conversation}/summaries", json={})
+    return conversation
+
+
+async def test_everything_that_counts_as_an_update_moves_the_end(
+    service: Service, client: Client, connection: Any
+) -> None:
+    """The column that the sweep looks at is never later than what is told, and no more behind than an append's age."""
+    conversation = await make(client)
+    path = f"/v1/conversations/{conversation}"
+    [first, second, *_] = await client.history(conversation)
+
+    async def agree() -> datetime:
+        told = await view(client, conversation)
+        expires = datetime.fromisoformat(told["expires_at"])
+        assert expires == datetime.fromisoformat(told["updated_at"]) + timedelta(seconds=told["ttl_s"])
+        at = await column(connection, conversation)
+        assert at is not None
+        assert at <= expires
+        return expires
+
+    before = await agree()
+    for act in (
+        client.post(f"{path}/turns", json={"turns": [{"role": "user", "content": "more"}]}),
+        client.post(f"{path}/turns/{first['id']}/revisions", json={"content": "otherwise"}),
+        client.delete(f"{path}/turns/{second['id']}"),
+        client.patch(path, json={"title": "t"}),
+        client.post(f"{path}/turns", json={"turns": [{"role": "user", "actor": "new here", "content": "hello"}]}),
+    ):
+        await age(connection, conversation, by_s=300)
+        before -= timedelta(seconds=300)
+        answer = await act
+        assert answer.is_success, answer.text
+        after = await agree()
+        assert after > before + timedelta(seconds=290)
+        before = after
+    await client.patch(path, json={"ttl_s": 60})
+    assert await agree() < before
+    await client.patch(path, json={"ttl_s": None})
+    assert (await view(client, conversation))["expires_at"] is None
+    assert await column(connection, conversation) is None
+    del service
+
+
+async def test_what_has_expired_is_gone_with_everything_and_nothing_else_is(
+    service: Service, client: Client, connection: Any
+) -> None:
+    over, kept, endless = await make(client, external_id="x"), await make(client), await client.conversation()
+    await client.append(endless, "stays")
+    await age(connection, over, endless)
+    assert len(await left(connection, client.tenant_id, over)) > 4
+    swept = await sweep(service)
+    assert (swept["expired"], swept["conversations"], swept["turns"]) == (1, 1, 5)
+    assert swept["summaries"] >= 1
+    assert await left(connection, client.tenant_id, over) == {}
+    problem(await client.get(f"/v1/conversations/{over}"), 404, "not_found")
+    assert len(await client.history(kept)) == 5
+    assert len(await client.history(endless)) == 1
+    assert await sweep(service) == {}
+    metrics = (await client.get("/metrics")).text
+    assert 'turnkeep_swept_total{what="expired"}' in metrics
+    assert 'turnkeep_swept_total{what="turns"}' in metrics
+    # its name is free
+    assert await client.conversation(external_id="x") != over
+
+
+async def test_an_update_since_keeps_it(service: Service, client: Client, connection: Any) -> None:
+    appended, patched, forever = [await make(client) for _ in range(3)]
+    await age(connection, appended, patched, forever)
+    await client.append(appended, "and on it goes")
+    await client.patch(f"/v1/conversations/{patched}", json={"title": "still here"})
+    await client.patch(f"/v1/conversations/{forever}", json={"ttl_s": None})
+    # what an append leaves behind for at most a minute: a column that says less than what holds
+    await connection.execute(
+        "update conversations set expires_at = now() - interval '1 hour' where id = $1", parse_id(appended)
+    )
+    assert await sweep(service) == {}
+    told = await view(client, appended)
+    assert await column(connection, appended) == datetime.fromisoformat(told["expires_at"])
+
+
+async def test_a_turn_that_is_being_written_keeps_it(service: Service, client: Client, connection: Any) -> None:
+    conversation = await make(client)
+    path = f"/v1/conversations/{conversation}/turns"
+    opened = (await client.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
+    await age(connection, conversation)
+    assert await sweep(service) == {}
+    committed = await client.post(f"{path}/{opened}/commit", json={})
+    assert committed.is_success, committed.text
+    await age(connection, conversation)
+    assert (await sweep(service))["expired"] == 1
+
+
+async def test_what_is_being_deleted_is_seen_by_nobody(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, other = await make(client, external_id="seen", owner="ann"), await client.conversation()
+    await client.append(other, "quokka elsewhere")
+    turns = await client.history(conversation)
+    await client.append(conversation, {"id": str(UUID(int=7)), "role": "user", "content": "once"})
+    path = f"/v1/conversations/{conversation}"
+    key = {"Idempotency-Key": "k"}
+    again = {"turns": [{"role": "user", "content": "kept"}]}
+    assert (await client.post(f"{path}/turns", json=again, headers=key)).status_code == 201
+    await age(connection, conversation)
+    monkeypatch.setattr(purging.Purger, "purge", _nothing)
+    assert (await sweep(service))["expired"] == 1
+    for method, at, body in (
+        ("GET", "", None), ("PATCH", "", {"title": "t"}), ("DELETE", "", None), ("POST", "/fork", {}),
+        ("GET", "/turns", None), ("GET", "/turns?include_superseded=true", None),
+        ("GET", f"/turns/{turns[0]['id']}", None),
+        ("POST", "/turns", {"turns": [{"role": "user", "content": "x"}]}), ("GET", "/verify", None),
+        ("POST", f"/turns/{turns[0]['id']}/revisions", {"content": "x"}), ("DELETE", f"/turns/{turns[0]['id']}", None),
+        ("POST", "/turns/open", {"turn": {"role": "assistant"}}), ("POST", "/context", {"token_budget": 1000}),
+        ("POST", "/recall", {"query": "quokka"}), ("GET", "/summaries", None), ("POST", "/compact", {}),
+        ("POST", "/tokens", {"access": "read"}),
+    ):  # fmt: skip
+        answer = await client.request(method, f"{path}{at}", json=body)
+        assert answer.status_code == 404, (method, at, answer.status_code, answer.text)
+    assert (await client.post(f"{path}/turns", json=again, headers=key)).status_code == 404
+    listed = (await client.get("/v1/conversations")).json()["data"]
+    assert [one["id"] for one in listed] == [other]
+    assert {hit["conversation_id"] for hit in await client.recall(None, "quokka", k=3)} == {other}
+    problem(
+        await client.post("/v1/recall", json={"query": "quokka", "conversation_ids": [conversation]}), 404, "not_found"
+    )
+    assert await client.conversation(external_id="seen") != conversation
+    monkeypatch.undo()
+    await sweep(service)
+    assert await left(connection, client.tenant_id, conversation) == {}
+
+
+async def _nothing(*_args: object) -> dict[str, int]:
+    return {}
+
+
+class CutOffError(Exception):
+    """Stands for the death of the process."""
+
+
+async def test_cut_off_at_any_statement_the_next_sweep_completes_it(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purging, "_ROWS", 4)
+    ops = Database(PoolOptions(service.database.ops, 2, timeout_s=30, name="doctor"))
+    await ops.open()
+    gone, stays = [await make(client, 9) for _ in range(2)], await make(client, 3)
+    await age(connection, *gone)
+    originals = {name: getattr(Transaction, name) for name in ("fetch", "fetchrow", "execute")}
+    cuts, allowed = 0, 0
+    while True:
+        calls = 0
+
+        def failing(name: str, at_most: int = allowed) -> Any:
+            async def fail(self: Transaction, sql: str, *args: object) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls > at_most:
+                    raise CutOffError
+                return await originals[name](self, sql, *args)
+
+            return fail
+
+        for name in originals:
+            monkeypatch.setattr(Transaction, name, failing(name))
+        try:
+            await sweep(service)
+        except CutOffError:
+            cuts += 1
+            # further each time: a step that is begun anew from where it was cut off would never end
+            allowed = allowed + 1 if allowed < 14 else 9
+        else:
+            break
+        finally:
+            for name, original in originals.items():
+                monkeypatch.setattr(Transaction, name, original)
+        check = DataCheck(ops, client.tenant_id)
+        assert [fault async for some in check.conversations(limit=None) for fault in some] == []
+        assert await check.leftovers() == []
+        assert cuts < 200
+    assert cuts > 10
+    for conversation in gone:
+        assert await left(connection, client.tenant_id, conversation) == {}
+    assert len(await client.history(stays)) == 3
+    await ops.close()
+
+
+async def test_two_sweepers_at_once_share_the_work(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purging, "_CONVERSATIONS", 3)
+    monkeypatch.setattr(purging, "_ROWS", 4)
+    over = [await client.conversation(ttl_s=3600) for _ in range(12)]
+    for conversation in over:
+        await client.append(conversation, *["one", "two", "three"])
+    spared = await make(client, 3)
+    await age(connection, *over, spared)
+
+    async def keep_one_alive() -> None:
+        for number in range(5):
+            await client.append(spared, f"turn {number}")
+
+    await client.append(spared, "just in time")
+    results = await asyncio.gather(sweep(service), sweep(service), sweep(service), keep_one_alive())
+    assert max(result["expired"] for result in results[:3] if result) <= 12
+    await sweep(service)
+    for conversation in over:
+        assert await left(connection, client.tenant_id, conversation) == {}
+    assert len(await client.history(spared)) == 9
+    assert await connection.fetchval("select count(*) from conversations where expires_at < now()") == 0
+
+
+async def test_an_append_that_waits_for_the_sweep_is_refused_and_never_lost(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes first wins: the conversation goes on, or the append finds none."""
+    outcomes: set[int] = set()
+    monkeypatch.setattr(purging.Purger, "purge", _nothing)
+    for number in range(8):
+        conversation = await make(client, 3)
+        await age(connection, conversation)
+
+        async def append(pause: float = number * 0.002, to: str = conversation) -> int:
+            await asyncio.sleep(pause)
+            return (
+                await client.post(f"/v1/conversations/{to}/turns", json={"turns": [{"role": "user", "content": "x"}]})
+            ).status_code
+
+        status, _ = await asyncio.gather(append(), sweep(service))
+        outcomes.add(status)
+        seen = (await client.get(f"/v1/conversations/{conversation}")).status_code
+        assert (status, seen) in {(201, 200), (404, 404)}
+    assert outcomes <= {201, 404}
+    monkeypatch.undo()
+    await sweep(service)
+
+
+async def test_a_large_conversation_is_deleted_in_steps(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(governance, "_AT_ONCE", 10)
+    monkeypatch.setattr(purging, "_ROWS", 7)
+    conversation = await make(client, 30)
+    await client.post(f"/v1/conversations/{conversation}/turns/open", json={"turn": {"role": "assistant"}})
+    assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+    assert await left(connection, client.tenant_id, conversation) == {}
+    problem(await client.delete(f"/v1/conversations/{conversation}"), 404, "not_found")
+    # cut off behind the first step, the sweep goes on, ttl or none
+    lasting = await client.conversation()
+    await client.append(lasting, *["again"] * 30)
+    monkeypatch.setattr(purging.Purger, "purge", _nothing)
+    assert (await client.delete(f"/v1/conversations/{lasting}")).status_code == 204
+    monkeypatch.undo()
+    assert await left(connection, client.tenant_id, lasting) != {}
+    assert (await sweep(service))["turns"] == 30
+    assert await left(connection, client.tenant_id, lasting) == {}
+
+
+async def test_a_job_sweeps_and_the_default_is_a_setting(
+    service: Service, connection: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("default")
+    async with (
+        open_service(service.database, folder, embedder="none", conversation_ttl_hours=1) as own,
+        await own.new_tenant() as client,
+    ):
+        conversation = await client.conversation()
+        assert (await view(client, conversation))["ttl_s"] == 3600
+        await client.append(conversation, "hello")
+        await age(connection, conversation)
+        await connection.execute("update jobs set run_at = now() where kind = 'conversations.sweep'")
+        await own.run_jobs()
+        assert await left(connection, client.tenant_id, conversation) == {}

@@ -1,0 +1,18 @@
+"""A short slice of the crash proof of summaries and retention; `make soak` runs the long form (`understanding.py`)."""
+
+import os
+
+import pytest
+
+from tests.soak.understanding import UnderstandingOptions, run_round
+
+# read at import: the suite removes TURNKEEP_ settings from the environment before the first test
+SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
+
+
+@pytest.mark.timeout(400)
+async def test_what_retention_erases_has_a_summary_whatever_is_killed_and_however_the_model_fails() -> None:
+    report = await run_round(UnderstandingOptions(SEED, kills=2, operations=16, longest_pause_s=1.0))
+    assert report.violations == [], report
+    assert report.counts["turns appended"] > 100, report
+    assert report.counts["tombstones of audit_only"] + report.counts["tombstones of ephemeral"] > 0, report

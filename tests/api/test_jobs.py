@@ -451,7 +451,7 @@ async def vectors_of(service: Service, client: Client) -> int:
         "update turns set superseded_by = id where tenant_id = $1",
         "update turns set content = null, salt = null, erased_at = now() where tenant_id = $1",
         "update turns set content_hash = '\\x00' where tenant_id = $1",
-        "delete from conversations where tenant_id = $1",
+        "delete",
     ],
 )
 async def test_what_changed_while_it_was_worked_on_is_left_alone(
@@ -466,6 +466,9 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
 
     async def changing(original: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
         made = await original(given)
+        if change == "delete":
+            await client.delete(f"/v1/conversations/{conversation}")
+            return made
         connection = await asyncpg.connect(service.database.superuser)
         await connection.execute(change, client.tenant_id)
         await connection.close()
@@ -475,11 +478,13 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
     monkeypatch.setattr(index, "resolve_dates", lambda documents: changing(resolve, documents))
     before = await vectors_of(service, client)
     await service.run_jobs()
-    assert await vectors_of(service, client) == (0 if change.startswith("delete") else before)
+    assert await vectors_of(service, client) == (0 if change == "delete" else before)
     connection = await asyncpg.connect(service.database.superuser)
     query = "select count(*) from index_entries where tenant_id = $1 and dates is not null"
     assert await connection.fetchval(query, client.tenant_id) == 0
-    assert await connection.fetchval("select count(*) from jobs where tenant_id = $1", client.tenant_id) == 0
+    # one that summarises meanwhile finds its turns changed, and comes back later
+    left = "select kind, last_error from jobs where tenant_id = $1 and kind <> 'conversation.compact'"
+    assert await connection.fetch(left, client.tenant_id) == []
     await connection.close()
 
 
@@ -488,7 +493,7 @@ async def test_a_job_run_twice_gives_the_same(service: Service, client: Client) 
     turns = (await client.append(conversation, *["We sailed last Friday."] * 130))["turns"]
     connection = await asyncpg.connect(service.database.superuser)
     copies = "insert into jobs select tenant_id, gen_random_uuid(), kind, subject_ids, dedupe_key, priority, state,"
-    copies += " attempts, max_attempts from jobs where tenant_id = $1"
+    copies += " attempts, max_attempts from jobs where tenant_id = $1 and dedupe_key is null"
     await connection.execute(copies, client.tenant_id)
     await service.run_jobs()
     lengths = await connection.fetch("select distinct doc_length from index_entries where tenant_id = $1",

@@ -385,6 +385,12 @@ def _facts(
     )
 
 
+def _follower(settings: Settings, base: Foundation, facts: Facts) -> Follower:
+    follower = Follower(base.database, options=_follow_options(settings))
+    follower.tellers.append(facts.recorded)
+    return follower
+
+
 def _contexts(
     settings: Settings, conversations: Conversations, facts: Facts, recaller: Recaller,
     counters: Mapping[str, TokenCounter],
@@ -440,7 +446,7 @@ def build_container(
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
         statistics=Statistics(base.database, ops=base.ops, space_id=tiers.space.id),
         conversations=conversations,
-        follower=Follower(base.database, options=_follow_options(settings)),
+        follower=_follower(settings, base, facts),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
         facts=facts,
         memories=memories,

@@ -51,6 +51,7 @@ create table fact_evidence (
     place integer not null,
     turn_id uuid,
     conversation_id uuid,
+    rev bigint,
     project text not null,
     actor text,
     content_hash bytea,
@@ -70,7 +71,7 @@ create table fact_evidence (
         references conversations (tenant_id, id) on delete cascade
 );
 create index fact_evidence_turn_idx on fact_evidence (tenant_id, turn_id) where turn_id is not null;
-create index fact_evidence_conversation_idx on fact_evidence (tenant_id, conversation_id)
+create index fact_evidence_conversation_idx on fact_evidence (tenant_id, conversation_id, rev)
     where conversation_id is not null;
 create table fact_decisions (
     tenant_id uuid not null,
@@ -123,12 +124,13 @@ def upgrade() -> None:
         op.execute(f"grant select, insert, update, delete on {table} to turnkeep_app, turnkeep_ops")
     op.execute(
         "alter table conversation_heads add column facts_seq bigint not null default 0,"
-        " add column facts_held boolean not null default false"
+        " add column facts_held boolean not null default false, add column facts_rev bigint not null default 0"
     )
 
 
 def downgrade() -> None:
     op.execute("set local lock_timeout = '4s'")
-    op.execute("alter table conversation_heads drop column facts_seq, drop column facts_held")
+    op.execute("alter table conversation_heads drop column facts_seq, drop column facts_held,"
+        " drop column facts_rev")
     for table in reversed(NAMES):
         op.execute(f"drop table {table}")

@@ -135,6 +135,19 @@ async def hold_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: 
     return [row["conversation_id"] for row in rows]
 
 
+async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:
+    """Those of these conversations that are being deleted."""
+    rows = await tx.fetch(
+        """
+        select conversation_id from conversation_heads
+        where tenant_id = $1 and conversation_id = any($2::uuid[]) and deleting_at is not null
+        """,
+        tenant_id,
+        conversation_ids,
+    )
+    return {row["conversation_id"] for row in rows}
+
+
 async def hold_turns_of(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> list[UUID]:

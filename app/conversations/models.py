@@ -87,6 +87,7 @@ conversation_heads = Table(
     Column("erased_position", BigInteger, nullable=False, server_default=text("0")),
     Column("facts_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("facts_held", Boolean, nullable=False, server_default=text("false")),
+    Column("facts_rev", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", _TIME, nullable=False),
     Column("deleting_at", _TIME),
     _conversation(),

@@ -154,7 +154,7 @@ class Conversations:
             most_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Text that stands for older turns."""
-        self.sources = Sources(database, jobs=jobs)
+        self.sources = Sources(database, jobs=jobs, announcer=announcer)
         """Turns, for what is derived from them above."""
         self.lifetimes = Lifetimes(ops, announcer=announcer)
         """Deletes conversations whose time is over."""

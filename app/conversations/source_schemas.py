@@ -46,6 +46,7 @@ class SourceHead:
     owner: str | None
     project: str
     participants: Sequence[Participant]
+    rev: int
     facts_seq: int
 
 

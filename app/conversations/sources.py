@@ -7,7 +7,8 @@ knows whether somebody has to be told, and enqueues that in its own transaction.
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.conversations import store, turn_store
+from app.conversations import expiry_store, store, turn_store
+from app.conversations.announcer import Announcer
 from app.conversations.finding import get_conversation, turn_missing
 from app.conversations.policies import facts_job
 from app.conversations.schemas import Facts, Participant
@@ -27,9 +28,10 @@ _MOST_BYTES = 8 * 2**20
 class Sources:
     """What extraction reads of conversations, and what it writes in their heads."""
 
-    def __init__(self, database: Database, *, jobs: JobQueue) -> None:
+    def __init__(self, database: Database, *, jobs: JobQueue, announcer: Announcer) -> None:
         self._database = database
         self._jobs = jobs
+        self._announcer = announcer
 
     async def unread(
         self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int
@@ -71,6 +73,12 @@ class Sources:
         rows = await store.find_turns(tx, caller.tenant_id, turn_ids, bare=True)
         return {row.id: row.conversation_id for row in rows.values()}
 
+    async def hidden(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> set[UUID]:
+        """Those of these conversations that are being deleted: what rests on them alone is gone for everybody."""
+        if not conversation_ids:
+            return set()
+        return await expiry_store.list_deleting(tx, caller.tenant_id, conversation_ids)
+
     async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]
     ) -> dict[UUID, SourceHead]:
@@ -79,7 +87,9 @@ class Sources:
         for conversation_id in sorted(set(conversation_ids)):
             head = await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
             if head is not None:
-                heads[conversation_id] = SourceHead(head.owner, head.project, _participants(head), head.facts_seq)
+                heads[conversation_id] = SourceHead(
+                    head.owner, head.project, _participants(head), head.rev, head.facts_seq
+                )
         return heads
 
     async def hold(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
@@ -87,12 +97,24 @@ class Sources:
         return await turn_store.hold_sources(tx, caller.tenant_id, turn_ids)
 
     async def note(
-        self, caller: Caller, tx: Transaction, conversation_id: UUID, *, read_through: int | None, held: bool
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        *,
+        read_through: int | None,
+        held: bool,
+        rev: int | None,
     ) -> None:
-        """Note in a locked head how far it was looked through, and that something rests on its turns."""
+        """Note in a locked head how far it was looked through, that something rests on its turns, and what is told.
+
+        `rev`, the next one, is what facts were recorded with: followers are told of them. None: of none.
+        """
         await turn_store.note_facts(
-            tx, caller.tenant_id, ConversationId(conversation_id), read_through=read_through, held=held
+            tx, caller.tenant_id, conversation_id, read_through=read_through, held=held, rev=rev
         )
+        if rev is not None:
+            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Let a job go on with looking through a conversation."""

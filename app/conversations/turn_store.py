@@ -309,16 +309,24 @@ async def hold_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
 
 
 async def note_facts(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, read_through: int | None, held: bool
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    read_through: int | None,
+    held: bool,
+    rev: int | None,
 ) -> None:
-    """Note in a locked head how far it was looked through for facts, and that some rest on its turns."""
+    """Note in a locked head how far it was looked through for facts, that some rest on its turns, and its next rev."""
     await tx.execute(
         """
-        update conversation_heads set facts_seq = greatest(facts_seq, $3::bigint), facts_held = facts_held or $4
+        update conversation_heads set facts_seq = greatest(facts_seq, $3::bigint), facts_held = facts_held or $4,
+            rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
         where tenant_id = $1 and conversation_id = $2
         """,
         tenant_id,
         conversation_id,
         read_through,
         held,
+        rev,
     )

@@ -46,7 +46,7 @@ class Governance:
         self._conversations = conversations
         self._facts = facts
         self._index = index
-        self.purger = Purger(database, lifetimes=conversations.lifetimes, index=index)
+        self.purger = Purger(database, lifetimes=conversations.lifetimes, facts=facts, index=index)
         """Deletes conversations whose time is over, and large ones, a step at a time."""
         self._log = get_logger()
 
@@ -96,6 +96,7 @@ class Governance:
                 done = await retainer.step(caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP)
                 if done.turn_ids:
                     await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(done.turn_ids))
+                    await self._facts.withdraw(caller, tx, turn_ids=done.turn_ids)
             count += len(done.turn_ids)
             swept = done.swept if done.more else None
         if count:

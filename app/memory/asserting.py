@@ -26,12 +26,16 @@ _CREATED, _OK = 201, 200
 
 @dataclass(frozen=True, slots=True)
 class Asserted:
-    """What an act did: the fact it was about, the facts that changed, and whether it is new or a replay by key."""
+    """What an act did: the fact it was about, the facts that changed, and whether it is new or a replay by key.
+
+    `gained`: the fact is new, or has more evidence than before.
+    """
 
     fact_id: UUID
     changed: Sequence[UUID]
     created: bool = False
     replayed: bool = False
+    gained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +72,16 @@ class Asserter:
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None and (replay := await self._tenancy.claim(caller, tx, request=repeat)):
                 return _replayed(replay)
-            origins = await self._origins(caller, tx, body, place)
+            heads = await self._heads(caller, tx, place)
+            origins = await self._origins(caller, tx, body, place, heads)
             shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
             done = _merged(shelf, statement, origins)
             await self._keeper.write(caller, tx, shelves=[shelf], prepared=prepared)
-            for conversation_id in place.conversations:
-                await self._sources.note(caller, tx, conversation_id, read_through=None, held=True)
+            for conversation_id, head in heads.items():
+                rev = head.rev + 1 if done.gained else None
+                await self._sources.note(
+                    caller, tx, ConversationId(conversation_id), read_through=None, held=True, rev=rev
+                )
             if repeat is not None:
                 ids = [done.fact_id, *(one for one in done.changed if one != done.fact_id)]
                 status = _CREATED if done.created else _OK
@@ -104,13 +112,16 @@ class Asserter:
             [conversation_id],
         )
 
-    async def _origins(
-        self, caller: Caller, tx: Transaction, body: FactCreate, place: _Place
-    ) -> dict[UUID | None, Origin]:
-        """Where the statement comes from, held until the transaction ends."""
+    async def _heads(self, caller: Caller, tx: Transaction, place: _Place) -> dict[UUID, SourceHead]:
         heads = await self._sources.lock(caller, tx, conversation_ids=place.conversations)
         if len(heads) != len(place.conversations):
             raise NotFound("not_found", "There is no such conversation.")
+        return heads
+
+    async def _origins(
+        self, caller: Caller, tx: Transaction, body: FactCreate, place: _Place, heads: Mapping[UUID, SourceHead]
+    ) -> dict[UUID | None, Origin]:
+        """Where the statement comes from, held until the transaction ends."""
         sources = await self._sources.hold(caller, tx, turn_ids=body.source_turn_ids) if body.source_turn_ids else {}
         gone = [
             FieldError(f"/source_turn_ids/{number}", "another turn stands in its place, or it is erased")
@@ -120,13 +131,14 @@ class Asserter:
         if gone:
             raise Conflict("source_gone", "A source says nothing any more; nothing was recorded.", fields=gone)
         origins: dict[UUID | None, Origin] = {key: _origin(one, heads) for key, one in sources.items()}
-        origins[None] = Origin(place.conversation_id, place.project)
+        of = None if place.conversation_id is None else heads[place.conversation_id]
+        origins[None] = Origin(place.conversation_id, place.project, rev=None if of is None else of.rev + 1)
         return origins
 
 
 def _origin(source: SourceTurn, heads: Mapping[UUID, SourceHead]) -> Origin:
     head = heads[source.conversation_id]
-    return Origin(source.conversation_id, head.project, source.actor, source.content_hash)
+    return Origin(source.conversation_id, head.project, source.actor, source.content_hash, head.rev + 1)
 
 
 def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
@@ -173,7 +185,7 @@ def _merged(shelf: Shelf, statement: Statement, origins: Mapping[UUID | None, Or
     decision = shelf.merge(statement, origins)
     changed = [one.after.id for one in decision.changes if one.after is not None]
     if decision.outcome is not Outcome.IGNORED and decision.fact_id is not None:
-        return Asserted(decision.fact_id, changed, created=decision.outcome is Outcome.RECORDED)
+        return Asserted(decision.fact_id, changed, created=decision.outcome is Outcome.RECORDED, gained=True)
     known = shelf.find(decision.fact_id) if decision.fact_id is not None else None
     known = known or shelf.known(statement, object_key(statement.object))
     if known is None:

@@ -197,7 +197,7 @@ class Extractor:
             keyed = [(Key(unread.owner or "", one.subject, one.predicate), one) for one in found.statements]
             shelves = await self._keeper.open(caller, tx, keys=sorted({key for key, _ in keyed}))
             origins: dict[UUID | None, Origin] = {
-                key: Origin(source.conversation_id, unread.project, source.actor, source.content_hash)
+                key: Origin(source.conversation_id, unread.project, source.actor, source.content_hash, head.rev + 1)
                 for key, source in sources.items()
             }
             for key, one in keyed:
@@ -205,7 +205,15 @@ class Extractor:
                 await asyncio.sleep(0)  # a key may hold much: others are answered meanwhile
             await self._keeper.write(caller, tx, shelves=shelves.values(), prepared=prepared)
             held = any(outcome is not Outcome.IGNORED for outcome in outcomes)
-            await self._sources.note(caller, tx, unread.conversation_id, read_through=unread.reach, held=held)
+            gained = any(outcome in {Outcome.RECORDED, Outcome.REPEATED} for outcome in outcomes)
+            await self._sources.note(
+                caller,
+                tx,
+                ConversationId(unread.conversation_id),
+                read_through=unread.reach,
+                held=held,
+                rev=head.rev + 1 if gained else None,
+            )
         for outcome in outcomes:
             tally.count(outcome)
         tally.passed_over += found.passed_over

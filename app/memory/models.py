@@ -7,6 +7,7 @@ fact has an entry in the search index. `due_at`: when the sweep has to look at i
 from sqlalchemy import (
     ARRAY,
     JSON,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -81,6 +82,7 @@ fact_evidence = Table(
     Column("place", Integer, primary_key=True),
     Column("turn_id", Uuid),
     Column("conversation_id", Uuid),
+    Column("rev", BigInteger),
     Column("project", Text, nullable=False),
     Column("actor", Text),
     Column("content_hash", LargeBinary),
@@ -102,6 +104,7 @@ fact_evidence = Table(
         "fact_evidence_conversation_idx",
         "tenant_id",
         "conversation_id",
+        "rev",
         postgresql_where=text("conversation_id is not null"),
     ),
 )

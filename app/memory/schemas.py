@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StringConstraints, model_validator
@@ -154,6 +154,14 @@ class Fact(BaseModel):
     recorded_at: TimeOut
     invalidated_at: TimeOut | None
     invalidated_by: str | None
+
+
+class FactRecordedFrame(BaseModel):
+    """A fact was recorded, or gained evidence, by what this conversation says. Holders of tokens are not told."""
+
+    type: Literal["fact.recorded"]
+    rev: int
+    fact: Fact
 
 
 class FactResult(BaseModel):

@@ -5,14 +5,15 @@ change after another; what rests on a turn goes when that turn is erased or revi
 extraction changed last can be taken back.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict, NotFound
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
 from app.index.service import SearchIndex
 from app.memory import decision_store, store
@@ -21,9 +22,19 @@ from app.memory.extractor import Extractor
 from app.memory.keeper import VECTORS_JOB, Keeper
 from app.memory.merging import Decision, HeldFact, Outcome
 from app.memory.naming import name_key, predicate_key
-from app.memory.schemas import Extraction, Fact, FactCreate, FactResult, FactSearch, FactsExtract, FactUpdate, fact_text
+from app.memory.schemas import (
+    Extraction,
+    Fact,
+    FactCreate,
+    FactRecordedFrame,
+    FactResult,
+    FactSearch,
+    FactsExtract,
+    FactUpdate,
+    fact_text,
+)
 from app.memory.shelf import Kept, Shelf
-from app.memory.store import FactRow, Where
+from app.memory.store import FactRow, StoredFact, Where
 from app.memory.views import fact_view
 from app.providers.schemas import ChatModel
 from app.tenancy.schemas import Caller, Repeatable, job_caller
@@ -33,6 +44,7 @@ __all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts", "Kept"]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
+_TOLD_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,7 @@ class Facts:
     ) -> None:
         self._database = database
         self._ops = ops
+        self._sources = conversations.sources
         self._index = index
         self._cursors = cursors
         self._keeper = Keeper(index=index, kept=kept)
@@ -89,10 +102,11 @@ class Facts:
             rows = await store.list_page(
                 tx, caller.tenant_id, where=narrowed, newest_first=newest_first, after=after, limit=limit + 1
             )
+            hidden = await self._hidden(caller, tx, rows)
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
         return Page[Fact](
             object="list",
-            data=[fact_view(row, known_at=where.known_at) for row in page.data],
+            data=[fact_view(row, known_at=where.known_at) for row in page.data if row.conversation_id not in hidden],
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
@@ -104,16 +118,22 @@ class Facts:
 
     async def _row(self, caller: Caller, tx: Transaction, fact_id: UUID) -> FactRow:
         row = (await store.find(tx, caller.tenant_id, [fact_id])).get(fact_id)
-        if row is None:
+        if row is None or await self._hidden(caller, tx, [row]):
             raise _missing()
         return row
+
+    async def _hidden(self, caller: Caller, tx: Transaction, rows: Iterable[FactRow | StoredFact]) -> set[UUID]:
+        """The conversations of these facts that are being deleted: what rests on one alone is gone for everybody."""
+        of = {row.conversation_id for row in rows if row.conversation_id is not None}
+        return await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
 
     async def hydrate(
         self, caller: Caller, tx: Transaction, *, fact_ids: Sequence[UUID], actors: Sequence[str] | None = None
     ) -> dict[UUID, Fact]:
         """Those of these facts that hold now, for whoever found them; with `actors`, of nobody else's turns."""
         rows = await store.find(tx, caller.tenant_id, fact_ids, current=True, actors=actors)
-        return {fact_id: fact_view(row) for fact_id, row in rows.items()}
+        hidden = await self._hidden(caller, tx, rows.values())
+        return {fact_id: fact_view(row) for fact_id, row in rows.items() if row.conversation_id not in hidden}
 
     async def newest(
         self,
@@ -128,7 +148,15 @@ class Facts:
         where = Where(owner=owner, conversation_id=conversation_id, actors=actors, current=True)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.list_page(tx, caller.tenant_id, where=where, newest_first=True, after=None, limit=limit)
-        return [fact_view(row) for row in rows]
+            hidden = await self._hidden(caller, tx, rows)
+        return [fact_view(row) for row in rows if row.conversation_id not in hidden]
+
+    async def recorded(
+        self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, after_rev: int
+    ) -> list[FactRecordedFrame]:
+        """What the followers of a conversation are told of facts that its turns have spoken for since a rev."""
+        rows = await store.list_recorded(tx, tenant_id, conversation_id, after_rev=after_rev, limit=_TOLD_AT_ONCE)
+        return [FactRecordedFrame(type="fact.recorded", rev=rev, fact=fact_view(row)) for rev, row in rows]
 
     # by callers
 
@@ -188,8 +216,8 @@ class Facts:
         if key is None:
             raise _missing()
         shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
-        fact = shelf.find(fact_id)
-        if fact is None:
+        fact, stored = shelf.find(fact_id), shelf.before.get(fact_id)
+        if fact is None or (stored is not None and await self._hidden(caller, tx, [stored])):
             raise _missing()
         return shelf, fact
 
@@ -227,19 +255,25 @@ class Facts:
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Take out all that rests on a conversation, in the transaction of whoever deletes it."""
-        keys = await store.keys_of_conversation(tx, caller.tenant_id, conversation_id)
+        counts, _ = await self.erase_some(caller, tx, conversation_ids=[conversation_id], limit=None)
+        return counts
+
+    async def erase_some(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int | None
+    ) -> tuple[dict[str, int], bool]:
+        """Take out what rests on conversations, of up to `limit` keys; says what went, and whether there is more."""
+        gone = set(conversation_ids)
+        keys = await store.keys_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
         shelves = await self._keeper.open(caller, tx, keys=keys)
-        evidence = sum(
-            shelf.remove(lambda _, origin: origin.conversation_id == conversation_id) for shelf in shelves.values()
-        )
+        evidence = sum(shelf.remove(lambda _, origin: origin.conversation_id in gone) for shelf in shelves.values())
         facts = await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={}) if shelves else 0
-        decisions, sources = await decision_store.delete_of_conversation(tx, caller.tenant_id, conversation_id)
-        return {
-            "facts": facts,
-            "fact_evidence": evidence,
-            "fact_decisions": decisions,
-            "fact_decision_sources": sources,
-        }
+        counts = Counter({"facts": facts, "fact_evidence": evidence, "fact_decisions": 0, "fact_decision_sources": 0})
+        more = len(keys) == limit
+        if not more:
+            for conversation_id in conversation_ids:
+                decisions, sources = await decision_store.delete_of_conversation(tx, caller.tenant_id, conversation_id)
+                counts.update({"fact_decisions": decisions, "fact_decision_sources": sources})
+        return dict(counts), more
 
     # by jobs
 

@@ -18,7 +18,7 @@ from app.memory.schemas import Tier
 from app.memory.timeline import Evidence
 
 _EVIDENCE = (
-    "e.fact_id, e.turn_id, e.conversation_id, e.project, e.actor, e.content_hash, e.object_key, e.object, e.at,"
+    "e.fact_id, e.turn_id, e.conversation_id, e.rev, e.project, e.actor, e.content_hash, e.object_key, e.object, e.at,"
     " e.ends_at, e.position, e.confidence, e.tier, e.denies, e.replaces"
 )
 _FACT = (
@@ -46,12 +46,16 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a piece of evidence comes from: the turn's conversation, actor and hash; of one given by hand, no turn."""
+    """Where a piece of evidence comes from: the turn's conversation, actor and hash; of one given by hand, no turn.
+
+    `rev`: that of the conversation with which it was taken in.
+    """
 
     conversation_id: UUID | None
     project: str
     actor: str | None = None
     content_hash: bytes | None = None
+    rev: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +191,7 @@ def _evidence(row: asyncpg.Record) -> Evidence:
 
 
 def _origin(row: asyncpg.Record) -> Origin:
-    return Origin(row["conversation_id"], row["project"], row["actor"], row["content_hash"])
+    return Origin(row["conversation_id"], row["project"], row["actor"], row["content_hash"], row["rev"])
 
 
 def _stored(row: asyncpg.Record, evidence: Sequence[Evidence]) -> StoredFact:
@@ -274,10 +278,11 @@ async def write_evidence(
     await tx.execute(
         """
         insert into fact_evidence (tenant_id, fact_id, place, turn_id, conversation_id, project, actor, content_hash,
-                                   object_key, object, at, ends_at, position, confidence, tier, denies, replaces)
+                                   object_key, object, at, ends_at, position, confidence, tier, denies, replaces, rev)
         select $1, * from unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[], $6::text[], $7::text[],
                                  $8::bytea[], $9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[],
-                                 $13::integer[], $14::float8[], $15::text[], $16::boolean[], $17::boolean[])
+                                 $13::integer[], $14::float8[], $15::text[], $16::boolean[], $17::boolean[],
+                                 $18::bigint[])
         """,
         tenant_id,
         [fact_id for fact_id, _, _, _ in rows],
@@ -296,7 +301,30 @@ async def write_evidence(
         [one.tier.value for _, _, one, _ in rows],
         [one.denies for _, _, one, _ in rows],
         [one.replaces for _, _, one, _ in rows],
+        [origin.rev for _, _, _, origin in rows],
     )
+
+
+async def list_recorded(
+    tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, after_rev: int, limit: int
+) -> list[tuple[int, FactRow]]:
+    """Facts that gained evidence from a conversation after a rev, each with the rev of that, in its order."""
+    rows = await tx.fetch(
+        f"""
+        with gained as materialized (
+            select e.fact_id, max(e.rev) as rev from fact_evidence e
+            where e.tenant_id = $1 and e.conversation_id = $2 and e.rev > $3 and not e.denies
+            group by e.fact_id order by max(e.rev), e.fact_id limit $4
+        )
+        select g.rev, {_SHOWN} from gained g join facts f on f.tenant_id = $1 and f.id = g.fact_id
+        where not f.retracted and {_KEPT} order by g.rev, f.id
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        after_rev,
+        limit,
+    )
+    return [(row["rev"], _shown(row)) for row in rows]
 
 
 async def keys_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> list[Key]:
@@ -304,21 +332,26 @@ async def keys_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence
     return await _keys(tx, tenant_id, "e.turn_id = any($2::uuid[])", list(turn_ids))
 
 
-async def keys_of_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> list[Key]:
-    """The keys of all facts that have evidence from a conversation."""
-    return await _keys(tx, tenant_id, "e.conversation_id = $2", conversation_id)
+async def keys_of_conversations(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int | None
+) -> list[Key]:
+    """The keys of facts that have evidence from conversations, up to `limit`."""
+    return await _keys(tx, tenant_id, "e.conversation_id = any($2::uuid[])", list(conversation_ids), limit=limit)
 
 
-async def _keys(tx: Transaction, tenant_id: TenantId, condition: str, value: object) -> list[Key]:
+async def _keys(
+    tx: Transaction, tenant_id: TenantId, condition: str, value: object, *, limit: int | None = None
+) -> list[Key]:
     rows = await tx.fetch(
         f"""
         select distinct f.owner, f.subject_key, f.predicate from facts f
         where f.tenant_id = $1 and f.id in (
             select e.fact_id from fact_evidence e where e.tenant_id = $1 and {condition}
-        )
+        ) limit $3
         """,  # noqa: S608
         tenant_id,
         value,
+        limit,
     )
     return sorted(Key(row["owner"] or "", row["subject_key"], row["predicate"]) for row in rows)
 

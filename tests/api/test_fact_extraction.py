@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,6 +16,7 @@ from tests.api.test_facts import facts, found
 from tests.memory.test_redaction import GOES
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.postgres import Servers, clone_template, drop_database, make_template
 
 ENABLED = {"facts": {"enabled": True}, "owner": "ana"}
 NOTHING = says({"facts": []})
@@ -50,6 +52,17 @@ async def said(client: Client) -> set[tuple[str, str, str]]:
 async def fake() -> AsyncIterator[FakeChat]:
     async with open_fake_chat() as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+async def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """A service on a database that nothing else uses: its jobs and what models are asked are counted."""
+    name = f"turnkeep_extraction_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    database = await clone_template(servers, name)
+    async with open_service(database, tmp_path_factory.mktemp("extraction")) as opened:
+        yield opened
+    await drop_database(servers, name)
 
 
 @pytest.fixture(scope="module")

@@ -121,18 +121,18 @@ async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[
     )
 
 
-async def hold_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
-    """Hold those of these conversations that are being deleted, and that nobody else is at."""
+async def hold_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> dict[UUID, bool]:
+    """Hold those of these conversations that are being deleted and nobody else is at; whether each has had facts."""
     rows = await tx.fetch(
         """
-        select conversation_id from conversation_heads
+        select conversation_id, facts_held from conversation_heads
         where tenant_id = $1 and conversation_id = any($2::uuid[]) and deleting_at is not null
         order by conversation_id for update skip locked
         """,
         tenant_id,
         conversation_ids,
     )
-    return [row["conversation_id"] for row in rows]
+    return {row["conversation_id"]: row["facts_held"] for row in rows}
 
 
 async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:

@@ -83,22 +83,25 @@ class Purger:
         """One step, of a bounded number of rows; says what went, and whether there is more."""
         of = self._lifetimes
         async with self._database.transaction(caller.tenant_id) as tx:
-            held = await of.hold(caller, tx, conversation_ids=conversation_ids)
-            if not held:
+            facts_held = await of.hold(caller, tx, conversation_ids=conversation_ids)
+            if not facts_held:
                 return {}, False
+            held, told = list(facts_held), [one for one, has_facts in facts_held.items() if has_facts]
             turn_ids = await of.hold_turns(caller, tx, conversation_ids=held, limit=_ROWS)
             counts: Counter[str] = Counter()
             if turn_ids:
-                counts.update(await self._facts.withdraw(caller, tx, turn_ids=turn_ids))
+                if told:
+                    counts.update(await self._facts.withdraw(caller, tx, turn_ids=turn_ids))
                 counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
                 counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
                 if len(turn_ids) == _ROWS:
                     return dict(counts), True
             # those of no turn; a fact's entry goes with it
-            facts, more = await self._facts.erase_some(caller, tx, conversation_ids=held, limit=_ROWS)
-            counts.update(facts)
-            if more:
-                return dict(counts), True
+            if told:
+                facts, more = await self._facts.erase_some(caller, tx, conversation_ids=told, limit=_ROWS)
+                counts.update(facts)
+                if more:
+                    return dict(counts), True
             rest = await self._index.erase_some(caller, tx, conversation_ids=held, limit=_ROWS)
             rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=held, limit=_ROWS)
             more = _ROWS in {rest["index_entries"], rest["summaries"]}

@@ -11,7 +11,7 @@ from app.core.db import Transaction
 from app.core.ids import TenantId
 from app.index.schemas import VECTORS_JOB, EntryKind
 
-_FILLED = [EntryKind.TURN.value, EntryKind.MEMORY.value]
+_FILLED = [EntryKind.TURN.value, EntryKind.MEMORY.value, EntryKind.FACT.value]
 """Kinds of entries whose vectors are made anew where they lack them."""
 _LAST_ID = UUID(int=2**128 - 1)
 
@@ -27,7 +27,7 @@ class Step:
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
 ) -> Step:
-    """Up to `limit` live entries of turns and memories without a vector in the space, of the `examine` after an id.
+    """Up to `limit` live entries of what is filled without a vector in the space, of the `examine` after an id.
 
     What a job of its own waits for is left to that job, whatever its state: who cancels it means it.
     """

@@ -20,8 +20,8 @@ from app.core.ids import TenantId
 from app.formats.schemas import Role
 from app.memory.naming import object_key, predicate_key, resolve_subject
 from app.memory.plain import starting_tier
-from app.memory.redaction import redact
 from app.memory.schemas import PersonalKind, Statement
+from app.memory.withholding import Withheld, is_personal_fact, is_placeholder
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
 MAX_STATEMENTS: Final = 100
@@ -32,7 +32,6 @@ _LEAST_CONFIDENCE = 0.3
 _MOST_OUTPUT_TOKENS = 4_000
 _HEAD, _TAIL = 4_000, 1_000
 _SHORTEST_PERSONAL = 2
-_PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(kind.value for kind in PersonalKind)})\]")
 _DAY = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?=$|[T ])")
 _EARLIEST_YEAR = 1900
 # a turn that tells its reader what to do with it says nothing that is kept on a model's word
@@ -129,28 +128,18 @@ async def find_personal(
     )
     found = {one.text.strip(): one.kind for one in answer.value.found}
     usable = [
-        (text, kind)
-        for text, kind in found.items()
-        if len(text) >= _SHORTEST_PERSONAL and _PLACEHOLDER.fullmatch(text) is None
+        (text, kind) for text, kind in found.items() if len(text) >= _SHORTEST_PERSONAL and not is_placeholder(text)
     ]
     return sorted(usable, key=lambda one: -len(one[0]))
 
 
-def without(text: str, personal: Sequence[tuple[str, PersonalKind]]) -> tuple[str, list[PersonalKind]]:
-    """A text with placeholders for what is personal, and the kinds of what was taken out."""
-    taken: list[PersonalKind] = []
-    for piece, kind in personal:
-        count = text.count(piece)
-        if count:
-            text = text.replace(piece, f"[{kind.value}]")
-            taken += [kind] * count
-    return text, taken
-
-
 async def ask_statements(
-    model: ChatModel, *, tenant_id: TenantId, turns: Sequence[Shown], names: Names, redacted: bool
+    model: ChatModel, *, tenant_id: TenantId, turns: Sequence[Shown], names: Names, withheld: Withheld | None
 ) -> tuple[list[Statement], int]:
-    """What the turns say, and how much of the answer was passed over. Raises as the model does."""
+    """What the turns say, and how much of the answer was passed over. Raises as the model does.
+
+    `withheld`: what was taken out of the turns, where personal data is; None where it is not.
+    """
     lines = [_line(number, turn) for number, turn in enumerate(turns, start=1)]
     answer = await model.answer(
         _messages(_EXTRACTION, lines),
@@ -161,7 +150,7 @@ async def ask_statements(
     )
     statements: list[Statement] = []
     for told in answer.value.facts[:MAX_STATEMENTS]:
-        statement = _statement(told, turns, names, position=len(statements), redacted=redacted)
+        statement = _statement(told, turns, names, position=len(statements), withheld=withheld)
         if statement is not None:
             statements.append(statement)
     return statements, len(answer.value.facts) - len(statements)
@@ -174,13 +163,16 @@ def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
 
 
 def _line(number: int, turn: Shown) -> str:
-    text = turn.text
+    # in one line, so that no text can begin another turn
+    text = " ".join(turn.text.split())
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} […] {text[-_TAIL:]}"
     return f"[{number}] {turn.said_at:%Y-%m-%d} {' '.join(turn.actor.split())} ({turn.role.value}): {text}"
 
 
-def _statement(told: _Told, turns: Sequence[Shown], names: Names, *, position: int, redacted: bool) -> Statement | None:
+def _statement(
+    told: _Told, turns: Sequence[Shown], names: Names, *, position: int, withheld: Withheld | None
+) -> Statement | None:
     """A statement that holds what it must; None for anything else."""
     if told.hypothetical or not 1 <= told.turn <= len(turns) or not _LEAST_CONFIDENCE <= told.confidence <= 1:
         return None
@@ -193,7 +185,10 @@ def _statement(told: _Told, turns: Sequence[Shown], names: Names, *, position: i
     )
     if turn.role is not Role.USER or too_long or not predicate or _ORDERS.search(turn.text) is not None:
         return None
-    if redacted and any(is_personal(text) for text in (subject, predicate, value)):
+    key = predicate_key(predicate)
+    if withheld is not None and (
+        is_personal_fact(subject, key, value) or withheld.is_said((subject, predicate, value))
+    ):
         return None
     since = _since(told.valid_from, turn.said_at)
     resolved = resolve_subject(subject, speaker=turn.speaker, owner=names.owner, actors=names.actors)
@@ -201,7 +196,7 @@ def _statement(told: _Told, turns: Sequence[Shown], names: Names, *, position: i
         return None
     return Statement(
         subject=resolved,
-        predicate=(key := predicate_key(predicate)),
+        predicate=key,
         object=value,
         valid_from=since,
         sources=(turn.id,),
@@ -210,11 +205,6 @@ def _statement(told: _Told, turns: Sequence[Shown], names: Names, *, position: i
         position=position,
         negated=told.negated,
     )
-
-
-def is_personal(text: str) -> bool:
-    """Whether a text holds personal data, or what stands in its place."""
-    return _PLACEHOLDER.search(text) is not None or bool(redact(text).spans)
 
 
 def _plain(text: str) -> str:

@@ -19,7 +19,7 @@ from app.core.errors import AppError, Busy, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
-from app.memory.asking import Names, Shown, ask_statements, find_personal, is_personal, without
+from app.memory.asking import Names, Shown, ask_statements, find_personal
 from app.memory.keeper import Keeper
 from app.memory.merging import Outcome
 from app.memory.naming import names_to_actors
@@ -27,6 +27,7 @@ from app.memory.plain import find_statements
 from app.memory.redaction import Redaction, redact
 from app.memory.schemas import Extraction, Statement, fact_text
 from app.memory.store import Key, Origin
+from app.memory.withholding import Withheld, is_personal_fact, without
 from app.providers.schemas import ChatModel
 from app.tenancy.schemas import Caller
 
@@ -142,17 +143,18 @@ class Extractor:
     async def _find(self, tenant_id: TenantId, unread: Unread, *, patient: bool) -> _Found:
         """The statements of a batch: the model's, or where there is none or it fails for good, the rules'."""
         taken: Counter[str] = Counter()
-        shown = await _shown(unread, taken)
+        withheld = Withheld() if unread.redact else None
+        shown = await _shown(unread, taken, withheld)
         people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
         if not people:
             return _Found([], 0, taken)
         names = Names(unread.owner, _actors(unread))
         if self._chat is not None:
             try:
-                if unread.redact:
-                    shown = await self._redacted(self._chat, tenant_id, shown, taken)
+                if withheld is not None:
+                    shown = await self._redacted(self._chat, tenant_id, shown, taken, withheld)
                 statements, passed_over = await ask_statements(
-                    self._chat, tenant_id=tenant_id, turns=shown, names=names, redacted=unread.redact
+                    self._chat, tenant_id=tenant_id, turns=shown, names=names, withheld=withheld
                 )
             except AppError as error:
                 # what may pass is waited for; a budget that is used up, and what will not, leaves them to the rules
@@ -165,10 +167,11 @@ class Extractor:
         return await _by_rules(people, names, taken, redacted=unread.redact)
 
     async def _redacted(
-        self, chat: ChatModel, tenant_id: TenantId, shown: Sequence[Shown], taken: Counter[str]
+        self, chat: ChatModel, tenant_id: TenantId, shown: Sequence[Shown], taken: Counter[str], withheld: Withheld
     ) -> list[Shown]:
         """The turns without what the model finds personal in them, besides what the patterns have taken out."""
         personal = await find_personal(chat, tenant_id=tenant_id, texts=[turn.text for turn in shown])
+        withheld.note(piece for piece, _ in personal)
         result: list[Shown] = []
         for turn in shown:
             text, kinds = without(turn.text, personal)
@@ -247,18 +250,19 @@ def _bounded(unread: Unread, found: _Found) -> tuple[Unread, _Found]:
     return unread, found
 
 
-async def _shown(unread: Unread, taken: Counter[str]) -> list[Shown]:
+async def _shown(unread: Unread, taken: Counter[str], withheld: Withheld | None) -> list[Shown]:
     """The turns of people and models, redacted by patterns where that is asked for; what tools gave is not shown."""
     told = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
     texts = [content_text(one.turn.content) for one in told]
-    if unread.redact:
+    if withheld is not None:
         if sum(map(len, texts)) <= _INLINE_CHARACTERS:
             redactions = _redactions(texts)
         else:
             redactions = await asyncio.to_thread(_redactions, texts)
-        texts = [one.text for one in redactions]
-        for one in redactions:
+        for text, one in zip(texts, redactions, strict=True):
             taken.update(one.counts)
+            withheld.note_redaction(text, one)
+        texts = [one.text for one in redactions]
     return [_shown_turn(one, text) for one, text in zip(told, texts, strict=True)]
 
 
@@ -295,5 +299,11 @@ async def _by_rules(people: Sequence[Shown], names: Names, taken: Counter[str], 
         statements = find()
     else:
         statements = await asyncio.to_thread(find)
-    kept = [one for one in statements if not (redacted and is_personal(f"{one.subject} {one.object}"))]
+    # whoever speaks is called as the caller calls the actor, which is not taken from what is said
+    called = {name for turn in people if (name := turn.speaker)} | {names.owner, *names.actors.values()}
+    kept = [
+        one
+        for one in statements
+        if not redacted or not is_personal_fact("" if one.subject in called else one.subject, one.predicate, one.object)
+    ]
     return _Found(kept, len(statements) - len(kept), taken)

@@ -15,7 +15,7 @@ from app.core.db import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
-from app.index.service import SearchIndex
+from app.index.service import LateVectors, SearchIndex
 from app.memory import decision_store, store
 from app.memory.asserting import Asserted, Asserter, hand_statement, require_taken
 from app.memory.extractor import Extractor
@@ -75,6 +75,7 @@ class Facts:
         self._sources = conversations.sources
         self._index = index
         self._cursors = cursors
+        index.makers.append(self._make_vectors)
         self._keeper = Keeper(index=index, kept=kept)
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, keeper=self._keeper)
         self.extractor = Extractor(database, conversations=conversations, keeper=self._keeper, chat=chat)
@@ -296,12 +297,15 @@ class Facts:
 
     async def make_vectors(self, caller: Caller, *, fact_ids: Sequence[UUID]) -> None:
         """Make the vectors of facts that are found by words only. Raises as the embedder does."""
+        await self._make_vectors(caller, self._index.late, fact_ids)
+
+    async def _make_vectors(self, caller: Caller, late: LateVectors, fact_ids: Sequence[UUID]) -> int:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.find(tx, caller.tenant_id, fact_ids, current=True)
         if not rows:
-            return
+            return 0
         texts = {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
-        made = dict(zip(texts, await self._index.late.embed(list(texts.values())), strict=True))
+        made = dict(zip(texts, await late.embed(list(texts.values())), strict=True))
         async with self._database.transaction(caller.tenant_id) as tx:
             held = await store.hold_listed(tx, caller.tenant_id, list(texts))
             same = [
@@ -309,7 +313,8 @@ class Facts:
                 for fact_id, row in held.items()
                 if fact_text(row.subject, row.predicate, row.object) == texts[fact_id]
             ]
-            await self._index.late.write(caller, tx, vectors={fact_id: made[fact_id] for fact_id in same})
+            await late.write(caller, tx, vectors={fact_id: made[fact_id] for fact_id in same})
+        return len(same)
 
 
 def _asserted(change: _Change) -> Asserted:

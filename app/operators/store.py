@@ -420,6 +420,7 @@ async def list_entry_owners(
         select e.entry_id, case e.kind
             when 'turn' then exists (select from turns t where t.tenant_id = e.tenant_id and t.id = e.entry_id)
             when 'summary' then exists (select from summaries s where s.tenant_id = e.tenant_id and s.id = e.entry_id)
+            when 'fact' then exists (select from facts f where f.tenant_id = e.tenant_id and f.id = e.entry_id)
             else true end as owned
         from index_entries e
         where e.tenant_id = $1 and ($2::uuid is null or e.entry_id > $2) order by e.entry_id limit $3

@@ -1,4 +1,4 @@
-"""A short slice of the crash proof of summaries and retention; `make soak` runs the long form (`understanding.py`)."""
+"""A short slice of the crash proof of summaries, retention and facts; `make soak` runs the long form."""
 
 import os
 
@@ -15,4 +15,5 @@ async def test_what_retention_erases_has_a_summary_whatever_is_killed_and_howeve
     report = await run_round(UnderstandingOptions(SEED, kills=2, operations=16, longest_pause_s=1.0))
     assert report.violations == [], report
     assert report.counts["turns appended"] > 100, report
+    assert report.counts["facts"] > 20, report
     assert report.counts["tombstones of audit_only"] + report.counts["tombstones of ephemeral"] > 0, report

@@ -111,6 +111,16 @@ async def test_extraction_is_opt_in_and_runs_after_the_append(client: Client, se
     assert await found(client, "where is ana's home") == ["ana lives in Berlin"]
 
 
+async def test_switched_on_later_it_looks_through_what_is_there(client: Client, service: Service) -> None:
+    conversation = await client.conversation(owner="ana")
+    await client.append(conversation, "I live in Berlin.")
+    path = f"/v1/conversations/{conversation}"
+    assert (await client.patch(path, json={"facts": {"enabled": True}})).status_code == 200
+    assert (await client.patch(path, json={"facts": {"enabled": True}})).status_code == 200
+    await service.run_jobs()
+    assert await said(client) == {("ana", "lives_in", "Berlin")}
+
+
 async def test_each_turn_is_looked_at_once_and_a_late_import_keeps_its_place(client: Client, service: Service) -> None:
     conversation = await client.conversation(**ENABLED)
     await client.append(conversation, "I live in Berlin.")

@@ -247,6 +247,7 @@ async def test_a_models_statements_become_facts(tenant: Client, modelled: Servic
         {"role": "assistant", "content": "Noted."},
         {"role": "system", "content": "a system text"},
     )
+    assert fake.chats == [], "whoever appends waits for no model"
     await modelled.run_jobs()
     assert await said(tenant) == {
         ("ana", "lives_in", "Berlin"), ("bo", "works_at", "Acme"), ("bo", "likes", "the green tea"),

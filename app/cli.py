@@ -22,7 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from app.container import Container, admin_key_path, open_container, open_foundation
+from app.container import Container, open_container, open_foundation
 from app.core import schema
 from app.core.errors import AppError, Unavailable
 from app.core.ids import KeyId, TenantId, format_id, parse_id
@@ -38,6 +38,7 @@ from app.routers.protocol import protocols
 from app.settings import Settings
 from app.tail.connection import Target
 from app.tail.service import tail
+from app.tenancy.first_key import admin_key_path
 from app.tenancy.keys import generate_key, parse_key
 from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker

@@ -1,11 +1,9 @@
 """The object graph of one process: built once, closed in order. With `embedding`, what picks concrete providers."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
@@ -18,18 +16,18 @@ from app.conversations.watching import Watcher, WatchOptions
 from app.core import schema
 from app.core.bus import Bus, Coalesced, Listener, Message
 from app.core.db import Database
-from app.core.errors import AppError, Unauthenticated, Unavailable
+from app.core.errors import AppError, Unavailable
 from app.core.jobs import JobOptions, JobQueue
 from app.core.nats_bus import NatsBus, NatsOptions
 from app.core.notify_bus import NotifyBus, NotifyOptions
 from app.core.paging import Cursors
 from app.core.servers import Server
-from app.core.telemetry import get_logger
 from app.embedding import base_url, make_tiers, open_embedders
 from app.governance.service import Governance
 from app.index.administration import SpaceAdministration
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Side, Spaces, Tiers
 from app.memory.memories import Memories, MemoryOptions
+from app.memory.service import Facts, Kept
 from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
@@ -38,8 +36,8 @@ from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
 from app.tenancy.administration import Administration
+from app.tenancy.first_key import install_first_key
 from app.tenancy.job_admin import JobAdministration
-from app.tenancy.keys import KeyText, generate_key, parse_key
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
 from app.tenancy.spending import Spending, SpendingOptions
@@ -63,6 +61,7 @@ class Container:
     conversations: Conversations
     follower: Follower
     watcher: Watcher
+    facts: Facts
     memories: Memories
     recaller: Recaller
     contexts: ContextBuilder
@@ -254,6 +253,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             "trigger_tokens": settings.compaction_trigger_tokens,
             "summarizer_model": None,
         },
+        facts={"enabled": settings.fact_extraction_enabled, "redact": True},
         default_ttl_s=settings.conversation_ttl_hours * _HOUR_S or None,
         streams=StreamOptions(
             debounce_s=settings.stream_debounce_ms / 1000,
@@ -353,15 +353,40 @@ def _space_administration(base: Foundation, spaces: Spaces, queue: JobQueue, bus
     )
 
 
+def _facts(
+    settings: Settings, base: Foundation, conversations: Conversations, index: SearchIndex, chat: ChatModel | None,
+    cursors: Cursors,
+) -> Facts:  # fmt: skip
+    return Facts(
+        base.database,
+        base.ops,
+        tenancy=base.tenancy,
+        conversations=conversations,
+        index=index,
+        chat=chat,
+        cursors=cursors,
+        kept=Kept.of(settings),
+    )
+
+
+def _follower(settings: Settings, base: Foundation, facts: Facts) -> Follower:
+    follower = Follower(base.database, options=_follow_options(settings))
+    follower.tellers.append(facts.recorded)
+    return follower
+
+
 def _contexts(
-    settings: Settings, conversations: Conversations, recaller: Recaller, counters: Mapping[str, TokenCounter]
-) -> ContextBuilder:
+    settings: Settings, conversations: Conversations, facts: Facts, recaller: Recaller,
+    counters: Mapping[str, TokenCounter],
+) -> ContextBuilder:  # fmt: skip
     return ContextBuilder(
         conversations=conversations,
+        facts=facts,
         recaller=recaller,
         counters=counters,
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
+        facts_limit=settings.recall_facts_limit,
         most_memories=settings.search_limit,
     )
 
@@ -377,19 +402,21 @@ def build_container(
     spaces = _spaces(settings, base, sides, queue)
     index = SearchIndex(spaces, jobs=queue, options=_index_options(settings))
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
+    spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
+    chat = _chat(settings, base, spending)
+    facts = _facts(settings, base, conversations, index, chat, cursors)
     bounds = MemoryOptions.of(settings)
     memories = Memories(base.database, tenancy=base.tenancy, index=index, cursors=cursors, options=bounds)
     recaller = Recaller(
         base.database,
         conversations=conversations,
+        facts=facts,
         memories=memories,
         index=index,
         # searches are the longest statements: they leave connections for everything else
         concurrent_searches=max(1, settings.database_pool_size // 2),
     )
-    contexts = _contexts(settings, conversations, recaller, counters)
-    spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
-    chat = _chat(settings, base, spending)
+    contexts = _contexts(settings, conversations, facts, recaller, counters)
     compactor = Compactor(
         conversations=conversations,
         chat=chat,
@@ -404,13 +431,16 @@ def build_container(
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
         statistics=Statistics(base.database, ops=base.ops, searched=lambda: spaces.current.space.id),
         conversations=conversations,
-        follower=Follower(base.database, options=_follow_options(settings)),
+        follower=_follower(settings, base, facts),
         watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
+        facts=facts,
         memories=memories,
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(base.database, base.ops, conversations=conversations, memories=memories, index=index),
+        governance=Governance(
+            base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
+        ),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
@@ -421,61 +451,3 @@ def build_container(
         tiers=spaces.first.tiers,
         spaces=_space_administration(base, spaces, queue, bus),
     )
-
-
-def admin_key_path(settings: Settings) -> Path:
-    """The file that holds the admin key made at the first start."""
-    return settings.data_dir / "admin-key"
-
-
-async def install_first_key(settings: Settings, tenancy: Tenancy) -> None:
-    """Make the first key valid: BOOTSTRAP_KEY, or the one in the data directory, made where there is none yet.
-
-    The file is written before the key is stored, so a crash in between leaves a file that the next start makes valid.
-    """
-    if settings.bootstrap_key is not None:
-        key = parse_key(settings.bootstrap_key.get_secret_value())
-        if key is None:
-            raise Unavailable(
-                "bootstrap_key_invalid",
-                "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints.",
-            )
-        await _install(tenancy, key, name="bootstrap")
-        return
-    path = admin_key_path(settings)
-    if not path.exists() and await tenancy.has_tenants():
-        return
-    key = await asyncio.to_thread(_read_or_make_key, path)
-    await _install(tenancy, key, name="default")
-
-
-async def _install(tenancy: Tenancy, key: KeyText, *, name: str) -> None:
-    if await tenancy.install_key(key, name=name):
-        get_logger().info("key.installed", key_id=key.key_id)
-    try:
-        await tenancy.authenticate(str(key))
-    except Unauthenticated as error:
-        # revoked on purpose, or TURNKEEP_SECRET_KEY is not what it was when the key was made
-        get_logger().warning("key.refused", key_id=key.key_id, code=error.code)
-
-
-def _read_or_make_key(path: Path) -> KeyText:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not path.exists():
-        # linked into place whole, so that two processes starting at once read the same key
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.touch(mode=0o600)
-        draft.write_text(f"{generate_key()}\n")
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    key = parse_key(path.read_text(errors="replace").strip())
-    if key is None:
-        raise Unavailable(
-            "admin_key_file_invalid",
-            f"{path} does not hold an API key: put the key back, or delete the file and use `turnkeep keys create`.",
-        )
-    return key

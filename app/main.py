@@ -20,6 +20,7 @@ from app.routers import (
     conversations,
     docs,
     events,
+    facts,
     jobs,
     live,
     memories,
@@ -51,8 +52,8 @@ with a stable `code`, listed in `docs/errors.md`.
 _ROUTERS = tuple(
     module.router
     for module in (
-        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, memories, admin,
-        jobs, spaces, ops,
+        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
+        admin, jobs, spaces, ops,
     )
 )  # fmt: skip
 

@@ -21,6 +21,8 @@ from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.formats.schemas import Role
 from app.memory.memories import require_reach
+from app.memory.schemas import Fact, fact_text
+from app.memory.service import Facts
 from app.providers.schemas import TokenCounter
 from app.recall.service import Recaller
 from app.tenancy.schemas import Caller
@@ -42,13 +44,17 @@ class ContextBuilder:
         self,
         *,
         conversations: Conversations,
+        facts: Facts,
         recaller: Recaller,
         counters: Mapping[str, TokenCounter],
         policy: Policy,
         default_recent_turns: int,
+        facts_limit: int,
         most_memories: int,
     ) -> None:
         self._conversations = conversations
+        self._facts = facts
+        self._facts_limit = facts_limit
         self._recaller = recaller
         self._counters = counters
         self._policy = policy
@@ -72,8 +78,10 @@ class ContextBuilder:
             most_uncovered=(request.recent_turns or _MOST_UNCOVERED) if request.include_summary else 0,
         )
         query = await self._query(caller, conversation_id, request, recent)
-        (recalled, degraded), (memories, forgetful) = await asyncio.gather(
-            self._recalled(caller, conversation_id, request, recent, query), self._memories(caller, request, query)
+        (recalled, degraded), (facts, without), (memories, forgetful) = await asyncio.gather(
+            self._recalled(caller, conversation_id, request, recent, query),
+            self._known_facts(caller, conversation_id, request, recent, query),
+            self._memories(caller, request, query),
         )
         parts = ContextParts(
             system=request.system,
@@ -81,9 +89,10 @@ class ContextBuilder:
             more_before=recent.more_before,
             summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
             gap=recent.gap,
+            facts=facts,
             memories=memories,
             recalled=recalled,
-            degraded=list(dict.fromkeys([*degraded, *forgetful])),
+            degraded=list(dict.fromkeys([*degraded, *without, *forgetful])),
         )
         work = partial(assemble, parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
         # counting and rendering megabytes takes seconds, in which nothing else would be answered
@@ -95,7 +104,7 @@ class ContextBuilder:
         self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
     ) -> str:
         """What is recalled by; empty where nothing is to be recalled, or there is nothing to go by."""
-        if request.semantic_recall is None and not request.include_memories:
+        if request.semantic_recall is None and not request.include_memories and not request.include_facts:
             return ""
         whole = request.query or await self._newest_question(caller, conversation_id, request, recent)
         query = whole[:_MAX_QUERY_CHARACTERS]
@@ -142,6 +151,40 @@ class ContextBuilder:
         seen = [item for item in recalled if item.turn.position <= recent.seq]
         return [RecalledPart(item.turn, item.score) for item in seen], degraded
 
+    async def _known_facts(
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent, query: str
+    ) -> tuple[list[TextPart], list[str]]:
+        """The facts that the query is about, else the newest: the owner's, or without one the conversation's."""
+        if not request.include_facts:
+            return [], []
+        actors, degraded = request.filter_participants, list[str]()
+        if query:
+            try:
+                found, degraded = await self._recaller.recall_facts(
+                    caller,
+                    conversation_id,
+                    owner=recent.owner,
+                    query=query,
+                    k=self._facts_limit,
+                    participants=recent.participants,
+                    actors=actors,
+                )
+            except Unavailable as error:
+                found, degraded = [], [error.code]
+            except Exception as error:  # noqa: BLE001 - the newest facts are worth more to a caller than an error
+                self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
+                found, degraded = [], ["recall_failed"]
+            if found:
+                return [_fact_part(item.fact, item.score) for item in found], degraded
+        newest = await self._facts.newest(
+            caller,
+            owner=recent.owner,
+            conversation_id=conversation_id if recent.owner is None else None,
+            actors=actors,
+            limit=self._facts_limit,
+        )
+        return [_fact_part(fact, None) for fact in newest], degraded
+
     async def _newest_question(
         self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
     ) -> str:
@@ -155,6 +198,12 @@ class ContextBuilder:
             caller, conversation_id, role=Role.USER, actors=request.filter_participants
         )
         return "" if older is None else content_text(older.content)
+
+
+def _fact_part(fact: Fact, score: float | None) -> TextPart:
+    return TextPart(
+        fact.id, f"{fact_text(fact.subject, fact.predicate, fact.object)} (since {fact.valid_from:%Y-%m-%d})", score
+    )
 
 
 def _summary_part(one: StandingSummary, erased_position: int) -> SummaryPart:

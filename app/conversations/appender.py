@@ -16,6 +16,7 @@ from app.conversations.chain import content_hash
 from app.conversations.covering import compact_job, is_due
 from app.conversations.drafts import Draft, DraftLimits, count_pieces, make_drafts
 from app.conversations.finding import lock_conversation
+from app.conversations.policies import facts_job
 from app.conversations.schemas import MAX_PARTICIPANTS, AppendResult, TurnInput
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.views import turn_view
@@ -152,6 +153,8 @@ class Appender:
         await store.insert_turns(tx, caller.tenant_id, placed.rows)
         due = is_due(head, turns=placed.turn_count, tokens=placed.token_count)
         also = [compact_job(conversation_id)] if due else []
+        if head.facts.get("enabled"):
+            also.append(facts_job(conversation_id))
         await self._index.write(caller, tx, entries=placed.entries, also=also)
         await store.update_head(
             tx,

@@ -3,8 +3,8 @@
 from app.conversations import store
 from app.conversations.covering import retain_job
 from app.conversations.finding import get_conversation, lock_conversation
-from app.conversations.policies import compaction_policy
-from app.conversations.schemas import ConversationUpdate, Retention
+from app.conversations.policies import compaction_policy, facts_job, facts_policy
+from app.conversations.schemas import ConversationUpdate, Facts, Retention
 from app.conversations.store import ConversationRow
 from app.conversations.views import participants_column
 from app.core.db import Transaction
@@ -22,6 +22,7 @@ async def change_conversation(
     # read only now that the head is held, so that no change made meanwhile is lost
     row = await get_conversation(caller, tx, conversation_id)
     retention = body.retention.value if "retention" in given else row.retention
+    facts = facts_policy(body.facts, row.facts)
     await store.update_conversation(
         tx,
         caller.tenant_id,
@@ -31,9 +32,15 @@ async def change_conversation(
         metadata=body.metadata if "metadata" in given else row.metadata,
         retention=retention,
         compaction=compaction_policy(body.compaction, row.compaction),
-        facts={**row.facts, **body.facts.model_dump(exclude_unset=True)},
+        facts=facts,
         ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
     )
+    if (
+        not Facts.model_validate(row.facts).enabled
+        and Facts.model_validate(facts).enabled
+        and row.facts_seq < row.last_seq
+    ):
+        await jobs.enqueue(tx, caller.tenant_id, [facts_job(conversation_id)])
     if retention not in {row.retention, Retention.FULL.value}:
         await jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
     return await get_conversation(caller, tx, conversation_id)

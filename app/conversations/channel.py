@@ -12,7 +12,7 @@ committed and superseded between two looks is told as both.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, Literal, Protocol, TypeAlias, cast
 from uuid import UUID
 
 from app.conversations.announcer import Told
@@ -59,12 +59,32 @@ class Frame:
     text: str
     size: int
     position: Position | None = None
+    for_keys: bool = False
+    """Not for holders of conversation tokens."""
+
+
+class DerivedFrame(Protocol):
+    """A frame about what is derived from turns above conversations; whoever derives it writes it."""
+
+    @property
+    def type(self) -> str:
+        """Its type, in what clients are sent."""
+        ...
+
+    def model_dump_json(self) -> str:
+        """The frame as JSON."""
+        ...
 
 
 def write_frame(frame: ServerFrame, position: Position | None = None) -> Frame:
     """Write a frame as JSON."""
     text = frame.model_dump_json()
     return Frame(frame.type, text, len(text.encode()), position)
+
+
+def _write_derived(frame: DerivedFrame) -> Frame:
+    text = frame.model_dump_json()
+    return Frame(frame.type, text, len(text.encode()), for_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +111,7 @@ class Look:
     ended: Mapping[UUID, EndedTurn]
     cut: bool = False
     summaries: Sequence[SummaryRow] = ()
+    derived: Sequence[DerivedFrame] = ()
 
 
 @dataclass(slots=True)
@@ -321,6 +342,7 @@ class Channel:
             write_frame(SummaryCreatedFrame(type="summary.created", rev=row.rev, summary=summary_view(row)))
             for row in look.summaries
         ]
+        frames += [_write_derived(frame) for frame in look.derived]
         self._is_full = look.cut
         for opened in look.opened:
             frames += self._meet(opened)

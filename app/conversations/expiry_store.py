@@ -123,18 +123,34 @@ async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[
 
 async def hold_deleting(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, waiting: bool
-) -> list[UUID]:
-    """Hold those of these conversations that are being deleted; unless `waiting`, of those that nobody else is at."""
+) -> dict[UUID, bool]:
+    """Hold those of these conversations that are being deleted; whether each has had facts.
+
+    Unless `waiting`, those that somebody else is at are left out.
+    """
     rows = await tx.fetch(
         f"""
-        select conversation_id from conversation_heads
+        select conversation_id, facts_held from conversation_heads
         where tenant_id = $1 and conversation_id = any($2::uuid[]) and deleting_at is not null
         order by conversation_id for update {"" if waiting else "skip locked"}
         """,  # noqa: S608
         tenant_id,
         conversation_ids,
     )
-    return [row["conversation_id"] for row in rows]
+    return {row["conversation_id"]: row["facts_held"] for row in rows}
+
+
+async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:
+    """Those of these conversations that are being deleted."""
+    rows = await tx.fetch(
+        """
+        select conversation_id from conversation_heads
+        where tenant_id = $1 and conversation_id = any($2::uuid[]) and deleting_at is not null
+        """,
+        tenant_id,
+        conversation_ids,
+    )
+    return {row["conversation_id"] for row in rows}
 
 
 async def hold_turns_of(

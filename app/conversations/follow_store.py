@@ -10,11 +10,12 @@ from app.core.ids import ConversationId, TenantId
 
 
 class Head(NamedTuple):
-    """Where a conversation stands; `made` is the rev of its latest summary."""
+    """Where a conversation stands; `made` is the rev of its latest summary, `derived` that of its latest fact."""
 
     seq: int
     rev: int
     made: int
+    derived: int
 
 
 async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> Head | None:
@@ -23,7 +24,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
         """
         select h.last_seq, h.rev, coalesce((
             select max(s.rev) from summaries s where s.tenant_id = $1 and s.conversation_id = $2
-        ), 0)
+        ), 0), h.facts_rev
         from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2 and h.deleting_at is null
         """,
         tenant_id,

@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -20,6 +20,7 @@ from app.conversations.announcer import Told
 from app.conversations.channel import (
     LAST_SEQ,
     Channel,
+    DerivedFrame,
     Frame,
     Look,
     Need,
@@ -35,6 +36,9 @@ from app.core.errors import AppError, Forbidden, NotFound, Unavailable
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.tenancy.schemas import Caller, Scope
+
+Teller: TypeAlias = Callable[[Transaction, TenantId, ConversationId, int], Awaitable[Sequence[DerivedFrame]]]
+"""What to tell the followers of a conversation of what was derived from it after a rev, in that transaction."""
 
 End: TypeAlias = Literal["reread", "deleted", "closing"]
 
@@ -75,7 +79,8 @@ def require_either(caller: Caller, conversation_id: ConversationId) -> Caller:
 class Subscription:
     """What one subscriber is sent: `batch` until it gives nothing, then `ended` says why."""
 
-    def __init__(self, follower: "Follower", followed: "_Followed", since: Since) -> None:
+    def __init__(self, follower: "Follower", followed: "_Followed", since: Since, *, by_token: bool) -> None:
+        self._by_token = by_token
         self.ended: End | None = None
         self._follower = follower
         self._followed = followed
@@ -152,6 +157,8 @@ class Subscription:
         if not self._snapshot.is_whole or self._dropped:
             return
         options = self._follower.options
+        if self._by_token:
+            frames = [frame for frame in frames if not frame.for_keys]
         self._queue.extend(frames)
         self._queued_bytes += sum(frame.size for frame in frames)
         too_many = len(self._queue) > options.queue_frames or self._queued_bytes > options.queue_bytes
@@ -195,6 +202,8 @@ class Follower:
 
     def __init__(self, database: Database, *, options: FollowOptions) -> None:
         self.options = options
+        self.tellers: list[Teller] = []
+        """Those who derive something from turns above conversations: told as they are made, asked when it is news."""
         self.rereads = 0
         """Subscribers that were dropped because they did not read, since the start."""
         self._database = database
@@ -240,6 +249,7 @@ class Follower:
 
         Raises Forbidden, NotFound, Invalid, and Unavailable when the database does not answer or the process ends.
         """
+        by_token = caller.bound is not None
         caller = require_follower(caller, conversation_id)
         if self._closing:
             raise Unavailable("not_ready", "This server is being stopped; connect again.", retry_after_s=1)
@@ -247,7 +257,7 @@ class Follower:
         followed = self._followed.get(key)
         if followed is None:
             followed = self._followed[key] = _Followed(*key, Waiting(open_bytes=self.options.open_bytes))
-        subscription = Subscription(self, followed, since)
+        subscription = Subscription(self, followed, since, by_token=by_token)
         followed.subscribers.add(subscription)
         try:
             await subscription.read_first()
@@ -373,6 +383,9 @@ class Follower:
         if head is None:
             return None
         told = head.rev if channel.told is None else channel.told[0]
+        derived: list[DerivedFrame] = []
+        if told < head.derived:
+            derived = [one for teller in self.tellers for one in await teller(tx, tenant_id, conversation_id, told)]
         made = await summary_store.list_made(tx, tenant_id, conversation_id, after_rev=told) if told < head.made else []
         while channel.told is not None and channel.told < (head.rev, LAST_SEQ):
             changed = await stream_store.list_changed(
@@ -390,6 +403,7 @@ class Follower:
             seq=head.seq,
             rev=head.rev,
             summaries=made,
+            derived=derived,
             opened=[OpenRow(row, stream.writer, stream.epoch, texts.get(row.id, {})) for row, stream in opened],
             ended=ended,
             cut=cut,

@@ -54,8 +54,11 @@ class Lifetimes:
 
     async def hold(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], waiting: bool = False
-    ) -> list[UUID]:
-        """Hold those of these conversations that are being deleted; unless `waiting`, of those nobody else is at."""
+    ) -> dict[UUID, bool]:
+        """Hold those of these conversations that are being deleted; unless `waiting`, of those nobody else is at.
+
+        Says of each whether facts may rest on it.
+        """
         return await expiry_store.hold_deleting(tx, caller.tenant_id, conversation_ids, waiting=waiting)
 
     async def hold_turns(

@@ -7,6 +7,7 @@ are `json`, not `jsonb`: what a caller gave comes back exactly as it was, key or
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -84,6 +85,9 @@ conversation_heads = Table(
     Column("summarized_turns", BigInteger, nullable=False, server_default=text("0")),
     Column("summarized_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("erased_position", BigInteger, nullable=False, server_default=text("0")),
+    Column("facts_seq", BigInteger, nullable=False, server_default=text("0")),
+    Column("facts_held", Boolean, nullable=False, server_default=text("false")),
+    Column("facts_rev", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", _TIME, nullable=False),
     Column("deleting_at", _TIME),
     _conversation(),

@@ -31,6 +31,7 @@ class Recent:
     summaries: Sequence[StandingSummary] = ()
     gap: bool = False
     erased_position: int = 0
+    owner: str | None = None
 
 
 async def recent_turns(
@@ -74,7 +75,7 @@ async def recent_turns(
     participants = [Participant.model_validate(item) for item in head.participants]
     turns = [canonical_turn(row) for row in reversed(recent)]
     more_before = found.cut or len(found.rows) > limit
-    return Recent(turns, head.last_seq, participants, more_before, summaries, gap, head.erased_position)
+    return Recent(turns, head.last_seq, participants, more_before, summaries, gap, head.erased_position, head.owner)
 
 
 async def _with_answers(

@@ -15,6 +15,7 @@ from app.conversations.appending import Incoming, Spot, place_revision
 from app.conversations.covering import compact_job, withdraw
 from app.conversations.drafts import DraftLimits, OldTurn, make_revision
 from app.conversations.finding import get_turn, lock_conversation
+from app.conversations.policies import withdraw_jobs
 from app.conversations.schemas import Revision, RevisionResult
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.views import turn_view
@@ -156,10 +157,12 @@ class Reviser:
         await self._appender.write(caller, tx, head, placed, [item.draft])
         changed = [(one, position) for one, _, _ in gone]
         recount, rev = tombstones > 0, placed.rev
+        due = withdraw_jobs([one for one, _, _ in gone]) if head.facts_held else []
         if await withdraw(
             caller, tx, self._index, head, changed=changed, and_after=truncate_after, recount=recount, rev=rev
         ):
-            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
+            due.append(compact_job(head.id))
+        await self._jobs.enqueue(tx, caller.tenant_id, due)
         return placed.rows[0], len(gone)
 
     async def _regenerate(

@@ -128,10 +128,10 @@ class CompactionIn(Strict):
 
 
 class FactsIn(Strict):
-    """Whether facts are extracted from this conversation, and whether personal data is taken out first."""
+    """Whether facts are extracted, and personal data taken out first; what is left out follows the settings."""
 
-    enabled: StrictBool = False
-    redact: StrictBool = True
+    enabled: StrictBool | None = None
+    redact: StrictBool | None = None
 
 
 def _rename(value: object, names: dict[str, str]) -> object:

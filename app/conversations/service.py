@@ -26,7 +26,7 @@ from app.conversations.indexing import Indexing
 from app.conversations.lifetimes import Lifetimes
 from app.conversations.opening import StreamOptions
 from app.conversations.permits import permitted_turns
-from app.conversations.policies import compaction_policy, require_small
+from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, compaction_policy, facts_policy, require_small
 from app.conversations.recent import Recent, recent_turns
 from app.conversations.retaining import Retainer
 from app.conversations.reviser import Reviser
@@ -47,6 +47,7 @@ from app.conversations.schemas import (
     TurnInput,
     Verification,
 )
+from app.conversations.sources import Sources
 from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
 from app.conversations.summaries import Summaries
@@ -73,7 +74,10 @@ from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
-__all__ = ["COMPACT_JOB", "RETAIN_JOB", "TOKEN_EPOCHS", "ConversationOptions", "Conversations", "Order", "Recent"]
+__all__ = [
+    "COMPACT_JOB", "FACTS_JOB", "RETAIN_JOB", "TOKEN_EPOCHS", "WITHDRAW_JOB", "ConversationOptions", "Conversations",
+    "Order", "Recent",
+]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
@@ -88,6 +92,7 @@ class ConversationOptions:
     limits: DraftLimits
     session_gap_s: int
     compaction: JsonObject
+    facts: JsonObject
     default_ttl_s: int | None
     streams: StreamOptions
     max_answer_bytes: int
@@ -149,6 +154,8 @@ class Conversations:
             most_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Text that stands for older turns."""
+        self.sources = Sources(database, jobs=jobs, announcer=announcer)
+        """Turns, for what is derived from them above."""
         self.lifetimes = Lifetimes(ops, announcer=announcer)
         """Deletes conversations whose time is over."""
         self.retainer = Retainer(announcer=announcer, without_summary=options.erase_without_summary)
@@ -189,7 +196,7 @@ class Conversations:
             metadata=body.metadata,
             retention=body.retention.value,
             compaction=compaction_policy(body.compaction, self._options.compaction),
-            facts=body.facts.model_dump(),
+            facts=facts_policy(body.facts, self._options.facts),
             ttl_s=self._options.default_ttl_s if body.ttl_s is None else body.ttl_s,
             genesis=GENESIS,
         )

@@ -44,6 +44,8 @@ class ConversationRow:
     summarized_turns: int
     summarized_tokens: int
     erased_position: int
+    facts_seq: int
+    facts_held: bool
     forked_from: UUID | None
     chain_start: bytes | None
     now: datetime
@@ -113,7 +115,8 @@ CONVERSATION_COLUMNS = """
     c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.metadata, c.retention, c.compaction, c.facts,
     c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at, c.active_at, h.last_seq, h.rev,
     h.turn_count, h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
-    h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, c.forked_from, c.chain_start,
+    h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, h.facts_seq, h.facts_held,
+    c.forked_from, c.chain_start,
     date_trunc('milliseconds', clock_timestamp()) as now
 """
 FROM_CONVERSATIONS = """

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from uuid import UUID
 
+from app.conversations.source_schemas import SourceTurn
 from app.conversations.store import OF_STANDING, STANDS, TurnRow, TurnRows, turn_rows, within
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId
@@ -293,3 +294,44 @@ async def open_call_ids(
         before,
     )
     return {row["call_id"] for row in rows}
+
+
+async def hold_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
+    """Those of these turns that are live, which stay so until the transaction ends, without what they say."""
+    rows = await tx.fetch(
+        f"""
+        select t.id, t.conversation_id, t.actor, t.occurred_at, t.content_hash from turns t
+        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {_LIVE} and t.erased_at is null
+        order by t.id for share
+        """,  # noqa: S608
+        tenant_id,
+        turn_ids,
+    )
+    return {
+        row["id"]: SourceTurn(row["conversation_id"], row["actor"], row["occurred_at"], row["content_hash"])
+        for row in rows
+    }
+
+
+async def note_facts(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    read_through: int | None,
+    held: bool,
+    rev: int | None,
+) -> None:
+    """Note in a locked head how far it was looked through for facts, that some rest on its turns, and its next rev."""
+    await tx.execute(
+        """
+        update conversation_heads set facts_seq = greatest(facts_seq, $3::bigint), facts_held = facts_held or $4,
+            rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
+        where tenant_id = $1 and conversation_id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        read_through,
+        held,
+        rev,
+    )

@@ -17,6 +17,7 @@ from app.core.db import Database
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.index.service import SearchIndex
+from app.memory.service import Facts
 from app.tenancy.schemas import Caller, job_caller
 
 _CONVERSATIONS = 100
@@ -29,9 +30,10 @@ _REST, _LONGEST_REST_S = 1.0, 0.5
 class Purger:
     """Deletes hidden conversations. `counts` are rows by table, and `expired` conversations, since the start."""
 
-    def __init__(self, database: Database, *, lifetimes: Lifetimes, index: SearchIndex) -> None:
+    def __init__(self, database: Database, *, lifetimes: Lifetimes, facts: Facts, index: SearchIndex) -> None:
         self._database = database
         self._lifetimes = lifetimes
+        self._facts = facts
         self._index = index
         self._log = get_logger()
         self.counts: Counter[str] = Counter()
@@ -86,22 +88,32 @@ class Purger:
         """One step, of a bounded number of rows; says what went, and whether there is more."""
         of = self._lifetimes
         async with self._database.transaction(caller.tenant_id) as tx:
-            held = await of.hold(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
-            if not held:
+            facts_held = await of.hold(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
+            if not facts_held:
                 return {}, False
+            held, told = list(facts_held), [one for one, has_facts in facts_held.items() if has_facts]
             turn_ids = await of.hold_turns(caller, tx, conversation_ids=held, limit=_ROWS)
-            counts: dict[str, int] = {}
+            counts: Counter[str] = Counter()
             if turn_ids:
-                counts = await self._index.erase_entries(caller, tx, entry_ids=turn_ids)
+                if told:
+                    counts.update(await self._facts.withdraw(caller, tx, turn_ids=turn_ids))
+                counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
                 counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
                 if len(turn_ids) == _ROWS:
-                    return counts, True
+                    return dict(counts), True
+            # those of no turn; a fact's entry goes with it
+            if told:
+                facts, more = await self._facts.erase_some(caller, tx, conversation_ids=told, limit=_ROWS)
+                counts.update(facts)
+                if more:
+                    return dict(counts), True
             rest = await self._index.erase_some(caller, tx, conversation_ids=held, limit=_ROWS)
             rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=held, limit=_ROWS)
             more = _ROWS in {rest["index_entries"], rest["summaries"]}
             if not more:
                 rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=held)
-            return dict(Counter(counts) + Counter(rest)), more
+            counts.update(rest)
+            return dict(+counts), more
 
 
 async def _rest(since: float) -> None:

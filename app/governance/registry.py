@@ -20,7 +20,7 @@ class Belonging:
     is made again from the rest.
     """
 
-    owner: Literal["conversations", "index"]
+    owner: Literal["conversations", "memory", "index"]
     of_conversation: str
     of_turn: str | None
     on_erase: Literal["tombstone", "delete", "kept", "withdrawn"]
@@ -41,6 +41,17 @@ REGISTRY: Final[Mapping[str, Belonging]] = MappingProxyType(
             None,
         ),
         "summaries": Belonging("conversations", "conversation_id = $2", None, "withdrawn", "summary"),
+        "facts": Belonging("memory", "conversation_id = $2", None, "withdrawn", "fact"),
+        "fact_evidence": Belonging("memory", "conversation_id = $2", "turn_id = $2", "delete", "fact"),
+        "fact_decisions": Belonging(
+            "memory",
+            "id in (select s.decision_id from fact_decision_sources s"
+            " where s.tenant_id = $1 and s.conversation_id = $2)",
+            None,
+            "withdrawn",
+            None,
+        ),
+        "fact_decision_sources": Belonging("memory", "conversation_id = $2", "turn_id = $2", "delete", None),
         "index_entries": Belonging("index", "conversation_id = $2", "entry_id = $2", "delete", None),
         "vectors": Belonging(
             "index",

@@ -14,6 +14,7 @@ from app.core.telemetry import get_logger
 from app.governance.purging import Purger
 from app.index.service import SearchIndex
 from app.memory.memories import Memories
+from app.memory.service import Facts
 from app.tenancy.schemas import Caller, Scope
 
 _SWEPT_AT_ONCE = 1_000
@@ -35,6 +36,7 @@ class Governance:
         ops: Database,
         *,
         conversations: Conversations,
+        facts: Facts,
         memories: Memories,
         index: SearchIndex,
     ) -> None:
@@ -42,8 +44,9 @@ class Governance:
         self._ops = ops
         self._memories = memories
         self._conversations = conversations
+        self._facts = facts
         self._index = index
-        self.purger = Purger(database, lifetimes=conversations.lifetimes, index=index)
+        self.purger = Purger(database, lifetimes=conversations.lifetimes, facts=facts, index=index)
         """Deletes conversations whose time is over, and large ones, a step at a time."""
         self._log = get_logger()
 
@@ -56,7 +59,8 @@ class Governance:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
             size = await self._conversations.lifetimes.size(caller, tx, conversation_id=conversation_id)
             if size <= _AT_ONCE:
-                counts = await self._index.erase(caller, tx, conversation_id=conversation_id)
+                counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
+                counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
                 return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
             await self._conversations.lifetimes.hide(caller, tx, conversation_id=conversation_id)
         # gone for everybody by now; what is left of it when this is cut off, the next sweep deletes
@@ -74,6 +78,7 @@ class Governance:
                 caller, tx, conversation_id=conversation_id, turn_ids=turn_ids
             )
             await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(turn_ids))
+            await self._facts.withdraw(caller, tx, turn_ids=turn_ids)
         return erased
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
@@ -91,6 +96,7 @@ class Governance:
                 done = await retainer.step(caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP)
                 if done.turn_ids:
                     await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(done.turn_ids))
+                    await self._facts.withdraw(caller, tx, turn_ids=done.turn_ids)
             count += len(done.turn_ids)
             swept = done.swept if done.more else None
         if count:

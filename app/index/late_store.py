@@ -15,6 +15,7 @@ _FILLED = [
     EntryKind.TURN.value,
     EntryKind.SUMMARY.value,
     EntryKind.MEMORY.value,
+    EntryKind.FACT.value,
 ]
 """Kinds of entries whose vectors are made anew where they lack them: their owners can read the text again."""
 _LAST_ID = UUID(int=2**128 - 1)
@@ -31,7 +32,7 @@ class Step:
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
 ) -> Step:
-    """Up to `limit` live entries without a vector in the space, among the `examine` next after an id.
+    """Up to `limit` live entries of what is filled without a vector in the space, of the `examine` after an id.
 
     What a job of its own waits for is left to that job, whatever its state: who cancels it means it.
     """

@@ -27,6 +27,7 @@ from app.index.schemas import (
     DatedEntry,
     Document,
     Entry,
+    EntryKind,
     Found,
     Prepared,
     Scope,
@@ -180,13 +181,21 @@ class SearchIndex:
             return []
         return embedder.split(text, most=self._options.max_vectors_per_entry)
 
+    def prepare_words(self, documents: Sequence[Document]) -> list[Prepared]:
+        """Analyse few and short documents, without vectors: for what comes up in a transaction, where none are made."""
+        side = self.spaces.current
+        analyses, _, _ = self._analyse(documents, None)
+        due = side.embedder is not None
+        return [Prepared(analysis, (), vectors_due=due, space_id=side.space.id) for analysis in analyses]
+
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry], also: Sequence[NewJob] = ()
     ) -> None:
         """Store entries and their vectors, in the transaction of what they stand for, and enqueue what is due later.
 
-        `also`: what else the owner has due, which goes with that. Vectors in other spaces that are kept up to date are
-        due later; those made by now are of the space that was searched when they were made.
+        `also`: what else the owner has due, which goes with that; the late vectors of anything but turns too. Vectors
+        in other spaces that are kept up to date are due later; those made by now are of the space that was searched
+        when they were made.
         """
         if entries:
             await store.insert_entries(tx, caller.tenant_id, entries)
@@ -196,7 +205,7 @@ class SearchIndex:
             for space_id, some in vectors.items():
                 await store.insert_vectors(tx, caller.tenant_id, space_id, some)
         jobs = [
-            *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if entry.prepared.vectors_due]),
+            *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if _is_due(entry)]),
             *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
             *self._elsewhere(entries),
             *also,
@@ -382,6 +391,10 @@ class SearchIndex:
             space=tiers.space,
             uncovered=holding.uncovered,
         )
+
+
+def _is_due(entry: Entry) -> bool:
+    return entry.prepared.vectors_due and entry.kind is EntryKind.TURN
 
 
 def _jobs(kind: str, entry_ids: Sequence[UUID], *, priority: int = 0) -> list[NewJob]:

@@ -139,7 +139,11 @@ def withdraw(sources: Collection[UUID], held: Sequence[HeldFact], clock: Clock) 
 
     Retracted facts lose the evidence too, and go with the last of it: nothing of an erased turn stays.
     """
-    gone = tuple(one for fact in held for one in fact.evidence if one.source in sources)
+    return remove([one for fact in held for one in fact.evidence if one.source in sources], held, clock)
+
+
+def remove(gone: Collection[Evidence], held: Sequence[HeldFact], clock: Clock) -> Decision:
+    """What is left without this evidence, whosever it is: see `withdraw`."""
     if not gone:
         return Decision(Outcome.IGNORED, reason="not a source")
     left = [_less(fact, gone) for fact in held]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StringConstraints, model_validator
@@ -129,6 +129,7 @@ class FactSearch(Strict):
     tier: Tier | None = None
     as_of: TimeIn | None = None
     known_at: TimeIn | None = None
+    include_retracted: StrictBool = False
 
 
 class Fact(BaseModel):
@@ -155,19 +156,42 @@ class Fact(BaseModel):
     invalidated_by: str | None
 
 
-class FactResult(BaseModel):
-    """What an assertion, a correction, a retraction or an undo did: the fact, and the others that changed with it."""
+class FactRecordedFrame(BaseModel):
+    """A fact was recorded, or gained evidence, by what this conversation says. Holders of tokens are not told."""
 
+    type: Literal["fact.recorded"]
+    rev: int
     fact: Fact
+
+
+class FactResult(BaseModel):
+    """What an assertion, a correction, a retraction or an undo did: the fact, and the others that changed with it.
+
+    `fact` is null where an undo took away all that spoke for it.
+    """
+
+    fact: Fact | None
     changed: list[Fact]
 
 
 class Extraction(BaseModel):
-    """What an extraction did. `redacted` counts what was taken out of the texts before, by kind."""
+    """What an extraction did, through the turn of seq `read_through`; every turn before was looked at once.
+
+    `recorded`: new facts; `repeated`: statements that are evidence for held ones; `ended`: facts that a denial ended;
+    `passed_over`: statements that came to nothing. `redacted` counts what was taken out of the texts before, by kind.
+    `continues`: there was more than one call does; a job goes on where extraction is enabled, else another call.
+    """
 
     conversation_id: str
+    read_through: int
+    continues: bool
     recorded: int
     repeated: int
     ended: int
     passed_over: int
     redacted: Mapping[str, int]
+
+
+def fact_text(subject: str, predicate: str, value: str) -> str:
+    """A fact as one line, as it is found and shown: "ana lives in Berlin"."""
+    return f"{subject} {predicate.replace('_', ' ')} {value}"

@@ -16,7 +16,7 @@ from app.core.errors import AppError, NotFound
 from app.core.ids import TenantId
 from app.core.servers import Login, Server
 from app.index.service import chosen_space
-from app.operators import coverage_store, store
+from app.operators import coverage_store, entry_store, facts_store, store
 from app.operators.coverage import check_coverage
 from app.operators.invariants import ConversationCheck
 from app.operators.judgements import (
@@ -271,10 +271,13 @@ class DataCheck:
         return [*faults, *check.end()]
 
     async def leftovers(self) -> list[Fault]:
-        """Entries, vectors and remembered requests whose owner is gone."""
-        return [*await self._orphans(store.list_entry_owners, "entry_orphan", "an index entry of nothing"),
-                *await self._orphans(store.list_vector_owners, "vector_orphan", "a vector of no entry"),
+        """Entries, vectors and remembered requests whose owner is gone; facts that nothing speaks for."""
+        return [*await self._orphans(entry_store.list_entry_owners, "entry_orphan", "an index entry of nothing"),
+                *await self._orphans(entry_store.list_vector_owners, "vector_orphan", "a vector of no entry"),
                 *await self._orphans(store.list_open_turns, "stream_torn", "an open turn without writer or text"),
+                *await self._orphans(facts_store.list_decisions, "erased_remains", "of turns that say it no more"),
+                *await self._orphans(facts_store.list_marks, "mark_wrong", "facts_seq or facts_rev is ahead"),
+                *await self._facts(),
                 *await self._repeats()]  # fmt: skip
 
     async def _orphans(self, listing: _Listing, code: str, detail: str) -> list[Fault]:
@@ -287,6 +290,26 @@ class DataCheck:
             if len(rows) < _OWNERS:
                 return faults
             after = rows[-1][0]
+
+    async def _facts(self) -> list[Fault]:
+        faults: list[Fault] = []
+        after: UUID | None = None
+        while True:
+            async with self._ops.snapshot() as tx:
+                rows = await facts_store.list_facts(tx, self._tenant_id, after=after, limit=_OWNERS)
+            for row in rows:
+                faults += [
+                    Fault(code, detail, self._tenant_id, object_id=row.id)
+                    for code, detail, holds in (
+                        ("fact_unsupported", "a fact without evidence", row.evidence > 0),
+                        ("erased_remains", f"{row.lost} pieces of evidence of turns that say it no more", not row.lost),
+                        ("fact_unfound", "the index finds what has ended, or not what holds", row.listed == row.found),
+                    )
+                    if not holds
+                ]
+            if len(rows) < _OWNERS:
+                return faults
+            after = rows[-1].id
 
     async def _repeats(self) -> list[Fault]:
         faults: list[Fault] = []

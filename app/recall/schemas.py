@@ -11,6 +11,7 @@ from app.core.times import TimeIn
 from app.formats.schemas import JsonObject, Role
 from app.index.schemas import EntryKind, Mode
 from app.memory.memory_schemas import Memory
+from app.memory.schemas import Fact
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
@@ -107,7 +108,7 @@ class HitDate(BaseModel):
 
 
 class Hit(BaseModel):
-    """One recalled thing. Of `turn`, `summary` and `memory`, the one named by `kind` is set.
+    """One recalled thing. Of `turn`, `fact`, `summary` and `memory`, the one named by `kind` is set.
 
     Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
     `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
@@ -121,6 +122,7 @@ class Hit(BaseModel):
     text: str
     dates: list[HitDate]
     turn: Turn | None
+    fact: Fact | None
     summary: Summary | None
     memory: Memory | None
     neighbours: list[Turn] | None

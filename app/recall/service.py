@@ -25,6 +25,8 @@ from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex, Side
 from app.memory.memories import Memories, require_reach
 from app.memory.memory_schemas import Memory, MemoryEntry, MemoryFilters
+from app.memory.schemas import Fact, fact_text
+from app.memory.service import Facts
 from app.recall.comparing import overlap, rank_agreement
 from app.recall.ranking import Ranked, rank, read_intent, without_names
 from app.recall.schemas import (
@@ -60,6 +62,14 @@ class RecalledTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class RecalledFact:
+    """A recalled fact as context assembly takes it."""
+
+    fact: Fact
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """What decides an order: the query, how many are wanted at least, how near they must be."""
 
@@ -82,6 +92,7 @@ class _Shown:
     turns: Hydrated
     summaries: Mapping[UUID, Summary]
     memories: Mapping[UUID, Memory]
+    facts: Mapping[UUID, Fact]
 
     def has(self, item: Ranked) -> bool:
         """Whether what was found is still there."""
@@ -94,7 +105,7 @@ class _Shown:
             case EntryKind.SUMMARY:
                 return entry_id in self.summaries
             case EntryKind.FACT:
-                return True
+                return entry_id in self.facts
 
 
 class Recaller:
@@ -105,6 +116,7 @@ class Recaller:
         database: Database,
         *,
         conversations: Conversations,
+        facts: Facts,
         memories: Memories,
         index: SearchIndex,
         concurrent_searches: int,
@@ -112,6 +124,7 @@ class Recaller:
         self._database = database
         self._searching = asyncio.Semaphore(concurrent_searches)
         self._conversations = conversations
+        self._facts = facts
         self._memories = memories
         self._index = index
 
@@ -267,6 +280,34 @@ class Recaller:
             queries=answers,
         )
 
+    async def recall_facts(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        owner: str | None,
+        query: str,
+        k: int,
+        participants: Sequence[Participant],
+        actors: Sequence[str] | None,
+    ) -> tuple[list[RecalledFact], list[str]]:
+        """The facts that a context may want, best first: the owner's, else the conversation's; what was degraded."""
+        scope = Scope(
+            kinds=[EntryKind.FACT], owner=owner, conversation_ids=[conversation_id] if owner is None else None
+        )
+        prepared = await self._prepare(query, Mode.HYBRID, participants)
+        asked = _Asked(query, k=k, threshold=None)
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
+            wanted = _of_kind(ranking.ranked, EntryKind.FACT)
+            facts = await self._facts.hydrate(caller, tx, fact_ids=wanted, actors=actors) if wanted else {}
+        found = [
+            RecalledFact(facts[item.candidate.entry_id], item.score)
+            for item in ranking.ranked
+            if item.candidate.entry_id in facts
+        ]
+        return found[:k], list(ranking.degraded)
+
     async def _people(self, caller: Caller, scope: Scope) -> list[Participant]:
         people = await self._conversations.participants(
             caller,
@@ -320,13 +361,16 @@ class Recaller:
     async def _show(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> _Shown:
         """What is shown of these, each read from its owner."""
         turns = await self._hydrate(caller, tx, ranked)
-        summary_ids, memory_ids = (_of_kind(ranked, kind) for kind in (EntryKind.SUMMARY, EntryKind.MEMORY))
-        summaries, memories = dict[UUID, Summary](), dict[UUID, Memory]()
+        summary_ids, memory_ids = _of_kind(ranked, EntryKind.SUMMARY), _of_kind(ranked, EntryKind.MEMORY)
+        fact_ids = _of_kind(ranked, EntryKind.FACT)
+        summaries, memories, facts = dict[UUID, Summary](), dict[UUID, Memory](), dict[UUID, Fact]()
         if summary_ids:
             summaries = await self._conversations.summaries.by_id(caller, tx, summary_ids=summary_ids)
         if memory_ids:
             memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
-        return _Shown(turns, summaries, memories)
+        if fact_ids:
+            facts = await self._facts.hydrate(caller, tx, fact_ids=fact_ids)
+        return _Shown(turns, summaries, memories, facts)
 
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
@@ -388,10 +432,11 @@ def _hit(
     lexemes: Sequence[str],
 ) -> Hit | None:
     candidate = item.candidate
+    if not shown.has(item):
+        return None
     said = shown.turns.turns.get(candidate.entry_id)
     summary, memory = shown.summaries.get(candidate.entry_id), shown.memories.get(candidate.entry_id)
-    if said is None and summary is None and memory is None and candidate.entry_id not in shown.turns.left_out:
-        return None
+    fact = shown.facts.get(candidate.entry_id)
     turn = None if said is None else said[0]
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
@@ -404,9 +449,10 @@ def _hit(
         id=format_id(candidate.entry_id),
         conversation_id=None if candidate.conversation_id is None else format_id(candidate.conversation_id),
         score=round(item.score, 6),
-        text=_text(turn, summary, memory),
+        text=_text(turn, summary, memory, fact),
         dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
         turn=turn,
+        fact=fact,
         summary=summary,
         memory=memory,
         neighbours=neighbours,
@@ -414,11 +460,13 @@ def _hit(
     )
 
 
-def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None) -> str:
+def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fact: Fact | None) -> str:
     if turn is not None:
         return turn_text(turn)
     if summary is not None:
         return summary.text
+    if fact is not None:
+        return fact_text(fact.subject, fact.predicate, fact.object)
     return "" if memory is None else memory.content
 
 

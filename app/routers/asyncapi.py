@@ -18,6 +18,7 @@ from app.conversations.frames import (
     ResumeFrame,
     ServerFrame,
 )
+from app.memory.schemas import FactRecordedFrame
 from app.routers import sockets
 from app.routers.events import ListEvent, TurnEvent
 
@@ -135,7 +136,7 @@ def client_frames() -> tuple[type[BaseModel], ...]:
 
 def server_frames() -> tuple[type[BaseModel], ...]:
     """What the WebSocket's client may be sent."""
-    return get_args(ServerFrame)
+    return (*get_args(ServerFrame), FactRecordedFrame)
 
 
 def _models() -> list[type[BaseModel]]:

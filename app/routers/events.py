@@ -31,6 +31,7 @@ from app.conversations.watching import ConversationDeletedFrame, ConversationUpd
 from app.core.errors import AppError, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
+from app.memory.schemas import FactRecordedFrame
 from app.routers.connections import Connections, log_closed, log_connected, recheck
 from app.routers.deps import ConversationPath, ConversationReader, QueryText, Reader, Services, get_token
 from app.routers.live_frames import error_frame
@@ -51,6 +52,7 @@ TurnEvent = (
     | TurnSupersededFrame
     | TurnErasedFrame
     | SummaryCreatedFrame
+    | FactRecordedFrame
     | PresenceFrame
     | RereadFrame
     | ErrorFrame

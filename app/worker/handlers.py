@@ -11,12 +11,15 @@ from app.core.ids import ConversationId
 from app.core.jobs import Job
 from app.index.schemas import DATES_JOB, DROP_JOB, VECTORS_JOB
 from app.index.service import Side
+from app.memory.service import FACTS_JOB, WITHDRAW_JOB
+from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
 from app.tenancy.schemas import job_caller
 from app.worker.runner import Handling, Worker, WorkerOptions
 
 SWEEP_JOB = "installation.sweep"
 CONVERSATIONS_JOB = "conversations.sweep"
 LEASES_JOB = "streams.sweep"
+FACTS_SWEEP_JOB = "facts.sweep"
 REFRESH_JOB = "summaries.refresh"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
@@ -24,7 +27,7 @@ _SWEEP_LIMIT = 10_000
 
 def handlings(container: Container) -> Mapping[str, Handling]:
     """The table of all kinds that this process can do; a kind that is not here is left to another worker."""
-    return {**_housekeeping(container), **_index(container), **_summaries(container)}
+    return {**_housekeeping(container), **_index(container), **_summaries(container), **_facts(container)}
 
 
 def _housekeeping(container: Container) -> dict[str, Handling]:
@@ -66,6 +69,31 @@ def _index(container: Container) -> dict[str, Handling]:
         if side.embedder is not None:
             table[VECTORS_JOB] = Handling(make_vectors)
             table |= handlings_of(container, side)
+    return table
+
+
+def _facts(container: Container) -> dict[str, Handling]:
+    async def extract_facts(job: Job) -> None:
+        conversation_id = ConversationId(job.subject_ids[0])
+        with suppress(NotFound):  # deleted meanwhile
+            await container.facts.extractor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
+
+    async def withdraw_facts(job: Job) -> None:
+        await container.facts.withdraw_superseded(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+
+    async def make_fact_vectors(job: Job) -> None:
+        await container.facts.make_vectors(job_caller(job.tenant_id), fact_ids=job.subject_ids)
+
+    async def sweep_facts(_job: Job) -> None:
+        await container.facts.sweep()
+
+    table = {
+        FACTS_JOB: Handling(extract_facts),
+        WITHDRAW_JOB: Handling(withdraw_facts),
+        FACTS_SWEEP_JOB: Handling(sweep_facts, every_s=container.settings.sweep_interval_s),
+    }
+    if container.embedder is not None:
+        table[FACT_VECTORS_JOB] = Handling(make_fact_vectors)
     return table
 
 

@@ -42,6 +42,8 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "recall_in": ("POST", "/v1/conversations/{c}/recall", {"query": "fine"}),
     "token": ("POST", "/v1/conversations/{c}/tokens", {"access": "append", "actor": "fine"}),
     "open": ("POST", "/v1/conversations/{c}/turns/open", {"turn": {"role": "assistant"}, "writer": "fine"}),
+    "fact": ("POST", "/v1/facts", {"subject": "fine", "predicate": "is", "object": "fine"}),
+    "extract": ("POST", "/v1/conversations/{c}/facts/extract", {}),
     "store": ("POST", "/v1/memories", {"content": "fine"}),
     "remember": ("POST", "/v1/memories/search", {"query": "fine"}),
 }
@@ -57,6 +59,8 @@ SCHEMAS = {
     "recall_in": "ConversationRecall",
     "token": "TokenCreate",
     "open": "Opening",
+    "fact": "FactCreate",
+    "extract": "FactsExtract",
     "store": "MemoryStore",
     "remember": "MemoryQuery",
 }
@@ -150,6 +154,7 @@ def filled_path(path: str, victim: Victim) -> str:
         turn_id=victim.turn,
         key_id=victim.turn,
         job_id=victim.turn,
+        fact_id=victim.turn,
         memory_id=victim.turn,
         tenant_id=format_id(victim.client.tenant_id),
         space_id=1,
@@ -170,9 +175,12 @@ def private_operations() -> Iterator[Any]:
 STREAMING = {"append_chunk": {"offset": 0, "delta": "fine"}, "commit_turn": {}, "abort_turn": {}, "resume_turn": {}}
 
 
+FACTS = {"create_fact": OPERATIONS["fact"][2], "update_fact": {"object": "fine"}}
+
+
 def good_body(operation_id: str) -> dict[str, Any] | None:
-    if operation_id in STREAMING:
-        return STREAMING[operation_id]
+    if operation_id in STREAMING | FACTS:
+        return (STREAMING | FACTS)[operation_id]
     name = operation_id.split("_", maxsplit=1)[0]
     if operation_id == "recall_in_conversation":
         name = "recall_in"
@@ -294,6 +302,8 @@ async def test_every_operation_needs_its_scope(
         "commit",
         "abort",
         "resume",
+        "extract",
+        "retract",
         "store",
         "summarise",
         "compact",
@@ -306,7 +316,7 @@ async def test_every_operation_needs_its_scope(
         response = await limited.request(method, filled_path(path, victim), params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id", "memory_id")
+        names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id", "fact_id", "memory_id")
         missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"), space_id=999)
         response = await limited.request(method, missing, params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
@@ -355,6 +365,7 @@ async def test_what_is_not_ones_own_is_not_there(
                 conversation_id=conversation,
                 turn_id=turn,
                 job_id=turn,
+                fact_id=turn,
                 memory_id=turn,
                 key_id=turn,
                 tenant_id=format_id(other.tenant_id) if whose != "nobody's" else turn,
@@ -842,6 +853,19 @@ async def test_a_wrong_type_is_refused_and_named(victim: Victim, operation: str,
         ("context", "/format", MARK),
         ("context", "/tokenizer", MARK),
         ("context", "/agent_id", ""),
+        ("fact", "/subject", ""),
+        ("fact", "/subject", MARK * 100),
+        ("fact", "/predicate", MARK * 100),
+        ("fact", "/object", MARK * 1000),
+        ("fact", "/owner", ""),
+        ("fact", "/confidence", -0.1),
+        ("fact", "/confidence", "1"),
+        ("fact", "/tier", MARK),
+        ("fact", "/valid_from", "2026-01-01"),
+        ("fact", "/source_turn_ids/0", MARK),
+        ("fact", "/source_turn_ids", ["01ARZ3NDEKTSV4RRFFQ69G5FAV"] * 101),
+        ("fact", "/replaces", "yes"),
+        ("extract", "/through", MARK),
         ("store", "/content", ""),
         ("store", "/content", " \t\n\u00a0\u3000"),
         ("store", "/owner", ""),

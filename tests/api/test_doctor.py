@@ -313,6 +313,42 @@ async def test_every_fault_of_a_summary_is_found(name: str, ops: Database, clien
     assert "Maria" not in json.dumps([fault.as_json() for fault in found])
 
 
+FACT_FAULTS: dict[str, tuple[str, set[str]]] = {
+    "no evidence": ("delete from fact_evidence OF", {"fact_unsupported"}),
+    "evidence of a turn that is gone": ("update fact_evidence set turn_id = gen_random_uuid() OF", {"erased_remains"}),
+    "evidence of another text": ("update fact_evidence set content_hash = '\\x00' OF", {"erased_remains"}),
+    "not in the index": (
+        "delete from index_entries OF and kind = 'fact'", {"fact_unfound", "vector_orphan"},
+    ),
+    "in the index, and not there": (
+        "update index_entries set entry_id = gen_random_uuid() OF and kind = 'fact'",
+        {"entry_orphan", "fact_unfound", "vector_orphan"},
+    ),
+    "ended, and found": ("update facts set listed = false OF", {"fact_unfound"}),
+    "to be undone, of a turn that is gone": (
+        "update fact_decision_sources set turn_id = gen_random_uuid() OF and turn_id is not null", {"erased_remains"},
+    ),
+    "looked through too far": ("update conversation_heads set facts_seq = 9 OF", {"mark_wrong"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FACT_FAULTS)
+async def test_every_fault_of_a_fact_is_found(name: str, ops: Database, client: Client, service: Service) -> None:
+    statement, codes = FACT_FAULTS[name]
+    conversation = await client.conversation(owner="ana")
+    turn = (await client.append(conversation, "I like tea."))["turns"][0]["id"]
+    told = {"subject": "ana", "predicate": "likes", "object": "Maria", "source_turn_ids": [turn]}
+    assert (await client.post("/v1/facts", json=told)).status_code == 201
+    assert await faults(ops, client) == []
+    async with planting(service) as connection:
+        planted = statement.replace("OF", "where tenant_id = $1")
+        done = await connection.execute(planted, client.tenant_id)
+        assert done.rsplit(" ", 1)[-1] == "1", "nothing was planted"
+    found = await faults(ops, client)
+    assert {fault.code for fault in found} == codes
+    assert "Maria" not in json.dumps([fault.as_json() for fault in found])
+
+
 @pytest.mark.parametrize("kind", ["summary", "memory"])
 async def test_an_entry_of_nothing_is_found(kind: str, ops: Database, client: Client, service: Service) -> None:
     conversation, turns = await healthy(client)

@@ -223,10 +223,17 @@ async def open_turn(client: Client, conversation: str, text: str) -> str:
     return opened
 
 
+async def tell(client: Client, turn: str) -> None:
+    """A fact that rests on a turn."""
+    body = {"subject": "ana", "predicate": "likes", "object": "tea", "source_turn_ids": [turn]}
+    assert (await client.post("/v1/facts", json=body)).status_code == 201
+
+
 async def test_deleting_and_erasing_do_what_the_registry_says(client: Client, service: Service) -> None:
     conversation, ids = await started(client, "one", "two")
     opened = await open_turn(client, conversation, "half of a sen")
     await client.post(f"/v1/conversations/{conversation}/summaries", json={})
+    await tell(client, ids[0])
     connection = await asyncpg.connect(service.database.superuser)
     tenant, own = client.tenant_id, parse_id(conversation)
     for table, belongs in REGISTRY.items():
@@ -246,13 +253,15 @@ async def test_deleting_and_erasing_do_what_the_registry_says(client: Client, se
 
 
 async def test_a_deletion_counts_every_table_of_the_registry(client: Client, service: Service) -> None:
-    conversation, _ = await started(client, "one", "two")
+    conversation, ids = await started(client, "one", "two")
     caller = await service.container.tenancy.authenticate(client.key)
     await open_turn(client, conversation, "half of a sen")
     await client.post(f"/v1/conversations/{conversation}/summaries", json={})
+    await tell(client, ids[0])
     counts = await service.container.governance.delete_conversation(caller, parse_id(conversation))  # type: ignore[arg-type]
     assert counts == {
-        "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "summaries": 1,
-        "conversation_heads": 1, "conversations": 1,
+        "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "conversation_heads": 1,
+        "conversations": 1, "summaries": 1, "facts": 1, "fact_evidence": 1, "fact_decisions": 1,
+        "fact_decision_sources": 2,
     }  # fmt: skip
     assert set(counts) == set(REGISTRY)

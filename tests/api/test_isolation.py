@@ -80,6 +80,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "abort_turn": {},
     "resume_turn": {},
     "create_conversation_token": {"access": "append", "actor": "ann"},
+    "extract_facts": {},
 }
 
 
@@ -299,6 +300,43 @@ async def reaches_only_its_own_jobs(two: Two, name: str) -> None:
     assert (await two.owner.get("/v1/admin/jobs")).json() == before
 
 
+async def knows_only_its_own_facts(two: Two, name: str) -> None:
+    """Another's fact is a fact that never was; its turns are no sources; the same key is another."""
+    told = {
+        "subject": "ann",
+        "predicate": "likes",
+        "object": SECRET,
+        "owner": "ann",
+        "conversation_id": two.conversation,
+    }
+    theirs = (await two.owner.post("/v1/facts", json=told)).json()["fact"]
+    method, path = OPERATIONS[name]
+    if "{fact_id}" in path:
+        got, expected = [
+            await two.intruder.request(
+                method, path.format(fact_id=one), json={"object": "x"} if method == "PATCH" else None
+            )
+            for one in (theirs["id"], format_id(new_uuid()))
+        ]
+        problem(got, 404, "not_found")
+        assert without_request_id(got) == without_request_id(expected)
+    else:
+        for of in ({"conversation_id": two.conversation}, {"source_turn_ids": [two.turn]}):
+            body = {"subject": "ann", "predicate": "likes", "object": "tea"} | of
+            problem(await two.intruder.post("/v1/facts", json=body), 404, "not_found")
+        own = {"subject": "ann", "predicate": "likes", "object": SECRET, "owner": "ann", "replaces": True}
+        made = (await two.intruder.post("/v1/facts", json=own)).json()
+        assert (made["changed"], made["fact"]["evidence_count"]) == ([], 1)
+        for params in ({}, {"subject": "ann"}, {"owner": "ann"}, {"include_retracted": True}):
+            page = (await two.intruder.get("/v1/facts", params=params)).json()
+            assert [one["id"] for one in page["data"]] == [made["fact"]["id"]]
+        narrowed = await two.intruder.get("/v1/facts", params={"conversation_id": two.conversation})
+        assert narrowed.json()["data"] == []
+        hits = await two.intruder.recall(None, SECRET, kinds=["fact"])
+        assert [hit["id"] for hit in hits] == [made["fact"]["id"]]
+    assert (await two.owner.get(f"/v1/facts/{theirs['id']}")).json() == theirs
+
+
 async def stores_its_own_memory(two: Two, _name: str) -> None:
     await two.owner.post("/v1/memories", json={"content": SECRET}, headers={"Idempotency-Key": "k"})
     before = (await two.owner.get("/v1/memories")).json()
@@ -374,6 +412,13 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "build_context": refuses_foreign_ids,
     "create_conversation_token": refuses_foreign_ids,
     "void_conversation_tokens": refuses_foreign_ids,
+    "list_facts": knows_only_its_own_facts,
+    "create_fact": knows_only_its_own_facts,
+    "get_fact": knows_only_its_own_facts,
+    "update_fact": knows_only_its_own_facts,
+    "retract_fact": knows_only_its_own_facts,
+    "undo_fact": knows_only_its_own_facts,
+    "extract_facts": refuses_foreign_ids,
     "recall": recalls_only_its_own,
     "recall_in_conversation": refuses_foreign_ids,
     "store_memory": stores_its_own_memory,
@@ -528,8 +573,10 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         path = f"/v1/conversations/{conversation}/turns"
         opened = (await one.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
         await one.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": "half"})
-        await one.post("/v1/memories", json={"content": "worth remembering"})
         await one.post(f"/v1/conversations/{conversation}/summaries", json={})
+        told = {"subject": "ann", "predicate": "likes", "object": "tea", "conversation_id": conversation}
+        await one.post("/v1/facts", json=told)
+        await one.post("/v1/memories", json={"content": "worth remembering"})
         usage = ModelUsage(1, 1)
         await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model="m", usage=usage, failed=False)
     async with connected(service.database.superuser) as connection:

@@ -161,6 +161,21 @@ async def test_turns_stored_without_an_embedder_are_found_by_meaning_after_a_sta
         assert (await doctor(after)).level is Level.OK
 
 
+async def test_facts_stored_without_an_embedder_are_found_by_meaning_after_a_start_with_one(
+    own: TestDatabase, tmp_path: Path
+) -> None:
+    told = {"subject": "the tortoise", "predicate": "eats", "object": "lettuce"}
+    async with open_service(own, tmp_path, embedder="none") as before, await before.new_tenant() as client:
+        fact = (await client.post("/v1/facts", json=told)).json()["fact"]["id"]
+        tenant_id, key = client.tenant_id, client.key
+    async with open_service(own, tmp_path) as after, after.client(key) as client:
+        client.tenant_id = tenant_id
+        await after.run_jobs()
+        body = {"query": "what does the reptile have for dinner", "mode": "vector", "kinds": ["fact"]}
+        (hit,) = (await client.post("/v1/recall", json=body)).json()["data"]
+        assert (hit["id"], await jobs_of(client)) == (fact, [])
+
+
 async def test_a_server_catches_up_by_itself_when_it_starts(
     bare: Service, fake: FakeOpenAI, own: TestDatabase, tmp_path: Path
 ) -> None:

@@ -194,6 +194,8 @@ SAMPLED = {
     "conversation_heads.chain_hash", "conversations.chain_start", "conversations.compaction",
     "conversations.external_id", "conversations.facts", "conversations.owner", "conversations.project",
     "conversations.retention",
+    "fact_decisions.owner", "fact_evidence.actor", "fact_evidence.content_hash", "fact_evidence.project",
+    "fact_evidence.tier", "facts.owner", "facts.project", "facts.tier",
     "idempotency_records.key", "idempotency_records.request_hmac", "index_entries.actor", "index_entries.agent_id",
     "index_entries.kind", "index_entries.owner", "index_entries.project", "index_entries.role", "jobs.dedupe_key",
     "memories.agent_id", "memories.owner",

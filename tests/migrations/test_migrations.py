@@ -20,11 +20,12 @@ from app.core.db import Database, PoolOptions
 from app.core.errors import Conflict, Unavailable
 from app.core.tables import METADATA, Vector
 from app.index import models as index
-from app.memory import memory_models as memory
+from app.memory import memory_models as memories
+from app.memory import models as facts
 from app.tenancy import models as tenancy
 from tests.support.postgres import Servers, TestDatabase, drop_database, prepare_server, superuser
 
-DESCRIBED = (tenancy, conversations, index, memory)
+DESCRIBED = (tenancy, conversations, index, memories, facts)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The long form of the crash proof of summaries and retention: 60 kills, and a model that mostly fails."""
+"""The long form of the crash proof of summaries, retention and facts: 60 kills, and a model that mostly fails."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A short slice of the crash proof of summaries and retention; `make soak` runs the long form (`understanding.py`)."""
+"""A short slice of the crash proof of summaries, retention and facts; `make soak` runs the long form."""
 
 import os
 
@@ -16,4 +16,5 @@ async def test_what_retention_erases_has_a_summary_whatever_is_killed_and_howeve
     assert report.violations == [], report
     assert report.counts["turns appended"] > 100, report
     assert report.counts["spaces: looks at what is searched"] > 0, report
+    assert report.counts["facts"] > 20, report
     assert report.counts["tombstones of audit_only"] + report.counts["tombstones of ephemeral"] > 0, report

@@ -1,13 +1,14 @@
-"""Crash proof of summaries, retention and moves between embedding spaces: nothing is ever half done.
+"""Crash proof of summaries, retention, facts and moves between embedding spaces: nothing is ever half done.
 
     .venv/bin/python -m tests.soak.understanding --kills 60 --state /tmp/understanding.json
 
 Works in rounds, each with a new data directory and conversations of every retention and strategy. In each an author
-appends, revises, erases, compacts and takes compactions back, and an operator moves the installation between two
-embedding spaces (`mover`), while the chat model and both embedding endpoints fail in every way at random and the
-server, which is the worker too, and Postgres are killed with SIGKILL. Then all comes to rest and is checked: against
-the authors' ledgers, by the doctor, for words that must be gone and for vectors that must be there. The state file is
-written after each round, and a run given the same file goes on after its last round.
+appends, revises, erases, compacts, takes compactions back and has facts extracted, and an operator moves the
+installation between two embedding spaces (`mover`), while the chat model and both embedding endpoints fail in every way
+at random and the server, which is the worker too, and Postgres are killed with SIGKILL. Then all comes to rest and is
+checked: against the authors' ledgers, by the doctor, for words that must be gone, facts that must be there and vectors
+that must be there. What is erased has a summary standing for it, and what is held as a fact a turn that says it. The
+state file is written after each round, and a run given the same file goes on after its last round.
 """
 
 import argparse
@@ -15,12 +16,13 @@ import asyncio
 import json
 import os
 import random
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -40,9 +42,10 @@ _RETENTIONS = ("full", "audit_only", "ephemeral")
 _STRATEGIES = ("rolling", "hierarchical")
 _WRITTEN = {"summary": "What was said is kept in these words.", "abstract": "Words."}
 _FAILURES = ("rate_limited", "error", "overloaded", "timeout", "garbage", "html", "filtered", "reset", "cut")
+_ACTS = {"append": 12, "revise": 3, "erase": 2, "compact": 2, "undo": 2, "extract": 2}
 _GIVE_UP_S = 120.0
 _REST_S = 150.0
-_OURS = ("conversation.compact", "conversation.retain")
+_OURS = ("conversation.compact", "conversation.retain", "conversation.facts", "facts.withdraw")
 _SETTINGS = {
     "TURNKEEP_LLM_MODEL": CHAT_MODEL,
     "TURNKEEP_LLM_TIMEOUT_MS": "600",
@@ -94,7 +97,9 @@ class Author:
         """Do so many operations."""
         await self.append()
         for _ in range(operations):
-            name = self._chance.choices(["append", "revise", "erase", "compact", "undo"], weights=[12, 3, 2, 2, 2])[0]
+            name = self._chance.choices(
+                ["append", "revise", "erase", "compact", "undo", "extract"], weights=[12, 3, 2, 2, 2, 2]
+            )[0]
             await getattr(self, name)()
             await asyncio.sleep(self._chance.uniform(0.0, 0.2))
         self._connection.close()
@@ -122,7 +127,7 @@ class Author:
         """A turn's id and text, which no other has."""
         self._number += 1
         turn_id = f"01ARZ3NDEK{self._chance.getrandbits(64):016X}"
-        return turn_id, f"I paid {self._number} euros for word{turn_id.lower()} in Lisbon."
+        return turn_id, f"I like word{turn_id.lower()}. I paid {self._number} euros for it in Lisbon."
 
     def standing(self) -> list[str]:
         """The turns that stand and that the author has not erased, by place."""
@@ -182,14 +187,33 @@ class Author:
             self.wrong("an undo", answer)
         self.counts[f"undos answered {answer.body.get('code', answer.status)}"] += 1
 
+    async def extract(self) -> None:
+        """Look for facts while jobs do. The model may refuse; then nothing is changed."""
+        answer, _ = await self.ask("POST", "/facts/extract", {})
+        self.counts[f"extractions answered {answer.body.get('code', answer.status)}"] += 1
+
+
+def obliging(request: dict[str, Any]) -> Reply:
+    """What a model that is well answers to each of the three questions."""
+    asked, shown = (message["content"] for message in request["messages"][:2])
+    if "personal data" in asked:
+        return says({"found": []})
+    if "plainly say" not in asked:
+        return says(_WRITTEN)
+    rest = {"confidence": 0.9, "valid_from": None, "negated": False, "hypothetical": False}
+    told = re.findall(r"^\[(\d+)\] .*?I like (word\w+)", shown, re.MULTILINE)
+    return says(
+        {"facts": [{"turn": int(n), "subject": "I", "predicate": "likes", "object": what} | rest for n, what in told]}
+    )
+
 
 def moods(seed: int, failing: float) -> Any:
     """What the model answers: well, or one of its failures, at random."""
     chance = random.Random(f"{seed} model")  # noqa: S311 - repeatable, not secret
 
-    def answer(_request: dict[str, Any]) -> Reply:
+    def answer(request: dict[str, Any]) -> Reply:
         if chance.random() >= failing:
-            return says(_WRITTEN, delay_s=chance.uniform(0.0, 0.3))
+            return replace(obliging(request), delay_s=chance.uniform(0.0, 0.3))
         if chance.random() < 0.15:
             return Reply(refusal="I would rather not.")
         return Reply(mode=chance.choice(_FAILURES))
@@ -240,7 +264,7 @@ async def _play(
     ended += await asyncio.gather(moving, return_exceptions=True)
     wrongs = [f"somebody ended with {error!r}" for error in ended if isinstance(error, BaseException)]
     await installation.ready()
-    fake.reply = says(_WRITTEN)
+    fake.reply = obliging
     for endpoint in endpoints:
         endpoint.modes.clear()
     wrongs += await _rest(installation, report)
@@ -252,6 +276,7 @@ async def _play(
         wrongs += await _check(author.ledger, installation, report)
     wrongs += await examine(installation)
     wrongs += await _words(installation, authors)
+    wrongs += await _facts(installation, report)
     report.violations = wrongs
     report.errors_logged = [line for line in installation.errors_logged() if '"job.parked"' not in line]
     report.counts["answers asked of the model"] = len(fake.chats)
@@ -263,7 +288,9 @@ async def _play(
 async def _conversation(installation: Installation, retention: str, strategy: str) -> str:
     connection = Connection(installation.ports[0], installation.key)
     compaction = {"strategy": strategy, "trigger_turns": 8, "trigger_tokens": 100_000}
-    body = json.dumps({"retention": retention, "compaction": compaction}).encode()
+    facts = {"enabled": True, "redact": strategy == "rolling"}
+    whole = {"retention": retention, "compaction": compaction, "facts": facts, "owner": f"{retention} {strategy}"}
+    body = json.dumps(whole).encode()
     answer = await connection.ask("POST", "/v1/conversations", body=body)
     connection.close()
     assert answer.status == 201, answer
@@ -389,6 +416,8 @@ async def _words(installation: Installation, authors: list[Author]) -> list[str]
             str(row[0]) for row in await connection.fetch("select coalesce(lines::text, '') || text from summaries")
         ]
         held += [str(row[0]) for row in await connection.fetch("select lexemes::text from index_entries")]
+        for table in ("facts", "fact_evidence", "fact_decisions"):
+            held += [str(row[0]) for row in await connection.fetch(f"select t::text from {table} t")]  # noqa: S608
     finally:
         await connection.close()
     everything = "\n".join(held)
@@ -398,6 +427,39 @@ async def _words(installation: Installation, authors: list[Author]) -> list[str]
         for author in authors
         for one in author.ledger.texts
         if parse_id(one) in erased and f"word{one.lower()}" in everything
+    ]
+
+
+async def _facts(installation: Installation, report: Report) -> list[str]:
+    """Each turn that stands and was looked through is the one source of its fact; all were, or their job says why."""
+    connection = await asyncpg.connect(installation.superuser_url)
+    try:
+        behind = await connection.fetch(
+            """
+            select h.conversation_id, h.facts_seq, h.last_seq from conversation_heads h
+            where h.facts_seq < h.last_seq and not exists (
+                select from jobs j where j.kind = 'conversation.facts' and j.state = 'parked'
+                  and h.conversation_id = any(j.subject_ids)
+            )
+            """
+        )
+        wrong = await connection.fetch(
+            """
+            select t.id, t.superseded_by is null and t.erased_at is null as stands, count(e.fact_id) as evidence
+            from turns t join conversation_heads h using (tenant_id, conversation_id)
+            left join fact_evidence e on e.tenant_id = t.tenant_id and e.turn_id = t.id
+            where t.status = 'committed' and t.seq <= h.facts_seq group by t.tenant_id, t.id
+            having count(e.fact_id) <> (t.superseded_by is null and t.erased_at is null)::integer
+            """
+        )
+        report.counts["facts"] += await connection.fetchval("select count(*) from facts")
+    finally:
+        await connection.close()
+    sentences = [
+        f"{row['conversation_id']} is looked through to {row['facts_seq']} of {row['last_seq']}" for row in behind
+    ]
+    return sentences + [
+        f"turn {row['id']} stands: {row['stands']}, and {row['evidence']} facts rest on it" for row in wrong[:10]
     ]
 
 

@@ -5,80 +5,17 @@
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
-TokenTime = Annotated[int, Field(ge=1, le=3600)]
-Money = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from app.settings.kinds import NatsUrls, NotNegative, Positive, ServerUrl, Share, TokenTime, api_root, origins
+from app.settings.models import ModelSettings
 
-_ENDPOINTS = ("/embeddings", "/chat/completions")
+__all__ = ["Settings", "api_root"]
 
 
-def api_root(url: str) -> str:
-    """The root of an OpenAI-compatible API, from its host, its `/v1` or the full URL of an endpoint."""
-    parts = _base_url(url)
-    path = parts.path.rstrip("/")
-    for endpoint in _ENDPOINTS:
-        path = path.removesuffix(endpoint)
-    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
-
-
-def server_url(url: str) -> str:
-    """The root of a Turnkeep, without a slash at its end."""
-    parts = _base_url(url)
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-
-
-def _base_url(url: str) -> SplitResult:
-    parts = urlsplit(url.strip())
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("a base URL is absolute: http:// or https:// and a host")
-    if parts.query or parts.fragment or url.strip().endswith(("?", "#")):
-        raise ValueError("a base URL has no query and no fragment")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("a base URL holds no login; the key has a setting of its own")
-    return parts
-
-
-ApiRoot = Annotated[str, AfterValidator(api_root)]
-ServerUrl = Annotated[str, AfterValidator(server_url)]
-
-
-def origins(given: object) -> object:
-    """The origins in a text, parted by commas, as browsers write them."""
-    if not isinstance(given, str):
-        return given
-    found = tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower())))
-    for origin in found:
-        parts = urlsplit(origin)
-        if origin != "*" and (not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}"):
-            raise ValueError("an origin is a scheme and a host, such as https://chat.example.com, without a path")
-    return found or None
-
-
-def nats_urls(urls: SecretStr) -> SecretStr:
-    """The URLs of the NATS servers of one cluster, separated by commas."""
-    for url in urls.get_secret_value().split(","):
-        try:
-            parts = urlsplit(url.strip())
-            good = parts.scheme in {"nats", "tls"} and bool(parts.hostname) and parts.port != 0
-            good = good and parts.path in {"", "/"} and not parts.query and not parts.fragment
-        except ValueError:  # not handed on: its words may quote the URL, and with it the password
-            good = False
-        if not good:
-            raise ValueError("a NATS URL is like nats://user:password@host:4222 or tls://…; commas between several")
-    return urls
-
-
-NatsUrls = Annotated[SecretStr, AfterValidator(nats_urls)]
-
-
-class Settings(BaseSettings):
+class Settings(ModelSettings):
     """Settings of one process. Units stand at the end of each name."""
 
     model_config = SettingsConfigDict(env_prefix="TURNKEEP_", frozen=True, extra="ignore")
@@ -283,84 +220,7 @@ class Settings(BaseSettings):
         default=16 * 2**20, description="Live messages that wait to be sent, at most."
     )
 
-    # the chat model
-    llm_model: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        default=None, description="The chat model; naming one switches on what needs it."
-    )
-    llm_base_url: ApiRoot | None = Field(default=None, description="Its endpoint; default: OpenAI's own.")
-    llm_api_key: SecretStr | None = Field(default=None, description="Its key; default: OPENAI_API_KEY.")
-    llm_timeout_ms: Annotated[int, Field(ge=100, le=600_000)] = Field(
-        default=12_000, description="Longest time for one call to it, retries and repairs included."
-    )
-    llm_max_output_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(
-        default=800, description="Longest answer of it, where a call names no limit."
-    )
-    llm_max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
-        default=2, description="How often a request that failed for the moment is sent again within that time."
-    )
-    llm_concurrency: Positive = Field(
-        default=4, description="Calls under way to it at once, for jobs and for people who wait each."
-    )
-    llm_price_prompt: Money = Field(default=0.0, description="Price of a million tokens that it reads.")
-    llm_price_completion: Money = Field(default=0.0, description="Price of a million tokens that it writes.")
-    llm_daily_tokens: NotNegative = Field(
-        default=0, description="Tokens that a tenant may spend on it in a day (UTC); 0: no limit."
-    )
-    llm_daily_cost: Money = Field(
-        default=0.0, description="What a tenant may spend on it in a day (UTC), by the prices above; 0: no limit."
-    )
-
     # index and recall
-    embedder: Literal["local", "openai", "none"] = Field(
-        default="local",
-        description="`local`: the bundled model; `openai`: OpenAI or a compatible endpoint; `none`: text only.",
-    )
-    openai_api_key: SecretStr | None = Field(
-        default=None,
-        validation_alias=AliasChoices("TURNKEEP_OPENAI_API_KEY", "OPENAI_API_KEY", "openai_api_key"),
-        description="Key for OpenAI itself; never sent to another host.",
-    )
-    embeddings_base_url: ApiRoot | None = Field(
-        default=None, description="Endpoint of the embedder `openai`; default: OpenAI's own."
-    )
-    embeddings_api_key: SecretStr | None = Field(default=None, description="Its key; default: OPENAI_API_KEY.")
-    embeddings_model: Annotated[str, Field(min_length=1)] = Field(
-        default="text-embedding-3-small", description="Its model."
-    )
-    embeddings_dimensions: Annotated[int, Field(ge=1, le=16_000)] | None = Field(
-        default=None, description="Dimensions of its vectors; default: the model's own."
-    )
-    embeddings_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        default=10.0, description="Longest time for one request to it, retries included."
-    )
-    embeddings_max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
-        default=2, description="How often a request that failed for the moment is sent again within that time."
-    )
-    embeddings_concurrency: Positive = Field(
-        default=4, description="Requests under way to it at once, of documents and of queries each."
-    )
-    embeddings_batch: Annotated[int, Field(ge=1, le=2048)] = Field(
-        default=128, description="Most texts in one request to it."
-    )
-    embeddings_piece_tokens: Annotated[int, Field(ge=32, le=8000)] = Field(
-        default=512, description="Long text is cut into pieces of about this many tokens."
-    )
-    next_embedder: Literal["local", "openai"] | None = Field(
-        default=None, description="A second embedder, beside the first while an installation moves to it."
-    )
-    next_embeddings_base_url: ApiRoot | None = Field(
-        default=None, description="Its endpoint, where it is `openai`; default: OpenAI's own."
-    )
-    next_embeddings_api_key: SecretStr | None = Field(default=None, description="Its key; default: OPENAI_API_KEY.")
-    next_embeddings_model: Annotated[str, Field(min_length=1)] = Field(
-        default="text-embedding-3-small", description="Its model."
-    )
-    next_embeddings_dimensions: Annotated[int, Field(ge=1, le=16_000)] | None = Field(
-        default=None, description="Dimensions of its vectors; default: the model's own."
-    )
-    embedder_threads: NotNegative = Field(
-        default=0, description="Threads of the bundled model; 0: one per core, at most 4."
-    )
     max_vectors_per_entry: Positive = Field(
         default=32, description="Long text gets a vector per piece, up to this many."
     )
@@ -426,6 +286,22 @@ class Settings(BaseSettings):
     erase_without_summary: bool = Field(
         default=False, description="Whether retention erases what no model has summarised, which leaves a gap."
     )
+
+    # facts
+    fact_extraction_enabled: bool = Field(
+        default=False, description="Whether facts are extracted from conversations that do not say so themselves."
+    )
+    recall_facts_limit: Annotated[int, Field(ge=1, le=200)] = Field(
+        default=20, description="Facts that a context looks at, at most."
+    )
+    l1_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
+        default=1, description="How long a fact of the tier l1 is kept."
+    )
+    l2_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
+        default=7, description="How long a fact of the tier l2 is kept."
+    )
+
+    # lifetimes
     conversation_ttl_hours: NotNegative = Field(
         default=0, description="Time to live of conversations that name none; 0: none."
     )
@@ -443,46 +319,3 @@ class Settings(BaseSettings):
         if self.token_ttl_s > self.token_max_ttl_s:
             raise ValueError("TURNKEEP_TOKEN_TTL_S is longer than TURNKEEP_TOKEN_MAX_TTL_S")
         return self
-
-    @model_validator(mode="after")
-    def _remote_embedder_has_a_key(self) -> Self:
-        if self.embedder == "openai" and self.embeddings_base_url is None and not self.key_of_embeddings:
-            raise ValueError("TURNKEEP_EMBEDDER=openai needs TURNKEEP_EMBEDDINGS_API_KEY or OPENAI_API_KEY")
-        if self.next_embedder == "openai" and self.next_embeddings_base_url is None and not self.key_of_next:
-            raise ValueError("TURNKEEP_NEXT_EMBEDDER=openai needs TURNKEEP_NEXT_EMBEDDINGS_API_KEY or OPENAI_API_KEY")
-        return self
-
-    @model_validator(mode="after")
-    def _chat_model_is_named_and_has_an_endpoint(self) -> Self:
-        if self.llm_model is None and (self.llm_base_url is not None or self.llm_api_key is not None):
-            raise ValueError("TURNKEEP_LLM_BASE_URL and TURNKEEP_LLM_API_KEY need TURNKEEP_LLM_MODEL")
-        if self.llm_model is not None and self.llm_base_url is None and not self.key_of_llm:
-            raise ValueError(
-                "TURNKEEP_LLM_MODEL needs TURNKEEP_LLM_BASE_URL, or for OpenAI itself TURNKEEP_LLM_API_KEY or"
-                " OPENAI_API_KEY"
-            )
-        if self.llm_daily_cost and not (self.llm_price_prompt or self.llm_price_completion):
-            raise ValueError("TURNKEEP_LLM_DAILY_COST needs TURNKEEP_LLM_PRICE_PROMPT and _COMPLETION")
-        return self
-
-    @property
-    def key_of_embeddings(self) -> str | None:
-        """The key sent to the embedding endpoint; OpenAI's own key goes to OpenAI alone."""
-        return self._key_for(self.embeddings_base_url, self.embeddings_api_key)
-
-    @property
-    def key_of_next(self) -> str | None:
-        """The key sent to the second embedder's endpoint; OpenAI's own key goes to OpenAI alone."""
-        return self._key_for(self.next_embeddings_base_url, self.next_embeddings_api_key)
-
-    @property
-    def key_of_llm(self) -> str | None:
-        """The key sent to the chat model's endpoint; OpenAI's own key goes to OpenAI alone."""
-        return self._key_for(self.llm_base_url, self.llm_api_key)
-
-    def _key_for(self, base_url: str | None, own: SecretStr | None) -> str | None:
-        if own is not None:
-            return own.get_secret_value()
-        if base_url is None or urlsplit(base_url).hostname == "api.openai.com":
-            return None if self.openai_api_key is None else self.openai_api_key.get_secret_value()
-        return None

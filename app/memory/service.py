@@ -1,0 +1,333 @@
+"""Facts: what is so, since when and until when, and who says so.
+
+What always holds: facts follow from their evidence alone; those of one owner, subject and predicate are changed one
+change after another; what rests on a turn goes when that turn is erased or revised; and what a caller or an
+extraction changed last can be taken back.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
+from app.core.db import Database, Transaction
+from app.core.errors import Conflict, NotFound
+from app.core.ids import ConversationId, TenantId
+from app.core.paging import Cursors, Page, make_page
+from app.index.service import LateVectors, SearchIndex
+from app.memory import decision_store, store
+from app.memory.asserting import Asserted, Asserter, hand_statement, require_taken
+from app.memory.extractor import Extractor
+from app.memory.keeper import VECTORS_JOB, Keeper
+from app.memory.merging import Decision, HeldFact, Outcome
+from app.memory.naming import name_key, predicate_key
+from app.memory.schemas import (
+    Extraction,
+    Fact,
+    FactCreate,
+    FactRecordedFrame,
+    FactResult,
+    FactSearch,
+    FactsExtract,
+    FactUpdate,
+    fact_text,
+)
+from app.memory.shelf import Kept, Shelf
+from app.memory.store import FactRow, StoredFact, Where
+from app.memory.views import fact_view
+from app.providers.schemas import ChatModel
+from app.tenancy.schemas import Caller, Repeatable, job_caller
+from app.tenancy.service import Tenancy
+
+__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts", "Kept"]
+
+_SWEPT_AT_ONCE = 500
+_SWEEPS = 20
+_TOLD_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A decision about facts of one key, behind its lock."""
+
+    shelf: Shelf
+    decision: Decision
+
+
+class Facts:
+    """The door to facts."""
+
+    def __init__(
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        tenancy: Tenancy,
+        conversations: Conversations,
+        index: SearchIndex,
+        chat: ChatModel | None,
+        cursors: Cursors,
+        kept: Kept,
+    ) -> None:
+        self._database = database
+        self._ops = ops
+        self._sources = conversations.sources
+        self._index = index
+        self._cursors = cursors
+        index.makers.append(self._make_vectors)
+        self._keeper = Keeper(index=index, kept=kept)
+        self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, keeper=self._keeper)
+        self.extractor = Extractor(database, conversations=conversations, keeper=self._keeper, chat=chat)
+        """What makes facts of what is said."""
+
+    # reading
+
+    async def list_page(
+        self, caller: Caller, *, where: FactSearch, newest_first: bool, limit: int, cursor: str | None
+    ) -> Page[Fact]:
+        """Facts in the order they were recorded."""
+        scope = f"facts|{caller.tenant_id}|{newest_first}|{where!r}"
+        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        narrowed = Where(
+            subject=None if where.subject is None else name_key(where.subject),
+            predicate=None if where.predicate is None else predicate_key(where.predicate),
+            owner=where.owner,
+            conversation_id=where.conversation_id,
+            tier=None if where.tier is None else where.tier.value,
+            as_of=where.as_of,
+            known_at=where.known_at,
+            include_retracted=where.include_retracted,
+        )
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await store.list_page(
+                tx, caller.tenant_id, where=narrowed, newest_first=newest_first, after=after, limit=limit + 1
+            )
+            hidden = await self._hidden(caller, tx, rows)
+        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
+        return Page[Fact](
+            object="list",
+            data=[fact_view(row, known_at=where.known_at) for row in page.data if row.conversation_id not in hidden],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+    async def get(self, caller: Caller, fact_id: UUID) -> Fact:
+        """One fact, retracted or not. NotFound without it."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            return fact_view(await self._row(caller, tx, fact_id))
+
+    async def _row(self, caller: Caller, tx: Transaction, fact_id: UUID) -> FactRow:
+        row = (await store.find(tx, caller.tenant_id, [fact_id])).get(fact_id)
+        if row is None or await self._hidden(caller, tx, [row]):
+            raise _missing()
+        return row
+
+    async def _hidden(self, caller: Caller, tx: Transaction, rows: Iterable[FactRow | StoredFact]) -> set[UUID]:
+        """The conversations of these facts that are being deleted: what rests on one alone is gone for everybody."""
+        of = {row.conversation_id for row in rows if row.conversation_id is not None}
+        return await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
+
+    async def hydrate(
+        self, caller: Caller, tx: Transaction, *, fact_ids: Sequence[UUID], actors: Sequence[str] | None = None
+    ) -> dict[UUID, Fact]:
+        """Those of these facts that hold now, for whoever found them; with `actors`, of nobody else's turns."""
+        rows = await store.find(tx, caller.tenant_id, fact_ids, current=True, actors=actors)
+        hidden = await self._hidden(caller, tx, rows.values())
+        return {fact_id: fact_view(row) for fact_id, row in rows.items() if row.conversation_id not in hidden}
+
+    async def newest(
+        self,
+        caller: Caller,
+        *,
+        owner: str | None,
+        conversation_id: ConversationId | None,
+        actors: Sequence[str] | None,
+        limit: int,
+    ) -> list[Fact]:
+        """The facts that hold now and were recorded last."""
+        where = Where(owner=owner, conversation_id=conversation_id, actors=actors, current=True)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await store.list_page(tx, caller.tenant_id, where=where, newest_first=True, after=None, limit=limit)
+            hidden = await self._hidden(caller, tx, rows)
+        return [fact_view(row) for row in rows if row.conversation_id not in hidden]
+
+    async def recorded(
+        self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, after_rev: int
+    ) -> list[FactRecordedFrame]:
+        """What the followers of a conversation are told of facts that its turns have spoken for since a rev."""
+        rows = await store.list_recorded(tx, tenant_id, conversation_id, after_rev=after_rev, limit=_TOLD_AT_ONCE)
+        return [FactRecordedFrame(type="fact.recorded", rev=rev, fact=fact_view(row)) for rev, row in rows]
+
+    # by callers
+
+    async def create(
+        self, caller: Caller, *, body: FactCreate, repeat: Repeatable | None
+    ) -> tuple[FactResult, bool, bool]:
+        """Assert a fact, or add evidence to a held one. Says whether it is new, and whether it is a replay by key.
+
+        Raises NotFound for turns and conversations that are not there, Conflict `already_superseded`, `turn_erased`,
+        `fact_retracted`, `too_many_facts`, `idempotency_mismatch`; Invalid for what has no word to compare by.
+        """
+        done = await self._asserter.assert_fact(caller, body=body, repeat=repeat)
+        return await self._result(caller, done), done.created, done.replayed
+
+    async def update(self, caller: Caller, fact_id: UUID, *, body: FactUpdate) -> FactResult:
+        """Correct a fact: it is retracted, and another stands in its place. NotFound; Conflict `fact_retracted`."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            row = await self._row(caller, tx, fact_id)
+        text = fact_text(row.subject, row.predicate, body.object or row.object)
+        prepared = await self._keeper.prepare([text])
+        async with self._database.transaction(caller.tenant_id) as tx:
+            shelf, fact = await self._open(caller, tx, fact_id)
+            if fact.retracted:
+                raise Conflict("fact_retracted", "The fact is retracted; undo that before it is corrected.")
+            statement = hand_statement(fact, body)
+            if statement is None:
+                return FactResult(fact=fact_view(row), changed=[])
+            change = _Change(shelf, shelf.correct(fact, statement))
+            require_taken(change.decision)
+            await self._keeper.write(caller, tx, shelves=[shelf], prepared=prepared)
+        return await self._result(caller, _asserted(change))
+
+    async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
+        """Say that a fact was never so. The row stays; what it had ended is open again. NotFound without it."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            shelf, _ = await self._open(caller, tx, fact_id)
+            change = _Change(shelf, shelf.retract(fact_id))
+            await self._keeper.write(caller, tx, shelves=[shelf], prepared={})
+        done = _asserted(change)
+        return await self._result(caller, Asserted(fact_id, done.changed))
+
+    async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
+        """Take back what changed a fact last. NotFound without it; Conflict `nothing_to_undo`."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            shelf, fact = await self._open(caller, tx, fact_id)
+            kept = await decision_store.find_last(tx, caller.tenant_id, shelf.key, fact_id)
+            change = None if kept is None else _Change(shelf, shelf.take_back(kept.decision))
+            if kept is None or change is None or change.decision.outcome is Outcome.IGNORED:
+                raise Conflict("nothing_to_undo", "Nothing that changed this fact can be taken back.")
+            await decision_store.delete(tx, caller.tenant_id, kept.id)
+            await self._keeper.write(caller, tx, shelves=[shelf], prepared={})
+        return await self._result(caller, Asserted(fact.id, _asserted(change).changed))
+
+    async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[Shelf, HeldFact]:
+        """A fact and all of its key, held until the transaction ends."""
+        key = await store.find_key(tx, caller.tenant_id, fact_id)
+        if key is None:
+            raise _missing()
+        shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
+        fact, stored = shelf.find(fact_id), shelf.before.get(fact_id)
+        if fact is None or (stored is not None and await self._hidden(caller, tx, [stored])):
+            raise _missing()
+        return shelf, fact
+
+    async def _result(self, caller: Caller, done: Asserted) -> FactResult:
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await store.find(tx, caller.tenant_id, [done.fact_id, *done.changed])
+        views = {fact_id: fact_view(row) for fact_id, row in rows.items()}
+        others = [views[one] for one in done.changed if one in views and one != done.fact_id]
+        if done.replayed and done.fact_id not in views:
+            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+        return FactResult(fact=views.get(done.fact_id), changed=others)
+
+    # by extraction
+
+    async def extract(self, caller: Caller, conversation_id: ConversationId, *, request: FactsExtract) -> Extraction:
+        """Look through what a conversation has new for facts: see `Extractor.extract`."""
+        return await self.extractor.extract(caller, conversation_id, through=request.through)
+
+    # when sources change
+
+    async def withdraw(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[str, int]:
+        """Take out what turns said, in the transaction of whoever erases them: facts go with their last evidence."""
+        gone = set(turn_ids)
+        keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
+        shelves = await self._keeper.open(caller, tx, keys=keys)
+        evidence = sum(shelf.remove(lambda one, _: one.source in gone) for shelf in shelves.values())
+        facts = await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={}) if shelves else 0
+        decisions = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
+        return {"facts": facts, "fact_evidence": evidence, "fact_decisions": decisions}
+
+    async def withdraw_superseded(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Take out what turns said that others stand in the place of."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await self.withdraw(caller, tx, turn_ids=turn_ids)
+
+    async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
+        """Take out all that rests on a conversation, in the transaction of whoever deletes it."""
+        counts, _ = await self.erase_some(caller, tx, conversation_ids=[conversation_id], limit=None)
+        return counts
+
+    async def erase_some(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int | None
+    ) -> tuple[dict[str, int], bool]:
+        """Take out what rests on conversations, of up to `limit` keys; says what went, and whether there is more."""
+        gone = set(conversation_ids)
+        keys = await store.keys_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
+        shelves = await self._keeper.open(caller, tx, keys=keys)
+        evidence = sum(shelf.remove(lambda _, origin: origin.conversation_id in gone) for shelf in shelves.values())
+        facts = await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={}) if shelves else 0
+        counts = Counter({"facts": facts, "fact_evidence": evidence, "fact_decisions": 0, "fact_decision_sources": 0})
+        more = len(keys) == limit
+        if not more:
+            for conversation_id in conversation_ids:
+                decisions, sources = await decision_store.delete_of_conversation(tx, caller.tenant_id, conversation_id)
+                counts.update({"fact_decisions": decisions, "fact_decision_sources": sources})
+        return dict(counts), more
+
+    # by jobs
+
+    async def sweep(self) -> int:
+        """Delete facts whose time is over, and let those be found no more that have ended; says of how many keys."""
+        swept = 0
+        for _ in range(_SWEEPS):
+            async with self._ops.across_tenants() as tx:
+                due = await store.list_due(tx, limit=_SWEPT_AT_ONCE)
+            by_tenant = {tenant_id: [key for other, key in due if other == tenant_id] for tenant_id, _ in due}
+            for tenant_id, keys in by_tenant.items():
+                caller = job_caller(tenant_id)
+                async with self._database.transaction(tenant_id) as tx:
+                    shelves = await self._keeper.open(caller, tx, keys=keys)
+                    await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={})
+            swept += len(due)
+            if len(due) < _SWEPT_AT_ONCE:
+                break
+        return swept
+
+    async def make_vectors(self, caller: Caller, *, fact_ids: Sequence[UUID]) -> None:
+        """Make the vectors of facts that are found by words only. Raises as the embedder does."""
+        await self._make_vectors(caller, self._index.late, fact_ids)
+
+    async def _make_vectors(self, caller: Caller, late: LateVectors, fact_ids: Sequence[UUID]) -> int:
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await store.find(tx, caller.tenant_id, fact_ids, current=True)
+        if not rows:
+            return 0
+        texts = {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
+        made = dict(zip(texts, await late.embed(list(texts.values())), strict=True))
+        if not self._index.spaces.still_wants(late):
+            return 0
+        async with self._database.transaction(caller.tenant_id) as tx:
+            held = await store.hold_listed(tx, caller.tenant_id, list(texts))
+            same = [
+                fact_id
+                for fact_id, row in held.items()
+                if fact_text(row.subject, row.predicate, row.object) == texts[fact_id]
+            ]
+            await late.write(
+                caller,
+                tx,
+                vectors={fact_id: made[fact_id] for fact_id in same},
+                searched=self._index.spaces.searches(late),
+            )
+        return len(same)
+
+
+def _asserted(change: _Change) -> Asserted:
+    changed = [one.after.id for one in change.decision.changes if one.after is not None]
+    return Asserted(change.decision.fact_id or UUID(int=0), changed)
+
+
+def _missing() -> NotFound:
+    return NotFound("not_found", "There is no such fact.")

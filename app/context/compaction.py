@@ -5,8 +5,9 @@ and stores in one commit that is refused if anything has changed meanwhile: then
 model, and where it fails for good, highlights stand in; a summary takes their place once a model is there.
 """
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -47,6 +48,8 @@ _PATIENCE = 4
 _WORDS = 400
 _EVERYTHING = 2**62
 _NOTHING = "Nothing in these turns can be quoted."
+# what is about these turns; a wrong key, an empty account or an outage is not, and is over some day
+_FOR_GOOD = frozenset({"model_refused", "model_invalid"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class Compactor:
         lost = 0
         while len(made) < _MOST_STEPS:
             standing = await self._summaries.standing(caller, conversation_id)
-            draft = await self._next(caller, conversation_id, standing, run)
+            draft = await self._next(caller, conversation_id, standing, run, made)
             if draft is None:
                 return made, False
             stored = await self._summaries.store(caller, conversation_id, draft=draft)
@@ -163,16 +166,18 @@ class Compactor:
         return made, True
 
     async def _next(
-        self, caller: Caller, conversation_id: ConversationId, standing: Standing, run: _Run
+        self, caller: Caller, conversation_id: ConversationId, standing: Standing, run: _Run, made: Sequence[Summary]
     ) -> SummaryDraft | None:
-        """The next summary to store; None where nothing is left to do."""
+        """The next summary to store, after those made by this run; None where nothing is left to do."""
         if run.policy.strategy == "never" and not run.forced:
             return None
         due = await self._due(caller, conversation_id, standing, run)
         if due is not None:
             return await self._draft(caller, standing, due, run)
-        if (stands_in := self._to_replace(standing)) is not None:
-            return await self._replacing(caller, conversation_id, standing, stands_in, run)
+        if (stands_in := self._to_replace(standing, run, made)) is not None:
+            draft = await self._replacing(caller, conversation_id, standing, stands_in, run)
+            if draft is not None:
+                return draft
         return await self._folded(caller, standing, run) if run.policy.strategy == "hierarchical" else None
 
     # what is due
@@ -195,33 +200,38 @@ class Compactor:
             cut = oldest_half(canonical, most_turns=policy.trigger_turns, most_tokens=policy.trigger_tokens)
         return _Due(turns[:cut], None) if cut else None
 
-    def _to_replace(self, standing: Standing) -> StandingSummary | None:
-        """Highlights that a summary may take the place of: those that this model has not refused yet."""
-        if self._chat is None:
+    def _to_replace(self, standing: Standing, run: _Run, made: Sequence[Summary]) -> StandingSummary | None:
+        """Highlights that a summary may take the place of: not those that this model has refused, or failed at now."""
+        model, tried = self._model(run), {parse_id(one.id) for one in made}
+        if model is None:
             return None
         return next(
             (
                 one
                 for one in standing.summaries
                 if one.kind is SummaryKind.HIGHLIGHTS
-                and one.refused_by != self._chat.model
+                and one.refused_by != model
+                and one.id not in tried
                 and one.to_position > standing.erased_position
             ),
             None,
         )
 
+    def _model(self, run: _Run) -> str | None:
+        """The model that is asked; None without any."""
+        return None if self._chat is None else run.policy.summarizer_model or self._chat.model
+
     # drafts
 
     async def _draft(self, caller: Caller, standing: Standing, due: _Due, run: _Run) -> SummaryDraft:
         if self._chat is None or not due.turns:
-            return self._highlights(standing, due, run, refused_by=None)
+            return await self._highlights(standing, due, run, refused_by=None)
         some = due.first(within_tokens([source.turn for source in due.turns], most_tokens=MOST_TOKENS))
         before = self._before(standing, run, SummaryKind.SUMMARY)
         try:
             written, model = await self._write(caller, run, [one.text for one in before], some.turns)
         except AppError as error:
-            self._give_up_or_raise(error, run)
-            return self._highlights(standing, some, run, refused_by=self._chat.model)
+            return await self._highlights(standing, some, run, refused_by=self._refused_by(error, run))
         return self._summary(standing, before, some, written, model, read_after=standing.position)
 
     async def _replacing(
@@ -232,7 +242,10 @@ class Compactor:
         stands_in: StandingSummary,
         run: _Run,
     ) -> SummaryDraft | None:
-        """A summary in the place of highlights, from the turns themselves, read a piece at a time."""
+        """A summary in the place of highlights, from the turns themselves, read a piece at a time.
+
+        Of very long ones it takes the place of the beginning: what has been paid for is stored before more is asked.
+        """
         place = list(standing.summaries).index(stands_in)
         before = [*standing.summaries[:place]] if run.policy.strategy != "hierarchical" else []
         if any(one.kind is SummaryKind.HIGHLIGHTS for one in before):
@@ -240,8 +253,8 @@ class Compactor:
         texts = [one.text for one in before]
         written, model, read = Written(summary="…", abstract="…"), None, list[SourceTurn]()
         after = stands_in.from_position - 1
-        while True:
-            page, _ = await self._summaries.sources(
+        for _ in range(_MOST_STEPS):
+            page, _more = await self._summaries.sources(
                 caller, conversation_id, after=after, before=stands_in.to_position + 1, limit=_PAGE
             )
             some = page[: within_tokens([source.turn for source in page], most_tokens=MOST_TOKENS)]
@@ -250,15 +263,26 @@ class Compactor:
             try:
                 written, model = await self._write(caller, run, texts, some)
             except AppError as error:
-                self._give_up_or_raise(error, run)
-                return self._refused(standing, stands_in)
+                refused_by = self._refused_by(error, run)
+                return None if refused_by is None else self._refused(standing, stands_in, refused_by)
             texts, after = [written.summary], some[-1].turn.position
             read.extend(some)
-        if not read:  # tombstones, or nothing to say: the highlights are all there is
-            return None
-        replaced = [*before, stands_in]
-        due = _Due(read, stands_in.to_position)
-        return self._summary(standing, replaced, due, written, model, read_after=stands_in.from_position - 1)
+        if not read:  # tombstones: the highlights are all there is, and nobody need look at them again
+            return self._refused(standing, stands_in, self._model(run))
+        draft = self._summary(
+            standing,
+            [*before, stands_in],
+            _Due(read, stands_in.to_position),
+            written,
+            model,
+            read_after=stands_in.from_position - 1,
+        )
+        page, _more = await self._summaries.sources(
+            caller, conversation_id, after=after, before=stands_in.to_position + 1, limit=1
+        )
+        if not page:
+            return draft
+        return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=stands_in.id)
 
     async def _folded(self, caller: Caller, standing: Standing, run: _Run) -> SummaryDraft | None:
         """One summary of the next level in the place of four of one level."""
@@ -267,7 +291,9 @@ class Compactor:
             return None
         if some[0].kind is SummaryKind.HIGHLIGHTS or self._chat is None:
             due = _Due([], some[-1].to_position)
-            return self._highlights(standing, due, run, refused_by=some[0].refused_by, fold=some)
+            models = {one.refused_by for one in some}
+            refused_by = some[0].refused_by if len(models) == 1 else None
+            return await self._highlights(standing, due, run, refused_by=refused_by, fold=some)
         try:
             written, model = await self._write(caller, run, [one.text for one in some], [])
         except AppError as error:
@@ -291,11 +317,15 @@ class Compactor:
             words=_WORDS,
         )
 
-    def _give_up_or_raise(self, error: AppError, run: _Run) -> None:
-        """Raise what may pass; what will not, and a budget that is used up, leaves the turns to highlights."""
+    def _refused_by(self, error: AppError, run: _Run) -> str | None:
+        """The model that will not summarise these turns; None where it may yet, and is asked again by the refresh.
+
+        Raises what may pass soon; a budget that is used up leaves the turns to highlights at once.
+        """
         if error.retryable and run.patient and error.code != "model_budget_exhausted":
             raise error
         self._log.warning("summary.highlighted", code=error.code)
+        return self._model(run) if error.code in _FOR_GOOD else None
 
     def _before(self, standing: Standing, run: _Run, kind: SummaryKind) -> list[StandingSummary]:
         """The summaries that a rolling one takes the place of: the last ones of its kind."""
@@ -338,7 +368,7 @@ class Compactor:
             occurred_at=_last_said(turns),
         )
 
-    def _highlights(
+    async def _highlights(
         self,
         standing: Standing,
         due: _Due,
@@ -349,13 +379,8 @@ class Compactor:
     ) -> SummaryDraft:
         turns = due.turns
         before = self._before(standing, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
-        kept = [
-            of_line(format_id(line.turn_id), place, line.text)
-            for place, line in enumerate(_lines(before), start=-10_000)
-        ]
-        fresh = candidates(_spoken(source) for source in turns if _is_said(source.turn))
-        chosen = choose([*kept, *fresh], most_tokens=self._highlight_tokens, count=self._counter.count)
-        lines = [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
+        # megabytes of text are looked through, in which nothing else would be answered
+        lines = await asyncio.to_thread(self._chosen, before, turns)
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
             level=_level(before, turns) if fold is not None else max((one.level for one in before), default=0),
@@ -375,7 +400,17 @@ class Compactor:
             occurred_at=_last_said(turns),
         )
 
-    def _refused(self, standing: Standing, stands_in: StandingSummary) -> SummaryDraft:
+    def _chosen(self, before: Sequence[StandingSummary], turns: Sequence[SourceTurn]) -> list[HighlightLine]:
+        """The densest lines of earlier highlights and of turns."""
+        kept = [
+            of_line(format_id(line.turn_id), place, line.text)
+            for place, line in enumerate(_lines(before), start=-10_000)
+        ]
+        fresh = candidates(_spoken(source) for source in turns if _is_said(source.turn))
+        chosen = choose([*kept, *fresh], most_tokens=self._highlight_tokens, count=self._counter.count)
+        return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
+
+    def _refused(self, standing: Standing, stands_in: StandingSummary, refused_by: str | None) -> SummaryDraft:
         """The same highlights once more, with the model that will not replace them."""
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
@@ -387,7 +422,7 @@ class Compactor:
             lines=stands_in.lines,
             actors=stands_in.actors,
             tokens=sum(line.tokens for line in stands_in.lines),
-            model=None if self._chat is None else self._chat.model,
+            model=refused_by,
             prompt_version=HIGHLIGHTS_VERSION,
             sources={},
             read_after=stands_in.to_position,

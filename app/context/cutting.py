@@ -5,9 +5,13 @@ between a tool call and its result.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from app.context.units import units_of
 from app.formats.schemas import CanonicalTurn, Role
+
+# a call that nobody has answered by then is one of a program that has gone on without
+_WAITED_FOR = 50
 
 
 def oldest_half(turns: Sequence[CanonicalTurn], *, most_turns: int, most_tokens: int) -> int:
@@ -35,9 +39,10 @@ def within_tokens(turns: Sequence[CanonicalTurn], *, most_tokens: int) -> int:
 def at_boundary(turns: Sequence[CanonicalTurn], cut: int, *, whole: bool = False) -> int:
     """The cut moved on, or else back, to where it parts no call from its result.
 
-    Without `whole` something must be left behind it.
+    Without `whole` something must be left behind it; with it, whoever chose these turns knows that none of their calls
+    waits for an answer.
     """
-    allowed = _boundaries(turns)
+    allowed = _boundaries(turns, open_end=not whole)
     most = len(turns) if whole else len(turns) - 1
     if cut <= 0:
         return 0
@@ -45,20 +50,30 @@ def at_boundary(turns: Sequence[CanonicalTurn], cut: int, *, whole: bool = False
     return min(later) if later else max((place for place in allowed if place < cut and place <= most), default=0)
 
 
-def _boundaries(turns: Sequence[CanonicalTurn]) -> list[int]:
+def _boundaries(turns: Sequence[CanonicalTurn], *, open_end: bool) -> list[int]:
     """All places, as counts of turns before them, that part nothing."""
     place_of = {turn.id: place for place, turn in enumerate(turns)}
-    inside: set[int] = set()
+    steps = [0] * (len(turns) + 2)  # where ranges of places that part something begin and end
     for unit in units_of(turns).units:
         places = [place_of[turn.id] for turn in unit.turns]
-        inside.update(range(min(places) + 1, max(places) + 1))
-    # a call at the end that nobody has answered may be answered by the next turn
-    for place in range(len(turns) - 1, -1, -1):
+        steps[min(places) + 1] += 1
+        steps[max(places) + 1] -= 1
+    if open_end and (waiting := _first_waiting(turns)) is not None:
+        steps[waiting + 1] += 1
+    depths = list(accumulate(steps))
+    return [place for place in range(1, len(turns) + 1) if not depths[place]]
+
+
+def _first_waiting(turns: Sequence[CanonicalTurn]) -> int | None:
+    """The place of the first call at the end that nobody has answered, and that the next turn may answer."""
+    first: int | None = None
+    answered: set[str | None] = set()
+    for place in range(len(turns) - 1, max(-1, len(turns) - 1 - _WAITED_FOR), -1):
         turn = turns[place]
         if turn.role is Role.USER:
             break
-        answered = {result.tool_call_id for later in turns[place:] for result in later.tool_results}
-        answered |= {later.tool_call_id for later in turns[place:] if later.tool_call_id is not None}
+        answered.update(result.tool_call_id for result in turn.tool_results)
+        answered.add(turn.tool_call_id)
         if any(call.id not in answered for call in turn.tool_calls):
-            inside.update(range(place + 1, len(turns) + 1))
-    return [place for place in range(1, len(turns) + 1) if place not in inside]
+            first = place
+    return first

@@ -54,17 +54,22 @@ async def withdraw(
     *,
     changed: Sequence[tuple[UUID, int]],
     and_after: bool,
+    recount: bool = False,
     rev: int,
 ) -> bool:
     """Take out of the summaries what rests on changed turns (id, position); says whether some are to be made again.
 
-    `and_after`: nothing of what stood behind the first of them stands any more.
+    `and_after`: nothing of what stood behind the first of them stands any more. `recount`: there are fewer tombstones
+    now, wherever they stood.
     """
     first = min((position for _, position in changed), default=0)
-    if first > head.summarized_position or not changed:
+    if not changed:
         return False
     conversation_id = ConversationId(head.id)
+    # behind the mark too: where a summary is gone, those behind the hole still stand
     found = await summary_store.list_reaching(tx, caller.tenant_id, conversation_id, position=first)
+    if not found and first > head.summarized_position and not recount:
+        return False
     places, ids = {position for _, position in changed}, {turn_id for turn_id, _ in changed}
     gone = {row.id for row in found if and_after or _rests_on(row, places)}
     for row in found:

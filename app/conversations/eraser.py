@@ -51,7 +51,10 @@ async def erase_turns(
         # before the turns, as whoever ends an open turn does; an erased one counts as given up
         await stream_store.delete_open(tx, caller.tenant_id, fresh)
         await turn_store.erase(tx, caller.tenant_id, fresh, rev=rev)
-        await turn_store.update_after_erase(tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens)
+        behind = [row for row in live if (row.position or 0) > head.summarized_position and row.erased_at is None]
+        await turn_store.update_after_erase(
+            tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens, unsummarised=len(behind)
+        )
         changed = [*((row.id, row.position or 0) for row in live), *told]
         if await withdraw(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
             await jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])

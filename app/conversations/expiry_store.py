@@ -121,14 +121,19 @@ async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[
     )
 
 
-async def hold_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> dict[UUID, bool]:
-    """Hold those of these conversations that are being deleted and nobody else is at; whether each has had facts."""
+async def hold_deleting(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, waiting: bool
+) -> dict[UUID, bool]:
+    """Hold those of these conversations that are being deleted; unless `waiting`, of those that nobody else is at.
+
+    Says of each whether facts may rest on it.
+    """
     rows = await tx.fetch(
-        """
+        f"""
         select conversation_id, facts_held from conversation_heads
         where tenant_id = $1 and conversation_id = any($2::uuid[]) and deleting_at is not null
-        order by conversation_id for update skip locked
-        """,
+        order by conversation_id for update {"" if waiting else "skip locked"}
+        """,  # noqa: S608
         tenant_id,
         conversation_ids,
     )

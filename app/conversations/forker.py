@@ -2,15 +2,21 @@
 
 The parent is held while it is copied, so the fork is the parent at one moment. The copies have salts and hashes of
 their own, behind the parent's chain; nothing is embedded again. What is erased in the parent later stays in the fork.
+
+What the parent's retention has emptied is copied as it is, tombstones and the summaries that stand for them: else the
+fork would begin in the midst of things and not say so. Other tombstones, and summaries of turns that say something, are
+left behind.
 """
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.conversations import store, turn_store
+from app.conversations import store, summary_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.chain import canonical_form, chain_hash, content_hash, new_salt
+from app.conversations.covering import move_mark
 from app.conversations.drafts import plain_text
 from app.conversations.finding import get_conversation, lock_conversation
 from app.conversations.schemas import Conversation, ForkRequest
@@ -150,7 +156,7 @@ class Forker:
     ) -> None:
         fork = await get_conversation(caller, tx, fork_id)
         copied = _Copied(turns=0, tokens=0, chain=fork.chain_hash)
-        after = 0
+        after, places = 0, list[int]()
         while True:
             found = await store.list_turns(
                 tx,
@@ -162,14 +168,14 @@ class Forker:
                 actors=None,
                 limit=_BATCH,
                 most_bytes=_BATCH_BYTES,
-                with_erased=False,
+                erased_through=parent.erased_position,
             )
             rows = found.rows
             if not rows:
                 break
             copies = await asyncio.to_thread(_copies, fork, rows, copied)
             await store.insert_turns(tx, caller.tenant_id, copies)
-            pairs = [(row.id, copy.id, copy.position or 0) for row, copy in zip(rows, copies, strict=True)]
+            pairs = [(row.id, copy.id, copy.position) for row, copy in zip(rows, copies, strict=True)]
             texts = {copy.id: plain_text(turn_view(copy)) for copy in copies}
             await self._index.copy(caller, tx, conversation_id=fork_id, owner=fork.owner, pairs=pairs, texts=texts)
             copied = _Copied(
@@ -178,7 +184,8 @@ class Forker:
                 chain=copies[-1].chain_hash or b"",
                 last=copies[-1],
             )
-            after = rows[-1].position or 0
+            places.extend(row.position or 0 for row in rows)
+            after = places[-1]
         if copied.last is not None:
             session = await self._index.session_around(caller, tx, conversation_id=fork_id, position=copied.turns + 1)
             await store.update_head(
@@ -194,6 +201,35 @@ class Forker:
                 last_occurred_at=copied.last.occurred_at,
                 updated_at=fork.created_at,
             )
+        if places and places[0] <= parent.erased_position:
+            await self._copy_summaries(caller, tx, parent, fork, places)
+
+    async def _copy_summaries(
+        self, caller: Caller, tx: Transaction, parent: ConversationRow, fork: ConversationRow, places: Sequence[int]
+    ) -> None:
+        """Let the summaries that stand for emptied turns do so in the fork, if they tell of nothing behind its end.
+
+        `places`: where in the parent each of the copied turns stands.
+        """
+        standing = await summary_store.list_standing(tx, caller.tenant_id, ConversationId(parent.id))
+        copies = [
+            (row.id, new_uuid(), bisect_left(places, row.from_position) + 1, bisect_right(places, row.to_position))
+            for row in standing
+            if row.from_position <= parent.erased_position and row.to_position <= places[-1]
+        ]
+        copies = [one for one in copies if one[2] <= one[3]]
+        fork_id = ConversationId(fork.id)
+        await summary_store.copy(tx, caller.tenant_id, fork_id, places=copies, rev=1)
+        await self._index.copy(
+            caller,
+            tx,
+            conversation_id=fork_id,
+            owner=fork.owner,
+            pairs=[(summary_id, copy_id, None) for summary_id, copy_id, _, _ in copies],
+            texts={copy_id: "" for _, copy_id, _, _ in copies},
+        )
+        erased = bisect_right(places, parent.erased_position)
+        await move_mark(caller, tx, replace(fork, erased_position=erased), rev=1)
 
 
 def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> list[TurnRow]:
@@ -215,7 +251,10 @@ def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> 
             committed_at=fork.created_at,
             salt=(salt := new_salt()),
         )
-        hashed = content_hash(salt, canonical_form(row_fields(copy)))
+        if row.erased_at is None:
+            hashed = content_hash(salt, canonical_form(row_fields(copy)))
+        else:  # what it was made from is gone
+            copy, hashed = replace(copy, salt=row.salt), row.content_hash or b""
         chain = chain_hash(
             chain,
             turn_id=copy.id,

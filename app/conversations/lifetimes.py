@@ -52,12 +52,14 @@ class Lifetimes:
         for conversation_id in conversation_ids:
             self._announcer.deleted(tx, caller.tenant_id, ConversationId(conversation_id))
 
-    async def hold(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> dict[UUID, bool]:
-        """Hold those of these conversations that are being deleted and that nobody else is at.
+    async def hold(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], waiting: bool = False
+    ) -> dict[UUID, bool]:
+        """Hold those of these conversations that are being deleted; unless `waiting`, of those nobody else is at.
 
         Says of each whether facts may rest on it.
         """
-        return await expiry_store.hold_deleting(tx, caller.tenant_id, conversation_ids)
+        return await expiry_store.hold_deleting(tx, caller.tenant_id, conversation_ids, waiting=waiting)
 
     async def hold_turns(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int

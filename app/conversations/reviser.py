@@ -4,7 +4,10 @@ Hides the order of things that makes a revision safe: defaults come from members
 whether it is still live is asked again once the head is held.
 """
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from app.conversations import store, turn_store
 from app.conversations.appender import Appender, check_answers, require_seq, require_unerased, same_turn
@@ -18,7 +21,7 @@ from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
-from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.formats.schemas import Kind, Role
 from app.index.service import SearchIndex
@@ -26,6 +29,9 @@ from app.tenancy.schemas import Caller, Repeatable, Replay
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
+
+Expire: TypeAlias = Callable[[Transaction, TenantId, TurnId], Awaitable[bool]]
+"""Ends an open turn whose writer was not heard of for too long; false where it was, or has ended."""
 
 
 class Reviser:
@@ -56,6 +62,7 @@ class Reviser:
         turn_id: TurnId,
         body: Revision,
         repeat: Repeatable | None,
+        expire: Expire,
     ) -> tuple[RevisionResult, bool, bool]:
         """Let a new turn take a live one's place; says whether it was stored now, and whether it is a replay by key."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -72,7 +79,7 @@ class Reviser:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
                 if replay is not None:
                     return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
-            row, gone, stored = await self._store(caller, tx, conversation_id, turn_id, item, body)
+            row, gone, stored = await self._store(caller, tx, conversation_id, turn_id, item, body, expire)
             if repeat is not None:
                 status = _CREATED if stored else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
@@ -86,12 +93,17 @@ class Reviser:
         turn_id: TurnId,
         item: Incoming,
         body: Revision,
+        expire: Expire,
     ) -> tuple[TurnRow, int, bool]:
         head = await lock_conversation(caller, tx, conversation_id)
         known = await self._known(caller, tx, conversation_id, item)
         if known is not None:
             return known, await self._superseded_by(caller, tx, known), False
         old = await get_turn(caller, tx, conversation_id, turn_id)
+        if old.status == "pending":
+            # its writer was told that it is aborted, before the sweep came or while it does
+            await expire(tx, caller.tenant_id, turn_id)
+            old = await get_turn(caller, tx, conversation_id, turn_id)
         require_standing(old)
         require_seq(head, body.expected_seq)
         row, gone = await self.replace(caller, tx, head, old, item, truncate_after=body.truncate_after)
@@ -135,14 +147,20 @@ class Reviser:
             session=session,
             is_last=truncate_after or index_position >= head.turn_count,
             gone_turns=len(gone),
-            gone_tokens=sum(tokens for _, tokens in gone),
+            gone_tokens=sum(tokens for _, tokens, _ in gone),
         )
+        tombstones = sum(erased for _, _, erased in gone)
+        if position > head.summarized_position:  # those were counted as if they had a summary
+            head = replace(head, summarized_turns=head.summarized_turns - tombstones)
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
-        await self._index.retire(caller, tx, entry_ids=[one for one, _ in gone])
+        await self._index.retire(caller, tx, entry_ids=[one for one, _, _ in gone])
         await self._appender.write(caller, tx, head, placed, [item.draft])
-        changed = [(one, position) for one, _ in gone]
-        due = withdraw_jobs([one for one, _ in gone]) if head.facts_held else []
-        if await withdraw(caller, tx, self._index, head, changed=changed, and_after=truncate_after, rev=placed.rev):
+        changed = [(one, position) for one, _, _ in gone]
+        due = withdraw_jobs([one for one, _, _ in gone]) if head.facts_held else []
+        recount, rev = tombstones > 0, placed.rev
+        if await withdraw(
+            caller, tx, self._index, head, changed=changed, and_after=truncate_after, recount=recount, rev=rev
+        ):
             due.append(compact_job(head.id))
         await self._jobs.enqueue(tx, caller.tenant_id, due)
         return placed.rows[0], len(gone)

@@ -302,7 +302,9 @@ class Conversations:
         Raises NotFound; Conflict `already_superseded` (with the id that stands), `conversation_advanced`,
         `turn_id_conflict`, `turn_erased`, `idempotency_mismatch`; Invalid where the turn breaks a rule.
         """
-        return await self._reviser.revise(caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat)
+        return await self._reviser.revise(
+            caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat, expire=self.streams.expire
+        )
 
     async def erase_turns(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID]
@@ -412,7 +414,9 @@ class Conversations:
         most_uncovered: int = 0,
     ) -> Recent:
         """The newest live turns as contexts see them: see `recent_turns`."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        # a summary that is stored between two of its statements would stand for turns, and not be among those read
+        moment = bool(most_uncovered)
+        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=moment) as tx:
             return await recent_turns(
                 caller,
                 tx,

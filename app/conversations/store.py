@@ -131,7 +131,7 @@ OF_STANDING = """(
     select h.deleting_at from conversation_heads h
     where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
 ) is null"""
-"""The condition that the conversation of a turn `t` is not being deleted."""
+"""The condition that the conversation of a turn or summary `t` is not being deleted."""
 _MAX_SAFE_INTEGER = 2**53 - 1
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
 
@@ -362,16 +362,20 @@ async def list_turns(
     most_bytes: int,
     beyond: tuple[int, int] | None = None,
     with_erased: bool = True,
+    erased_through: int | None = None,
     role: str | None = None,
 ) -> TurnRows:
     """Live turns in the order of their position, between two positions (both exclusive).
 
-    `actors` and `role` narrow. Without `with_erased`, tombstones are left out.
+    `actors` and `role` narrow. Without `with_erased`, tombstones are left out; with `erased_through`, those behind it.
     """
     args: list[object] = [tenant_id, conversation_id]
     conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and {STANDS}"]
     if not with_erased:
         conditions.append("t.erased_at is null")
+    if erased_through is not None:
+        args.append(erased_through)
+        conditions.append(f"(t.erased_at is null or t.position <= ${len(args)})")
     if beyond is not None:  # live turns share no position, so a cursor's says it all
         after, before = (after, beyond[0]) if newest_first else (beyond[0], before)
     for bound, side in ((after, ">"), (before, "<")):

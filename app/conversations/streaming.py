@@ -32,7 +32,7 @@ from app.conversations.stream_store import StreamRow
 from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
-from app.core.ids import ConversationId, KeyId, TurnId, format_id, new_uuid
+from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
@@ -448,6 +448,10 @@ class Streams:
             return held
         # what is remembered here may be over: the rows say who writes
         return await self._take_over(call)
+
+    async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
+        """Give an open turn up whose lease is over, in the transaction of whoever asks; false when it is not."""
+        return await self._ender.expire(tx, tenant_id, turn_id, lease_s=self._options.lease_s)
 
     async def abort_expired(self) -> int:
         """Give up the open turns, of every tenant, whose writers were not heard of for a lease; says how many."""

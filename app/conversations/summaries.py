@@ -183,6 +183,7 @@ class Summaries:
                 tx, caller.tenant_id, conversation_id, summary_id=summary_id, draft=draft, rev=rev
             )
             await summary_store.replace(tx, caller.tenant_id, draft.replaces, by=summary_id)
+            await self._shorten(caller, tx, draft)
             await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
             await self._write_entry(caller, tx, head, summary_id, draft, prepared)
             await move_mark(caller, tx, head, rev=rev)
@@ -190,6 +191,14 @@ class Summaries:
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return summary_view(row)
+
+    async def _shorten(self, caller: Caller, tx: Transaction, draft: SummaryDraft) -> None:
+        """Let highlights begin behind the summary that stands for their first turns now."""
+        if draft.shortens is None:
+            return
+        row = (await summary_store.find(tx, caller.tenant_id, [draft.shortens]))[draft.shortens]
+        left = [line for line in row.lines if line.turn_id not in draft.sources]
+        await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=left, from_position=draft.to_position + 1)
 
     async def _retain(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, draft: SummaryDraft
@@ -216,8 +225,9 @@ class Summaries:
         conversation_id = ConversationId(head.id)
         if head.summarized_position != draft.position:
             return "moved"
-        replaced = await summary_store.find(tx, caller.tenant_id, draft.replaces) if draft.replaces else {}
-        if len(replaced) != len(draft.replaces) or any(row.replaced_by is not None for row in replaced.values()):
+        ids = [*draft.replaces, *([] if draft.shortens is None else [draft.shortens])]
+        known = await summary_store.find(tx, caller.tenant_id, ids) if ids else {}
+        if len(known) != len(ids) or any(row.replaced_by is not None for row in known.values()):
             return "moved"
         held = await turn_store.hold_turns(tx, caller.tenant_id, list(draft.sources))
         if held != dict(draft.sources):

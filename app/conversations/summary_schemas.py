@@ -155,7 +155,7 @@ class SummaryDraft:
 
     `sources`: content hashes of the turns read, which are all of those after the position `read_after`; `replaces`: ids
     of the summaries whose place it takes; `position`: how far the conversation was summarised then; `occurred_at`: when
-    the last of it was said.
+    the last of it was said. `shortens`: highlights that stand for what comes after it only, from now on.
     """
 
     kind: SummaryKind
@@ -174,6 +174,7 @@ class SummaryDraft:
     replaces: Sequence[UUID]
     position: int
     occurred_at: datetime
+    shortens: UUID | None = None
 
 
 Discarded = Literal["moved", "changed", "gone"]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.conversations.store import STANDS
+from app.conversations.store import OF_STANDING, STANDS
 from app.conversations.summary_schemas import HighlightLine, SummaryDraft
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId
@@ -74,6 +74,31 @@ async def insert(
     )  # fmt: skip
 
 
+async def copy(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    places: Sequence[tuple[UUID, UUID, int, int]],
+    rev: int,
+) -> None:
+    """Copy summaries into another conversation, without lines; places are (summary, its copy, its first, its last)."""
+    await tx.execute(
+        """
+        insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
+                               abstract, lines, tokens, model, prompt_version, rev, created_at)
+        select s.tenant_id, u.copy_id, $2, s.kind, s.level, u.first, u.last, s.actors, coalesce(s.text, ''), s.abstract,
+               null, s.tokens, s.model, s.prompt_version, $7, date_trunc('milliseconds', clock_timestamp())
+        from unnest($3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[]) as u (id, copy_id, first, last)
+        join summaries s on s.tenant_id = $1 and s.id = u.id
+        """,
+        tenant_id,
+        conversation_id,
+        *([place[number] for place in places] for number in range(4)),
+        rev,
+    )
+
+
 async def list_standing(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
     """The summaries that nothing has replaced, by range."""
     rows = await tx.fetch(
@@ -132,9 +157,9 @@ async def list_page(
 
 
 async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryRow]:
-    """Summaries by id, of those that there are."""
+    """Summaries by id, of those that there are: the index has entries of conversations that are being deleted."""
     rows = await tx.fetch(
-        f"select {_COLUMNS} from summaries where tenant_id = $1 and id = any($2::uuid[])",  # noqa: S608
+        f"select {_COLUMNS} from summaries t where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_STANDING}",  # noqa: S608
         tenant_id,
         summary_ids,
     )
@@ -229,12 +254,18 @@ async def set_lines(
 async def measure_through(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
 ) -> tuple[int, int, UUID | None]:
-    """The live turns up to a position: how many, their tokens, the id of the last."""
+    """The live turns up to a position: how many, their tokens, the id of the last.
+
+    Tombstones behind it count as well: there is nothing in them to summarise.
+    """
+    some = f"from turns t where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}"
     row = await tx.fetchrow(
         f"""
-        select count(*) as turns, coalesce(sum(t.content_tokens), 0) as tokens,
-               (array_agg(t.id order by t.position desc))[1] as last
-        from turns t where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position <= $3
+        select m.turns + (select count(*) {some} and t.position > $3 and t.erased_at is not null) as turns, m.tokens,
+               (select t.id {some} and t.position <= $3 order by t.position desc limit 1) as last
+        from (
+            select count(*) as turns, coalesce(sum(t.content_tokens), 0) as tokens {some} and t.position <= $3
+        ) m
         """,  # noqa: S608
         tenant_id,
         conversation_id,
@@ -286,11 +317,16 @@ async def update_mark(
 async def list_highlighted(
     tx: Transaction, *, model: str, after: tuple[UUID, UUID], limit: int
 ) -> list[tuple[TenantId, ConversationId]]:
-    """Conversations of any tenant where highlights stand that this model has not refused to replace (ops role)."""
+    """Conversations of any tenant where highlights stand that their model has not refused to replace (ops role).
+
+    That is the one that their policy names, else this one.
+    """
     rows = await tx.fetch(
         """
-        select distinct s.tenant_id, s.conversation_id from summaries s
-        where s.kind = 'highlights' and s.replaced_by is null and s.model is distinct from $1
+        select distinct s.tenant_id, s.conversation_id
+        from summaries s join conversations c on c.tenant_id = s.tenant_id and c.id = s.conversation_id
+        where s.kind = 'highlights' and s.replaced_by is null
+          and s.model is distinct from coalesce(c.compaction ->> 'summarizer_model', $1)
           and (s.tenant_id, s.conversation_id) > ($2, $3)
         order by s.tenant_id, s.conversation_id limit $4
         """,

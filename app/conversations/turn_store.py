@@ -26,13 +26,16 @@ async def supersede(
     and_after: bool,
     by: UUID,
     rev: int,
-) -> list[tuple[UUID, int]]:
-    """Let the live turn at a position be superseded, and those after it; gives id and tokens of each that was."""
+) -> list[tuple[UUID, int, bool]]:
+    """Let the live turn at a position be superseded, and those after it.
+
+    Gives of each that was its id, its tokens, and whether it was a tombstone.
+    """
     rows = await tx.fetch(
         f"""
         update turns t set superseded_by = $4, rev = $5
         where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position {">=" if and_after else "="} $3
-        returning t.id, t.content_tokens
+        returning t.id, t.content_tokens, t.erased_at is not null as erased
         """,  # noqa: S608
         tenant_id,
         conversation_id,
@@ -40,7 +43,7 @@ async def supersede(
         by,
         rev,
     )
-    return [(row["id"], row["content_tokens"]) for row in rows]
+    return [(row["id"], row["content_tokens"], row["erased"]) for row in rows]
 
 
 async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID, *, by: UUID, rev: int) -> None:
@@ -211,12 +214,13 @@ async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
 
 
 async def update_after_erase(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int, tokens: int
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int, tokens: int, unsummarised: int
 ) -> None:
-    """The counters of a locked head from which `tokens` went."""
+    """The counters of a locked head from which `tokens` went; `unsummarised` of the turns need no summary any more."""
     await tx.execute(
         """
         update conversation_heads set rev = $3, token_count = token_count - $4,
+            summarized_turns = summarized_turns + $5,
             updated_at = greatest(updated_at, date_trunc('milliseconds', clock_timestamp()))
         where tenant_id = $1 and conversation_id = $2
         """,
@@ -224,6 +228,7 @@ async def update_after_erase(
         conversation_id,
         rev,
         tokens,
+        unsummarised,
     )
 
 

@@ -1,7 +1,7 @@
 """Deletes what is hidden already, in steps so short that nobody waits for them; and finds what is to be hidden.
 
 Any number of processes may do it at once, and each may be killed at any moment: what a step has not committed another
-one does, and no step waits for a conversation that somebody else is at.
+one does, and no sweep waits for a conversation that somebody else is at.
 """
 
 import asyncio
@@ -67,23 +67,28 @@ class Purger:
         await _rest(step)
         await self.purge(caller, conversation_ids)
 
-    async def purge(self, caller: Caller, conversation_ids: Sequence[UUID]) -> dict[str, int]:
-        """Delete those of these conversations that are hidden, as far as nobody else is at them; says what went."""
+    async def purge(self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool = False) -> dict[str, int]:
+        """Delete those of these conversations that are hidden, as far as nobody else is at them; says what went.
+
+        With `waiting` all are gone afterwards, whoever else is at them: both do it, a step each.
+        """
         done: Counter[str] = Counter()
         while True:
             step = time.monotonic()
-            counts, more = await self._step(caller, conversation_ids)
+            counts, more = await self._step(caller, conversation_ids, waiting=waiting)
             self.counts.update(counts)
             done.update(counts)
             if not more:
                 return dict(done)
             await _rest(step)
 
-    async def _step(self, caller: Caller, conversation_ids: Sequence[UUID]) -> tuple[dict[str, int], bool]:
+    async def _step(
+        self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool
+    ) -> tuple[dict[str, int], bool]:
         """One step, of a bounded number of rows; says what went, and whether there is more."""
         of = self._lifetimes
         async with self._database.transaction(caller.tenant_id) as tx:
-            facts_held = await of.hold(caller, tx, conversation_ids=conversation_ids)
+            facts_held = await of.hold(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
             if not facts_held:
                 return {}, False
             held, told = list(facts_held), [one for one, has_facts in facts_held.items() if has_facts]

@@ -64,7 +64,7 @@ class Governance:
                 return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
             await self._conversations.lifetimes.hide(caller, tx, conversation_id=conversation_id)
         # gone for everybody by now; what is left of it when this is cut off, the next sweep deletes
-        return await self.purger.purge(caller, [conversation_id])
+        return await self.purger.purge(caller, [conversation_id], waiting=True)
 
     async def erase_turns(
         self, caller: Caller, conversation_id: ConversationId, *, turn_ids: Sequence[UUID]

@@ -219,7 +219,7 @@ class SearchIndex:
         *,
         conversation_id: ConversationId,
         owner: str | None,
-        pairs: Sequence[tuple[UUID, UUID, int]],
+        pairs: Sequence[tuple[UUID, UUID, int | None]],
         texts: Mapping[UUID, str],
     ) -> None:
         """Copy entries and vectors into another conversation; pairs are (entry, its copy, the copy's position).

@@ -101,7 +101,7 @@ async def copy_entries(
     tenant_id: TenantId,
     conversation_id: ConversationId,
     owner: str | None,
-    pairs: Sequence[tuple[UUID, UUID, int]],
+    pairs: Sequence[tuple[UUID, UUID, int | None]],
 ) -> list[Copied]:
     """Copy entries into another conversation; pairs are (entry, its copy, the copy's position)."""
     rows = await tx.fetch(
@@ -125,7 +125,7 @@ async def copy_entries(
     return [Copied(*row.values()) for row in rows]
 
 
-async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int]]) -> None:
+async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:
     """Copy the vectors of entries to their copies, in every space."""
     await tx.execute(
         """

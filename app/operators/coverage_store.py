@@ -41,7 +41,10 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """Of the live turns through the head's mark: how many, their tokens, the last; and of all, the last position."""
+    """Of the live turns through the head's mark: how many, their tokens, the last; and of all, the last position.
+
+    `turns` has the tombstones behind the mark as well, which need no summary.
+    """
 
     turns: int
     tokens: int
@@ -90,7 +93,9 @@ async def measure(tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *
     """What the turns through a position come to."""
     row = await tx.fetchrow(
         """
-        select count(*) filter (where t.superseded_by is null and t.position <= $3) as turns,
+        select count(*) filter (
+                   where t.superseded_by is null and (t.position <= $3 or t.erased_at is not null)
+               ) as turns,
                coalesce(sum(t.content_tokens) filter (where t.superseded_by is null and t.position <= $3), 0)::bigint
                    as tokens,
                (array_agg(t.id order by t.position desc) filter (

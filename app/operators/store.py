@@ -7,6 +7,7 @@ never write.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -411,9 +412,11 @@ async def list_unplaced_turns(
     return [CheckedTurn(*row.values()) for row in rows]
 
 
-async def list_entry_owners(
-    tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
-) -> list[tuple[UUID, bool]]:
+Owned: TypeAlias = list[tuple[UUID, bool]]
+"""Ids, and whether what each stands for is there."""
+
+
+async def list_entry_owners(tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int) -> Owned:
     """Index entries by id, and whether what each stands for is there; what is no turn has its owner elsewhere."""
     rows = await tx.fetch(
         """
@@ -421,6 +424,7 @@ async def list_entry_owners(
             when 'turn' then exists (select from turns t where t.tenant_id = e.tenant_id and t.id = e.entry_id)
             when 'summary' then exists (select from summaries s where s.tenant_id = e.tenant_id and s.id = e.entry_id)
             when 'fact' then exists (select from facts f where f.tenant_id = e.tenant_id and f.id = e.entry_id)
+            when 'memory' then exists (select from memories m where m.tenant_id = e.tenant_id and m.id = e.entry_id)
             else true end as owned
         from index_entries e
         where e.tenant_id = $1 and ($2::uuid is null or e.entry_id > $2) order by e.entry_id limit $3
@@ -432,9 +436,7 @@ async def list_entry_owners(
     return [(row["entry_id"], row["owned"]) for row in rows]
 
 
-async def list_vector_owners(
-    tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
-) -> list[tuple[UUID, bool]]:
+async def list_vector_owners(tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int) -> Owned:
     """Entry ids that have vectors, and whether the entry is there."""
     rows = await tx.fetch(
         """
@@ -453,9 +455,7 @@ async def list_vector_owners(
     return [(row["entry_id"], row["owned"]) for row in rows]
 
 
-async def list_open_turns(
-    tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
-) -> list[tuple[UUID, bool]]:
+async def list_open_turns(tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int) -> Owned:
     """Turns that are being written, and whether each has one writer and text without holes; streams of none besides."""
     rows = await tx.fetch(
         """

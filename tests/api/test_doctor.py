@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
     "wrong filter copy": ("update ENTRY set owner = 'bob'", {"entry_differs"}),
     "wrong position in the index": ("update ENTRY set position = 9", {"entry_differs"}),
     "tombstone that still speaks": (
-        "update TURN set erased_at = now(), salt = null", {"erased_remains", "entry_unwanted"},
+        "update TURN set erased_at = now(), salt = null", {"erased_remains", "entry_unwanted", "mark_wrong"},
     ),
     "wrong metadata copy": ("""update ENTRY set metadata = '{"q": 1}'""", {"entry_differs"}),
     "duplicate position": ("update TURN set position = 1", {"position_taken", "entry_differs"}),
@@ -290,7 +290,7 @@ SUMMARY_FAULTS: dict[str, tuple[str, set[str]]] = {
     ),
     "salt of a tombstone": (
         "update turns set erased_at = now(), content = null, metadata = null OF and seq = 8",
-        {"erased_remains", "entry_unwanted"},
+        {"erased_remains", "entry_unwanted", "mark_wrong"},
     ),
 }  # fmt: skip
 
@@ -349,14 +349,18 @@ async def test_every_fault_of_a_fact_is_found(name: str, ops: Database, client: 
     assert "Maria" not in json.dumps([fault.as_json() for fault in found])
 
 
-async def test_an_entry_of_no_summary_is_found(ops: Database, client: Client, service: Service) -> None:
+@pytest.mark.parametrize("kind", ["summary", "memory", "fact"])
+async def test_an_entry_of_nothing_is_found(kind: str, ops: Database, client: Client, service: Service) -> None:
     conversation, turns = await healthy(client)
+    assert (await client.post("/v1/memories", json={"content": "likes tea"})).status_code == 201
+    assert await faults(ops, client) == []
     async with planting(service) as connection:
         await connection.execute(
             "insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,"
-            " lexemes) select tenant_id, gen_random_uuid(), 'summary', conversation_id, project, now(), 1, lexemes"
+            " lexemes) select tenant_id, gen_random_uuid(), $2, conversation_id, project, now(), 1, lexemes"
             " from index_entries where entry_id = $1",
             parse_id(turns[1]),
+            kind,
         )
     assert {fault.code for fault in await faults(ops, client)} == {"entry_orphan"}
     assert conversation

@@ -14,6 +14,7 @@ import pytest
 
 from app.core.db import Database, PoolOptions, Transaction
 from app.core.ids import ConversationId, parse_id
+from app.governance import purging
 from app.governance import service as governance
 from app.operators.service import DataCheck
 from app.tenancy.schemas import job_caller
@@ -394,7 +395,7 @@ async def test_cut_off_at_any_statement_nothing_is_half_done_and_the_next_run_co
     await sound(ops, client, conversation)
 
 
-async def _nothing(*_args: object) -> int:
+async def _nothing(*_args: object, **_more: object) -> int:
     return 0
 
 
@@ -490,6 +491,25 @@ async def test_what_callers_have_erased_themselves_holds_nothing_up(
     await sound(ops, client, conversation)
 
 
+async def test_no_recall_finds_the_summary_of_what_is_being_deleted(
+    service: Service, client: Client, ops: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, other = await talk(client, "hidden"), await talk(client, "there")
+    await service.run_jobs()
+
+    async def found() -> set[str | None]:
+        return {hit["conversation_id"] for hit in await client.recall(None, "paid to whom", kinds=["summary"])}
+
+    assert await found() == {conversation, other}
+    monkeypatch.setattr(governance, "_AT_ONCE", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(purging.Purger, "purge", _nothing)
+        assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+    assert await found() == {other}
+    await service.container.governance.purger.sweep()
+    await sound(ops, client, other)
+
+
 async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(
     service: Service, client: Client, ops: Database
 ) -> None:
@@ -506,3 +526,36 @@ async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(
     await service.run_jobs()
     assert text not in await dump(service)
     await sound(ops, client, conversation)
+
+
+@pytest.mark.parametrize("retention", ["audit_only", "ephemeral"])
+async def test_a_fork_has_what_stands_for_emptied_turns_or_says_gap(
+    service: Service, client: Client, ops: Database, retention: str
+) -> None:
+    conversation = await talk(client, f"forked {retention}", retention=retention)
+    await service.run_jobs()
+    path = f"/v1/conversations/{conversation}"
+    assert await erased(client, conversation) == [1, 2, 3, 4, 5, 6]
+    forks: list[str] = []
+    for through in (11, 6, 5):
+        answer = await client.post(f"{path}/fork", json={"through_seq": through})
+        assert answer.status_code == 201, answer.text
+        forks.append(answer.json()["id"])
+    whole, emptied, cut = forks
+    for fork, last in ((whole, 6), (emptied, 6), (cut, 5)):
+        assert await erased(client, fork) == list(range(1, last + 1))
+    for fork in (whole, emptied):
+        (one,) = await summaries(client, fork)
+        assert (one["text"], one["to_position"]) == (WRITTEN["summary"], 6)
+    assert await summaries(client, cut) == []
+    context = await client.context(whole, 4000)
+    assert (context["degraded"], len(context["included"]["summary_ids"])) == ([], 1)
+    assert len(context["included"]["turn_ids"]) == 5
+    assert "summary" in [hit["kind"] for hit in await client.recall(whole, "what they spoke of")]
+    await client.append(cut, "and now?")
+    assert "gap" in (await client.context(cut, 4000))["degraded"]
+    await sound(ops, client, conversation, *forks)
+    await client.append(whole, *turns(f"forked {retention}", 12, 24))
+    await service.run_jobs()
+    assert await erased(client, whole) == list(range(1, 16))
+    await sound(ops, client, conversation, *forks)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.context import compaction
 from app.conversations import appender, drafts
 from app.index import service as index_service
 from app.routers import body
@@ -62,6 +63,16 @@ async def test_large_parts_that_have_no_text_are_hashed_in_a_thread_too(client: 
     ran_in = threads_of(drafts, "canonical_form")
     conversation = await client.conversation()
     await client.append(conversation, {"role": "user", "content": [{"type": "x", "data": list(range(20_000))}]})
+    assert len(ran_in) == 1
+    assert threading.current_thread() not in ran_in
+
+
+async def test_highlights_are_chosen_in_a_thread(client: Client, threads_of: Noting) -> None:
+    ran_in = threads_of(compaction, "candidates")
+    conversation = await client.conversation()
+    await client.append(conversation, *["I paid 5 euros to Maria. " * 700] * 3)
+    answer = await client.post(f"/v1/conversations/{conversation}/summaries", json={})
+    assert answer.status_code == 200, answer.text
     assert len(ran_in) == 1
     assert threading.current_thread() not in ran_in
 

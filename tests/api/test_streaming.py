@@ -613,6 +613,21 @@ async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
     problem(await client.post(path, json={"turn": {"role": "user", "supersedes": alive.id}}), 409, "turn_pending")
 
 
+async def test_a_turn_whose_lease_is_over_is_regenerated_before_the_sweep_comes(
+    client: Client, conversation: str, service: Service
+) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "so far")
+    problem(await client.post(f"{writing.path}/revisions", json={"content": "whole"}), 409, "turn_pending")
+    await age(service, writing.id, 61)
+    answer = await client.post(f"{writing.path}/revisions", json={"content": "whole"})
+    assert answer.status_code == 201, answer.text
+    turn = await writing.read()
+    assert (turn["status"], turn["content"]) == ("aborted", "so far")
+    assert (turn["superseded_by"], turn["metadata"]["abort_reason"]) == (answer.json()["turn"]["id"], "lease_expired")
+    assert [turn["content"] for turn in await client.history(conversation)][-1] == "whole"
+
+
 async def test_a_turn_is_opened_in_place_of_one_that_the_sweep_aborts_meanwhile(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextvars import Context
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from app.conversations.lifetimes import Lifetimes
 from app.core.db import Database, PoolOptions, Transaction
 from app.core.ids import parse_id
 from app.governance import purging
@@ -221,7 +223,7 @@ async def test_what_is_being_deleted_is_seen_by_nobody(
     assert await left(connection, client.tenant_id, conversation) == {}
 
 
-async def _nothing(*_args: object) -> dict[str, int]:
+async def _nothing(*_args: object, **_more: object) -> dict[str, int]:
     return {}
 
 
@@ -345,6 +347,35 @@ async def test_a_large_conversation_is_deleted_in_steps(
     assert await left(connection, client.tenant_id, lasting) != {}
     assert (await sweep(service))["turns"] == 30
     assert await left(connection, client.tenant_id, lasting) == {}
+
+
+async def test_a_deletion_answers_when_all_is_gone_though_a_sweep_is_at_it(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(governance, "_AT_ONCE", 10)
+    monkeypatch.setattr(purging, "_ROWS", 7)
+    conversation = await client.conversation()
+    await client.append(conversation, *["again"] * 30)
+    hold, purge = Lifetimes.hold, purging.Purger.purge
+    begun, sweeping = asyncio.Event(), list[asyncio.Task[Any]]()
+
+    async def slowly(lifetimes: Lifetimes, *args: Any, **more: Any) -> list[UUID]:
+        held = await hold(lifetimes, *args, **more)
+        begun.set()
+        await asyncio.sleep(0.3)
+        return held
+
+    async def amid_a_sweep(purger: purging.Purger, *args: Any, **more: Any) -> dict[str, int]:
+        monkeypatch.setattr(purging.Purger, "purge", purge)
+        monkeypatch.setattr(Lifetimes, "hold", slowly)
+        sweeping.append(asyncio.create_task(sweep(service), context=Context()))
+        await begun.wait()
+        return await purge(purger, *args, **more)
+
+    monkeypatch.setattr(purging.Purger, "purge", amid_a_sweep)
+    assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+    assert await left(connection, client.tenant_id, conversation) == {}
+    await sweeping[0]
 
 
 async def test_a_job_sweeps_and_the_default_is_a_setting(

@@ -95,6 +95,63 @@ async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> N
     assert await _fingerprint(empty.owner) == before
 
 
+TENANT = "00000000-0000-0000-0000-000000000001"
+
+
+async def _unforced(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str]:
+    rows = await connection.fetch(
+        """
+        select relname from pg_class
+        where relnamespace = 'public'::regnamespace and relrowsecurity and not relforcerowsecurity
+        """
+    )
+    return [row["relname"] for row in rows]
+
+
+async def test_words_of_facts_memories_and_summaries_do_not_outlive_their_tables(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    connection = await asyncpg.connect(empty.superuser)
+    await connection.execute(
+        f"""
+        insert into tenants (tenant_id, name) values ('{TENANT}', 'test');
+        insert into embedding_spaces (provider, model, dimensions) values ('p', 'm', 1);
+        insert into index_entries (tenant_id, entry_id, kind, project, occurred_at, metadata, vectors_due, doc_length,
+                                   lexemes, asks)
+        select '{TENANT}', gen_random_uuid(), kind, '', now(), '{{}}', false, 1, 'quokka', false
+        from unnest(array['turn', 'summary', 'memory', 'fact']) kind;
+        insert into vectors (tenant_id, entry_id, space_id, part, embedding)
+        select tenant_id, entry_id, (select id from embedding_spaces), 0, '[1]' from index_entries;
+        """  # noqa: S608
+    )
+
+    for target, left in (("0012", ["memory", "summary", "turn"]), ("0011", ["summary", "turn"]), ("0009", ["turn"])):
+        await schema.migrate_down(empty.owner, target=target)
+        rows = await connection.fetch("select kind from index_entries order by kind")
+        assert [row["kind"] for row in rows] == left
+        assert await connection.fetchval("select count(*) from vectors") == len(left)
+        assert await _unforced(connection) == []
+    await connection.close()
+
+
+async def test_what_is_being_deleted_does_not_come_back_with_the_release_before(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    connection = await asyncpg.connect(empty.superuser)
+    await connection.execute(
+        f"""
+        insert into tenants (tenant_id, name) values ('{TENANT}', 'test');
+        insert into conversations (tenant_id, id, project, compaction, facts, created_at, updated_at, active_at)
+        select '{TENANT}', gen_random_uuid(), 'default', '{{}}', '{{}}', now(), now(), now() from generate_series(1, 2);
+        insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at, deleting_at)
+        select tenant_id, id, '', now(), case when row_number() over () = 1 then now() end from conversations;
+        """  # noqa: S608
+    )
+    await schema.migrate_down(empty.owner, target="0010")
+    for table in ("conversations", "conversation_heads"):
+        assert await connection.fetchval(f"select count(*) from {table}") == 1  # noqa: S608
+    assert await _unforced(connection) == []
+    await connection.close()
+
+
 async def test_two_processes_may_migrate_at_once(empty: TestDatabase) -> None:
     await asyncio.gather(*(schema.migrate(empty.owner) for _ in range(3)))
     assert await schema.current_revision(empty.owner) == schema.head_revision()

@@ -349,7 +349,7 @@ async def test_every_fault_of_a_fact_is_found(name: str, ops: Database, client: 
     assert "Maria" not in json.dumps([fault.as_json() for fault in found])
 
 
-@pytest.mark.parametrize("kind", ["summary", "memory"])
+@pytest.mark.parametrize("kind", ["summary", "memory", "fact"])
 async def test_an_entry_of_nothing_is_found(kind: str, ops: Database, client: Client, service: Service) -> None:
     conversation, turns = await healthy(client)
     assert (await client.post("/v1/memories", json={"content": "likes tea"})).status_code == 201

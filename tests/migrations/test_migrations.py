@@ -108,7 +108,7 @@ async def _unforced(connection: "asyncpg.Connection[asyncpg.Record]") -> list[st
     return [row["relname"] for row in rows]
 
 
-async def test_words_of_memories_and_summaries_do_not_outlive_their_tables(empty: TestDatabase) -> None:
+async def test_words_of_facts_memories_and_summaries_do_not_outlive_their_tables(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     connection = await asyncpg.connect(empty.superuser)
     await connection.execute(
@@ -118,13 +118,13 @@ async def test_words_of_memories_and_summaries_do_not_outlive_their_tables(empty
         insert into index_entries (tenant_id, entry_id, kind, project, occurred_at, metadata, vectors_due, doc_length,
                                    lexemes, asks)
         select '{TENANT}', gen_random_uuid(), kind, '', now(), '{{}}', false, 1, 'quokka', false
-        from unnest(array['turn', 'summary', 'memory']) kind;
+        from unnest(array['turn', 'summary', 'memory', 'fact']) kind;
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select tenant_id, entry_id, (select id from embedding_spaces), 0, '[1]' from index_entries;
         """  # noqa: S608
     )
 
-    for target, left in (("0011", ["summary", "turn"]), ("0009", ["turn"])):
+    for target, left in (("0012", ["memory", "summary", "turn"]), ("0011", ["summary", "turn"]), ("0009", ["turn"])):
         await schema.migrate_down(empty.owner, target=target)
         rows = await connection.fetch("select kind from index_entries order by kind")
         assert [row["kind"] for row in rows] == left

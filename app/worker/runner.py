@@ -110,14 +110,22 @@ class Worker:
         return len(jobs)
 
     async def _claim_fairly(self, free: int) -> list[Job]:
-        """Take jobs for the free places: of tenants that have half of the places already, only what others leave."""
+        """Take jobs for the free places: of tenants that have half of all places already, only what others leave."""
         kinds = list(self._handlings)
-        held = Counter(job.tenant_id for job, _ in self._running.values())
         most = max(1, self._options.concurrency // 2)
-        greedy = [tenant_id for tenant_id, count in held.items() if count >= most and tenant_id != INSTALLATION]
-        jobs = await self._queue.claim(self._id, kinds=kinds, limit=free, passing_over=greedy)
-        if greedy and len(jobs) < free:
-            jobs += await self._queue.claim(self._id, kinds=kinds, limit=free - len(jobs))
+        held = Counter(job.tenant_id for job, _ in self._running.values() if job.tenant_id != INSTALLATION)
+        jobs: list[Job] = []
+        while len(jobs) < free:
+            greedy = [tenant_id for tenant_id, count in held.items() if count >= most]
+            # no more at once than the one with most places may still have, for they may all be of that one
+            at_once = most - max((count for count in held.values() if count < most), default=0)
+            some = await self._queue.claim(
+                self._id, kinds=kinds, limit=min(at_once, free - len(jobs)), passing_over=greedy
+            )
+            held.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
+            jobs += some
+            if not some:
+                return jobs + (await self._queue.claim(self._id, kinds=kinds, limit=free - len(jobs)) if greedy else [])
         return jobs
 
     async def _wait(self) -> None:

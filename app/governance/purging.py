@@ -14,6 +14,7 @@ from uuid import UUID
 from app.conversations.expiry_store import Candidate
 from app.conversations.lifetimes import Lifetimes
 from app.core.db import Database
+from app.core.errors import AppError
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.index.service import SearchIndex
@@ -41,21 +42,29 @@ class Purger:
     async def sweep(self) -> Counter[str]:
         """Hide every conversation whose time is over, and delete it with those that were left half deleted.
 
-        Ends after some minutes, if there are as many; the next sweep goes on.
+        Ends after some minutes, if there are as many; the next sweep goes on. What fails for one tenant is raised when
+        the others are done.
         """
         began = time.monotonic()
+        failed: AppError | None = None
         before = self.counts.copy()
         last: Candidate | None = None
         while time.monotonic() - began < _LONGEST_S:
             found = await self._lifetimes.candidates(after=last, limit=_CONVERSATIONS)
             for tenant_id, some in groupby(sorted(found, key=lambda one: one.tenant_id), lambda one: one.tenant_id):
-                await self._sweep_tenant(tenant_id, [one.id for one in some])
+                try:
+                    await self._sweep_tenant(tenant_id, [one.id for one in some])
+                except AppError as error:
+                    failed = failed or error
+                    self._log.warning("sweep.failed", tenant_id=tenant_id, code=error.code)
             if len(found) < _CONVERSATIONS:
                 break
             last = found[-1]
         done = self.counts - before
         if done:
             self._log.info("conversations.swept", count=done["expired"], kind="expired")
+        if failed is not None:
+            raise failed
         return done
 
     async def _sweep_tenant(self, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextvars import Context
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,11 +13,13 @@ import pytest
 
 from app.conversations.lifetimes import Lifetimes
 from app.core.db import Database, PoolOptions, Transaction
+from app.core.errors import Unavailable
 from app.core.ids import parse_id
 from app.governance import purging
 from app.governance import service as governance
 from app.governance.registry import REGISTRY
 from app.operators.service import DataCheck
+from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.postgres import Servers, clone_template, drop_database, make_template
 
@@ -393,3 +395,28 @@ async def test_a_job_sweeps_and_the_default_is_a_setting(
         await connection.execute("update jobs set run_at = now() where kind = 'conversations.sweep'")
         await own.run_jobs()
         assert await left(connection, client.tenant_id, conversation) == {}
+
+
+async def test_what_fails_for_one_tenant_keeps_no_other_from_being_swept(
+    service: Service, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [await service.new_tenant() for _ in range(3)]
+    expired = [await one.conversation(ttl_s=3600) for one in clients]
+    await age(connection, *expired)
+    hide = Lifetimes.hide_expired
+
+    async def failing(self: Lifetimes, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> int:
+        if caller.tenant_id == clients[1].tenant_id:
+            raise Unavailable("database_unavailable", "This tenant's shard is away.")
+        return await hide(self, caller, tx, conversation_ids=conversation_ids)
+
+    monkeypatch.setattr(Lifetimes, "hide_expired", failing)
+    with pytest.raises(Unavailable):  # the job says so, and is tried again
+        await service.container.governance.purger.sweep()
+    found = [(await one.get(f"/v1/conversations/{two}")).status_code for one, two in zip(clients, expired, strict=True)]
+    assert found == [404, 200, 404]
+    monkeypatch.setattr(Lifetimes, "hide_expired", hide)
+    await service.container.governance.purger.sweep()
+    assert (await clients[1].get(f"/v1/conversations/{expired[1]}")).status_code == 404
+    for one in clients:
+        await one.aclose()

@@ -8,8 +8,8 @@ each turn belongs to one unit at most, and one that belongs to none is named in 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.formats.parts import has_content
 from app.formats.schemas import Answered, CanonicalTurn, Kind, Role, ToolCall, ToolResult, TurnBlock
-from app.formats.service import has_content
 
 
 @dataclass(frozen=True, slots=True)

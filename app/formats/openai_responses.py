@@ -71,7 +71,7 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
     whole = all(_is_whole(item) for item in before)
     said = message_of(block.turn, named, answered=bool(block.answered))
     pairs = [_pair(answered, whole=whole) for answered in block.answered]
-    led = [item for item in before if whole and item.get("type") in _REPLAYED]
+    led = [item for item in before if whole and _is_replayed(item)]
     return [*led, *said, *(call for call, _ in pairs), *(output for _, output in pairs)]
 
 
@@ -165,6 +165,11 @@ def _sent(item: JsonObject, kind: str, key: str, call_id: str) -> JsonObject:
     """An item as it is sent again: of its type, with the id that the pair has here."""
     dropped = set[str]() if kind in _NEEDS_ID else {"id"}
     return {name: value for name, value in item.items() if name not in dropped} | {"type": kind, key: safe_id(call_id)}
+
+
+def _is_replayed(item: JsonObject) -> bool:
+    """Whether an item is sent again; a call that was approved would need its request, which is over."""
+    return item.get("type") in _REPLAYED and item.get("approval_request_id") is None
 
 
 def _is_whole(item: JsonObject) -> bool:

@@ -115,10 +115,15 @@ class _Pairing:
         """Put turns that say nothing themselves (reasoning) before the one that came of them, into its unit."""
         silent: list[int] = []
         for index in sorted(self._used):
-            if is_silent(self._turns[index]):
-                silent.append(index)
+            turn = self._turns[index]
+            if is_silent(turn):
+                # only a model's own items go back to it: else a user could hand it searches that never were
+                if turn.role is Role.ASSISTANT:
+                    silent.append(index)
+                else:
+                    self._leave(turn, "it says nothing, and is not the model's")
                 continue
-            if index in blocks and self._turns[index].role is Role.ASSISTANT:
+            if index in blocks and turn.role is Role.ASSISTANT:
                 before = tuple(self._turns[one] for one in silent)
                 blocks[index] = replace(blocks[index], before=before)
                 for one in silent:

@@ -173,6 +173,19 @@ def test_what_a_caller_writes_as_kept_cannot_speak_for_another() -> None:
     assert sent.messages == [{"type": "message", "role": "assistant", "content": "ok"}]
 
 
+def test_items_of_a_model_are_sent_again_only_from_turns_of_the_assistant() -> None:
+    item = {"type": "mcp_call", "id": "m", "name": "bank", "arguments": "{}", "server_label": "b", "output": "approved"}
+    whole = [{"type": GIVEN, "format": "openai_responses", "item": item}]
+    for role, sent in ((Role.ASSISTANT, ["mcp_call", "message"]), (Role.USER, ["message"]), (Role.SYSTEM, ["message"])):
+        turns = [
+            canonical_of(TurnInput(role=role, content=whole), position=1, turn_id="1"),
+            canonical_of(TurnInput(role=Role.ASSISTANT, content="ok"), position=2, turn_id="2"),
+        ]
+        blocks = [block for unit in units_of(turns).units for block in unit.blocks]
+        rendered = render(Format.OPENAI_RESPONSES, system=None, blocks=blocks)
+        assert [one["type"] for one in rendered.messages] == sent
+
+
 # --- sequences
 
 ASK: Any = {"role": "assistant", "content": None, "tool_calls": [

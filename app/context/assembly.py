@@ -16,7 +16,6 @@ from app.context.parts import Assembled, ContextParts, Policy, SummaryPart, Text
 from app.context.plan import Costs, Line, Plan, bridge_of
 from app.context.report import Reasons, report
 from app.context.schemas import ContextRequest
-from app.context.units import Unit, units_of
 from app.context.window import aligned, block_of, first_fitting
 from app.context.wording import GAP, HEADINGS, line_of, recalled_line
 from app.core.errors import FieldError, Invalid
@@ -30,6 +29,7 @@ from app.formats.service import (
     roles_with_several_speakers,
     text_of,
 )
+from app.formats.units import Unit, units_of
 
 _NO_ROOM: Final = "it does not fit the budget"
 _BRIDGED: Final = "it has no room; highlights of it are shown"

@@ -6,8 +6,8 @@ between a tool call and its result.
 
 from collections.abc import Sequence
 
-from app.context.units import units_of
 from app.formats.schemas import CanonicalTurn, Role
+from app.formats.units import units_of
 
 
 def oldest_half(turns: Sequence[CanonicalTurn], *, most_turns: int, most_tokens: int) -> int:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from app.context.highlights import Spoken, candidates, fitting
 from app.context.parts import SummaryPart
-from app.context.units import Unit
 from app.context.wording import GAP, HEADINGS, background_frame, background_note, summary_note
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, Rendered, Role, TurnBlock
 from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of, text_of
+from app.formats.units import Unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from app.context.schemas import (
     Sections,
     SectionUsage,
 )
-from app.context.units import Unit, Units
 from app.context.wording import HEADINGS, line_of, recalled_line
 from app.formats.schemas import Rendered
 from app.formats.service import Margin, RememberingCounter, has_media, is_exact
+from app.formats.units import Unit, Units
 
 _NOT_KEPT = "it does not fit the budget"
 

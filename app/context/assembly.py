@@ -16,7 +16,6 @@ from app.context.parts import Assembled, ContextParts, Policy, SummaryPart, Text
 from app.context.plan import Costs, Line, Plan, bridge_of
 from app.context.report import Reasons, report
 from app.context.schemas import ContextRequest
-from app.context.units import Unit, units_of
 from app.context.window import aligned, block_of, first_fitting
 from app.context.wording import GAP, HEADINGS, line_of, recalled_line
 from app.core.errors import FieldError, Invalid
@@ -30,6 +29,7 @@ from app.formats.service import (
     roles_with_several_speakers,
     text_of,
 )
+from app.formats.units import Unit, units_of
 
 _NO_ROOM: Final = "it does not fit the budget"
 _BRIDGED: Final = "it has no room; highlights of it are shown"
@@ -58,6 +58,7 @@ class _Assembly:
         self._limit = self._margin.limit(request.token_budget)
         self._paired = units_of(parts.recent)
         self._units = self._paired.units
+        self._required = _required(parts, self._units)
         named = roles_with_several_speakers(parts.recent)
         system = parts.system if parts.system and parts.system.strip() else None
         self._costs = Costs(request.format, self._counter, named, system)
@@ -87,7 +88,7 @@ class _Assembly:
         left = self._claim_bridge(plan, left)
         self._claim_lines(plan, left)
         rendered = self._costs.render(plan.blocks())
-        while self._costs.count_rendered(rendered) > self._limit and plan.give_up():
+        while self._costs.count_rendered(rendered) > self._limit and plan.give_up(self._required):
             rendered = self._costs.render(plan.blocks())
         return report(
             self._parts,
@@ -101,12 +102,12 @@ class _Assembly:
         )
 
     def _require_newest(self) -> None:
-        newest = self._units[-1:]
+        newest = self._units[-self._required :]
         minimum = self._margin.apply(self._costs.count(Plan(units=list(newest)).blocks()))
         if minimum > self._request.token_budget:
             raise Invalid(
                 "budget_too_small",
-                "The token budget does not hold the system text and the newest turn.",
+                "The token budget does not hold the system text and the newest turn, or all turns that are to come.",
                 fields=[FieldError("/token_budget", f"at least {minimum}")],
                 extra={"minimum_budget": minimum},
             )
@@ -120,7 +121,7 @@ class _Assembly:
         if not all(any(part.from_position <= at <= part.to_position for at in loaded) for part in summaries):
             return False
         self._reserve([])
-        if first_fitting(self._units, self._allowance("recent", self._room), self._costs.unit_within) > 0:
+        if self._first_fitting(self._units) > 0:
             return False
         for part in summaries:
             self._reasons.say("summary", part.id, "there is room for the turns themselves")
@@ -129,7 +130,7 @@ class _Assembly:
     def _usable_summaries(self) -> list[SummaryPart]:
         """Choose summaries, the newest range first, that overlap neither each other nor the newest unit."""
         allowed = self._request.filter_participants
-        newest = {turn.position for unit in self._units[-1:] for turn in unit.turns}
+        newest = {turn.position for unit in self._units[-self._required :] for turn in unit.turns}
         chosen: list[SummaryPart] = []
         for part in sorted(self._parts.summaries, key=lambda part: (-part.to_position, part.from_position, part.id)):
             reason = None
@@ -172,18 +173,22 @@ class _Assembly:
     def _window(self, summaries: Sequence[SummaryPart]) -> list[Unit]:
         """Choose the newest units that fit, and move the start of the window to a boundary where it would wander."""
         candidates = [unit for unit in self._units if self._uncovered(unit, summaries)]
-        first = first_fitting(candidates, self._allowance("recent", self._room), self._costs.unit_within)
+        first = self._first_fitting(candidates)
         for unit in candidates[:first]:
             self._reasons.say_unit(unit, _NO_ROOM)
         bounded = len(candidates) < len(self._units)
         if first > 0 or (self._parts.more_before and not bounded and not self._adjoins(summaries)):
-            start = aligned(candidates, first)
+            start = aligned(candidates, first, required=self._required)
             block = block_of(len(candidates) - first)
             for unit in candidates[first:start]:
                 self._reasons.say_unit(unit, f"the start of the window moves in blocks of {block} turns")
             first = start
         self._skipped = candidates[:first]
         return candidates[first:]
+
+    def _first_fitting(self, units: Sequence[Unit]) -> int:
+        allowance = self._allowance("recent", self._room)
+        return first_fitting(units, allowance, self._costs.unit_within, required=self._required)
 
     def _uncovered(self, unit: Unit, summaries: Sequence[SummaryPart]) -> bool:
         for part in summaries:
@@ -292,3 +297,11 @@ class _Assembly:
             elif turn.id not in lines:
                 lines[turn.id] = Line(turn.id, recalled_line(turn), part.score, turn.position)
         return list(lines.values())
+
+
+def _required(parts: ContextParts, units: Sequence[Unit]) -> int:
+    """How many of the newest units are in any context: those of turns to come, else one."""
+    if not parts.upcoming:
+        return 1
+    first = parts.recent[-parts.upcoming].position
+    return max(1, sum(unit.position >= first for unit in units))

@@ -7,8 +7,8 @@ between a tool call and its result.
 from collections.abc import Sequence
 from itertools import accumulate
 
-from app.context.units import units_of
 from app.formats.schemas import CanonicalTurn, Role
+from app.formats.units import units_of
 
 # a call that nobody has answered by then is one of a program that has gone on without
 _WAITED_FOR = 50

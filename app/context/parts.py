@@ -50,13 +50,15 @@ class ContextParts:
     """Everything that may go into a context.
 
     `recent`: the newest live turns, ascending by position. `more_before`: there are live turns before the first of
-    them, so the window's start will move as turns are appended. Facts, memories and recalled: the best first.
+    them, so the window's start will move as turns are appended. `upcoming`: how many of the newest are not stored yet,
+    and are always shown. Facts, memories and recalled: the best first.
     `gap`: sources are gone and no summary stands for them.
     """
 
     system: str | None
     recent: Sequence[CanonicalTurn]
     more_before: bool
+    upcoming: int = 0
     summaries: Sequence[SummaryPart] = ()
     facts: Sequence[TextPart] = ()
     memories: Sequence[TextPart] = ()

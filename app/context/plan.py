@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from app.context.highlights import Spoken, candidates, fitting
 from app.context.parts import SummaryPart
-from app.context.units import Unit
 from app.context.wording import GAP, HEADINGS, background_frame, background_note, summary_note
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, Rendered, Role, TurnBlock
 from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of, text_of
+from app.formats.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Plan:
         """Give the lines of a section in the order they are written: recalled turns oldest first."""
         return sorted(self.lines[name], key=lambda line: line.position)
 
-    def give_up(self) -> bool:
-        """Let go of what matters least; False when only the system text and the newest unit are left."""
+    def give_up(self, required: int) -> bool:
+        """Let go of what matters least; False when only the system text and the newest `required` units are left."""
         for name in reversed(HEADINGS):
             if self.lines[name]:
                 self.lines[name].pop()
@@ -54,7 +54,7 @@ class Plan:
         if self.gap:
             self.gap = False
             return True
-        if len(self.units) > 1:
+        if len(self.units) > required:
             self.units.pop(0)
             return True
         return False

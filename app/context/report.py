@@ -18,10 +18,10 @@ from app.context.schemas import (
     Sections,
     SectionUsage,
 )
-from app.context.units import Unit, Units
 from app.context.wording import HEADINGS, line_of, recalled_line
 from app.formats.schemas import Rendered
 from app.formats.service import Margin, RememberingCounter, has_media, is_exact
+from app.formats.units import Unit, Units
 
 _NOT_KEPT = "it does not fit the budget"
 
@@ -78,8 +78,9 @@ def report(
         sections=_sections(used, explained),
     )
     lines = {name: [line.id for line in plan.shown_lines(name)] for name in HEADINGS}
+    upcoming = {turn.id for turn in parts.recent[len(parts.recent) - parts.upcoming :]}
     included = Included(
-        turn_ids=[*(turn.id for turn in recent), *lines["recalled"]],
+        turn_ids=[*(turn.id for turn in recent if turn.id not in upcoming), *lines["recalled"]],
         summary_ids=[part.id for part in sorted(plan.summaries, key=lambda part: part.from_position)],
         highlights=[] if plan.bridge is None else _ranges(plan.bridged, {turn.position for turn in recent}),
         fact_ids=lines["facts"],
@@ -152,12 +153,13 @@ class _Rows:
     def recent(self, paired: Units) -> list[Explained]:
         rows: dict[tuple[int, int], Explained] = {}
         window = {unit.position for unit in self._plan.units}
+        newest = paired.units[-1].position if paired.units else 0
         for unit in paired.units:
             kept = unit.position in window
             for index, turn in enumerate(unit.turns):
                 tokens = 0 if index else self._costs.unit(unit) if kept else self._costs.estimate(unit)
                 reason = self._reasons.of("recent", turn.id) if not kept else "it is within the recent window"
-                if unit is paired.units[-1]:
+                if unit.position >= newest:
                     reason = "the newest turn is always shown"
                 if index:
                     reason += f", together with turn {unit.turns[0].id}"

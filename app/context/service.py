@@ -6,7 +6,8 @@ says so.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from app.context.assembly import assemble
@@ -19,7 +20,7 @@ from app.conversations.summary_schemas import StandingSummary, SummaryKind
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
-from app.formats.schemas import Role
+from app.formats.schemas import CanonicalTurn, Role
 from app.memory.memories import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
@@ -62,8 +63,18 @@ class ContextBuilder:
         self._most_memories = most_memories
         self._log = get_logger()
 
-    async def build(self, caller: Caller, conversation_id: ConversationId, *, request: ContextRequest) -> Context:
+    async def build(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        request: ContextRequest,
+        upcoming: Sequence[CanonicalTurn] = (),
+    ) -> Context:
         """The context for one model call, never over its budget.
+
+        `upcoming`: turns that are not stored yet, the newest last, whatever their positions; all of them are shown,
+        and none is told as included.
 
         Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works; Forbidden or Invalid where
         memories are wanted that are not for this caller.
@@ -77,6 +88,9 @@ class ContextBuilder:
             actors=request.filter_participants,
             most_uncovered=(request.recent_turns or _MOST_UNCOVERED) if request.include_summary else 0,
         )
+        if upcoming:
+            places = enumerate(upcoming, start=recent.seq + 1)
+            recent = replace(recent, turns=[*recent.turns, *(replace(turn, position=at) for at, turn in places)])
         query = await self._query(caller, conversation_id, request, recent)
         (recalled, degraded), (facts, without), (memories, forgetful) = await asyncio.gather(
             self._recalled(caller, conversation_id, request, recent, query),
@@ -87,6 +101,7 @@ class ContextBuilder:
             system=request.system,
             recent=recent.turns,
             more_before=recent.more_before,
+            upcoming=len(upcoming),
             summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
             gap=recent.gap,
             facts=facts,

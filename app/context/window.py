@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from sys import maxsize
 from typing import Final
 
-from app.context.units import Unit
+from app.formats.units import Unit
 
 _BLOCKS: Final = (16, 8, 4, 2)
 
@@ -20,15 +20,17 @@ def block_of(fitting: int) -> int:
     return next((block for block in _BLOCKS if fitting >= 2 * block), 1)
 
 
-def first_fitting(units: Sequence[Unit], available: int, cost: Callable[[Unit, int], int | None]) -> int:
-    """Index of the first unit of the longest suffix within `available` tokens; the newest unit is always in it.
+def first_fitting(
+    units: Sequence[Unit], available: int, cost: Callable[[Unit, int], int | None], *, required: int = 1
+) -> int:
+    """Index of the first unit of the longest suffix within `available` tokens; the newest `required` are always in it.
 
     `cost(unit, left)` is the unit's tokens, or None where it is known without counting that they are more than `left`.
     """
     if not units:
         return 0
-    first = len(units) - 1
-    left = available - (cost(units[first], maxsize) or 0)
+    first = max(0, len(units) - required)
+    left = available - sum(cost(unit, maxsize) or 0 for unit in units[first:])
     while first > 0:
         tokens = cost(units[first - 1], left)
         if tokens is None or tokens > left:
@@ -38,10 +40,10 @@ def first_fitting(units: Sequence[Unit], available: int, cost: Callable[[Unit, i
     return first
 
 
-def aligned(units: Sequence[Unit], first: int) -> int:
-    """Move a window's start forward to a block boundary; the newest unit always stays."""
+def aligned(units: Sequence[Unit], first: int, *, required: int = 1) -> int:
+    """Move a window's start forward to a block boundary; the newest `required` units always stay."""
     if not units:
         return 0
     block = block_of(len(units) - first)
     boundary = -(-units[first].position // block) * block
-    return min(bisect_left(units, boundary, key=lambda unit: unit.position), len(units) - 1)
+    return min(bisect_left(units, boundary, key=lambda unit: unit.position), max(0, len(units) - required))

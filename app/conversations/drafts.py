@@ -17,15 +17,9 @@ from app.conversations.schemas import Revision, Turn, TurnContent, TurnInput, co
 from app.core.errors import FieldError, Invalid, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
-from app.formats.schemas import JsonObject, Kind, Role
+from app.formats.schemas import JsonObject, Kind, Role, kind_of
 
 _MAX_NAME = 256
-_KIND_OF_ROLE = {
-    Role.USER: Kind.USER_MESSAGE,
-    Role.ASSISTANT: Kind.AGENT_MESSAGE,
-    Role.SYSTEM: Kind.SYSTEM_INSTRUCTION,
-    Role.TOOL: Kind.TOOL_RESULT,
-}
 
 # what a turn's kind is by default; any other was given by hand
 USUAL_KINDS = {
@@ -272,9 +266,7 @@ def _json(value: object) -> str:
 
 
 def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:
-    kind = turn.kind
-    if kind is None:
-        kind = Kind.TOOL_CALL_REQUEST if turn.tool_calls else _KIND_OF_ROLE[turn.role]
+    kind = turn.kind or kind_of(turn.role, calls=bool(turn.tool_calls))
     actor = turn.actor or turn.role.value
     fields: dict[str, JsonValue] = {
         "role": turn.role.value,

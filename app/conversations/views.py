@@ -21,7 +21,8 @@ from app.conversations.summary_schemas import Summary, SummaryKind, SummaryLine
 from app.conversations.summary_store import SummaryRow
 from app.core.ids import format_id
 from app.core.paging import Key
-from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role, ToolCall, ToolResult
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
+from app.formats.service import tool_call_of, tool_result_of
 from app.tenancy.schemas import Caller, Scope
 
 Value = TypeVar("Value")
@@ -117,30 +118,12 @@ def canonical_turn(row: TurnRow) -> CanonicalTurn:
         kind=Kind(row.kind),
         actor=row.actor,
         content=cast("str | Sequence[JsonObject] | None", json_column(row.content, None)),
-        tool_calls=[_tool_call(call) for call in calls],
+        tool_calls=[tool_call_of(call) for call in calls],
         tool_call_id=row.tool_call_id,
-        tool_results=[
-            ToolResult(
-                tool_call_id=str(result["tool_call_id"]),
-                content=cast("str | Sequence[JsonObject]", result.get("content") or ""),
-                is_error=bool(result.get("is_error", False)),
-            )
-            for result in results
-        ],
+        tool_results=[tool_result_of(result) for result in results],
         occurred_at=row.occurred_at,
         content_tokens=row.content_tokens,
         metadata=json_column(row.metadata, JsonObject()),
-    )
-
-
-def _tool_call(call: JsonObject) -> ToolCall:
-    function = call.get("function")
-    body = function if isinstance(function, dict) else call
-    arguments = body.get("arguments", "")
-    return ToolCall(
-        id=str(call["id"]),
-        name=str(body.get("name")),
-        arguments=arguments if isinstance(arguments, dict) else str(arguments),
     )
 
 

@@ -3,13 +3,16 @@
 Roles alternate: neighbours of the same role are merged into one message of several blocks, so all results of a turn's
 calls stand in the one user message after it. The list begins with the user: a stub is put before an assistant's turn.
 A system turn inside the conversation becomes fenced user text. Where several speak in one role, the text begins with
-`Name: `. Blank text blocks, which Anthropic refuses, are never written.
+`Name: `. Blank text blocks, which Anthropic refuses, are never written. Signed thoughts stand
+before the calls that came of them.
 """
 
 import json
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from app.formats.given import items_in
 from app.formats.parts import (
     Audio,
     File,
@@ -26,9 +29,9 @@ from app.formats.parts import (
     speaker,
 )
 from app.formats.schemas import (
-    Answered,
     Block,
     CanonicalTurn,
+    Format,
     JsonObject,
     NoteBlock,
     Rendered,
@@ -48,12 +51,30 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
         return [_message("user", [_text(block.text)])]
     if block.answered:
         said = _blocks(block.turn, named, assistant=True)
-        uses: list[JsonValue] = [_use(answered) for answered in block.answered]
-        results: list[JsonValue] = [_result(answered) for answered in block.answered]
-        return [_message("assistant", [*said, *uses]), _message("user", results)]
+        uses: list[JsonValue] = [_use(answered.call) for answered in block.answered]
+        results: list[JsonValue] = [_result(answered.call.id, answered.result) for answered in block.answered]
+        return [_message("assistant", [*_thinking(block.turn), *said, *uses]), _message("user", results)]
     assistant = block.turn.role in {Role.ASSISTANT, Role.TOOL}
     said = _blocks(block.turn, named, assistant=assistant)
     return [_message("assistant" if assistant else "user", said)] if said else []
+
+
+def said_message(turn: CanonicalTurn) -> list[JsonObject]:
+    """The message of what a turn says and of its calls, answered or not; none where there is nothing."""
+    assistant = turn.role is Role.ASSISTANT
+    uses: list[JsonValue] = [_use(call) for call in turn.tool_calls]
+    said = [*_blocks(turn, frozenset(), assistant=assistant), *uses]
+    return [_message("assistant" if assistant else "user", said)] if said else []
+
+
+def results_message(results: Sequence[ToolResult]) -> JsonObject:
+    """The message of results."""
+    return _message("user", [_result(result.tool_call_id, result) for result in results])
+
+
+def plain_text(turn: CanonicalTurn) -> str:
+    """What a turn says, as a system text."""
+    return plain(parts_of(turn.content))
 
 
 def opening() -> list[JsonObject]:
@@ -97,8 +118,14 @@ def _blocks(turn: CanonicalTurn, named: frozenset[Role], *, assistant: bool) -> 
     return [_text(content)] if isinstance(content, str) else content
 
 
-def _use(answered: Answered) -> JsonObject:
-    call = answered.call
+def _thinking(turn: CanonicalTurn) -> list[JsonObject]:
+    """The thoughts that led to a call, which Anthropic asks to have back; only signed ones are taken."""
+    signed = {"thinking": "signature", "redacted_thinking": "data"}
+    blocks = items_in(turn.content, Format.ANTHROPIC)
+    return [block for block in blocks if block.get(signed.get(str(block.get("type")), ""))]
+
+
+def _use(call: ToolCall) -> JsonObject:
     return {"type": "tool_use", "id": safe_id(call.id), "name": safe_name(call.name), "input": _input(call)}
 
 
@@ -120,12 +147,12 @@ def _refuse(constant: str) -> JsonValue:
     raise ValueError(constant)
 
 
-def _result(answered: Answered) -> JsonObject:
-    block: JsonObject = {"type": "tool_result", "tool_use_id": safe_id(answered.call.id)}
-    content = _result_content(answered.result)
+def _result(call_id: str, result: ToolResult) -> JsonObject:
+    block: JsonObject = {"type": "tool_result", "tool_use_id": safe_id(call_id)}
+    content = _result_content(result)
     if content:
         block["content"] = content
-    if answered.result.is_error:
+    if result.is_error:
         # an error without words is refused
         block |= {"content": block.get("content", "(error)"), "is_error": True}
     return block

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from app.core.times import format_time
 from app.formats.parts import has_content
 from app.formats.schemas import (
+    GIVEN,
     Answered,
     Block,
     CanonicalTurn,
@@ -31,7 +32,8 @@ def messages_of(block: Block, _named: frozenset[Role]) -> list[JsonObject]:
         return [{"role": Role.SYSTEM.value, "kind": kind, "actor": ACTOR, "content": block.text}]
     if not block.answered and not has_content(block.turn):
         return []
-    return [_turn(block.turn, block.answered), *(_result(answered) for answered in block.answered)]
+    before = [_turn(turn, ()) for turn in block.before]
+    return [*before, _turn(block.turn, block.answered), *(_result(answered) for answered in block.answered)]
 
 
 def finish(system: str | None, messages: list[JsonObject]) -> Rendered:
@@ -51,11 +53,21 @@ def _turn(turn: CanonicalTurn, answered: Sequence[Answered]) -> JsonObject:
     }
     if answered:
         shown["tool_calls"] = [
-            {"id": one.call.id, "name": one.call.name, "arguments": one.call.arguments} for one in answered
+            {
+                "id": one.call.id,
+                "name": one.call.name,
+                "arguments": one.call.arguments,
+                **_kept(one.call.given),
+            }
+            for one in answered
         ]
     if turn.occurred_at is not None:
         shown["occurred_at"] = format_time(turn.occurred_at)
     return shown
+
+
+def _kept(given: JsonObject | None) -> JsonObject:
+    return {} if given is None else {GIVEN: given}
 
 
 def _result(answered: Answered) -> JsonObject:
@@ -67,4 +79,5 @@ def _result(answered: Answered) -> JsonObject:
         "tool_call_id": answered.call.id,
         "content": result.content if isinstance(result.content, str) else [*result.content],
         **({"is_error": True} if result.is_error else {}),
+        **_kept(result.given),
     }

@@ -29,6 +29,7 @@ from app.formats.schemas import (
     NoteBlock,
     Rendered,
     Role,
+    ToolResult,
     TurnBlock,
 )
 
@@ -41,7 +42,7 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
         return [{"role": "user", "content": block.text}]
     if block.answered:
         return _exchange(block, named)
-    content = _content(block.turn, named)
+    content = content_of(block.turn, named)
     if not content:
         return []
     role = Role.ASSISTANT if block.turn.role is Role.TOOL else block.turn.role
@@ -64,21 +65,20 @@ def _exchange(block: TurnBlock, named: frozenset[Role]) -> list[JsonObject]:
     call: JsonObject = {
         "role": "assistant",
         **_name(block.turn, named),
-        "content": _content(block.turn, named) or None,
+        "content": content_of(block.turn, named) or None,
         "tool_calls": [tool_call(answered) for answered in block.answered],
     }
-    results: list[JsonObject] = [
-        {
-            "role": "tool",
-            "tool_call_id": safe_id(answered.call.id, _ID_LENGTH),
-            "content": result_text(answered.result),
-        }
-        for answered in block.answered
-    ]
+    results = [result_message(one.call.id, one.call.name, one.result) for one in block.answered]
     return [call, *results]
 
 
-def _content(turn: CanonicalTurn, named: frozenset[Role]) -> str | list[JsonValue]:
+def result_message(call_id: str, _name_of_tool: str, result: ToolResult) -> JsonObject:
+    """The message of one result."""
+    return {"role": "tool", "tool_call_id": safe_id(call_id, _ID_LENGTH), "content": result_text(result)}
+
+
+def content_of(turn: CanonicalTurn, named: frozenset[Role]) -> str | list[JsonValue]:
+    """What a turn says, as a message's content."""
     actor = speaker(turn, named)
     lost = actor is not None and safe_name(actor) != actor
     parts = prefixed(parts_of(turn.content), actor if lost else None)

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from app.formats.schemas import CanonicalTurn, JsonObject, Role, ToolCall, ToolResult
+from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, Role, ToolCall, ToolResult
 
 Vendor: TypeAlias = Literal["openai", "anthropic"]
 
@@ -64,12 +64,13 @@ Content: TypeAlias = str | Sequence[JsonObject] | None
 
 
 def parts_of(content: Content) -> list[Part]:
-    """Read content of any provider's spelling; blank text is left out."""
+    """Read content of any provider's spelling; blank text is left out, and what is kept without being said."""
     if content is None:
         return []
     if isinstance(content, str):
         return [Text(content)] if content.strip() else []
-    return [part for raw in content if not isinstance(part := _part(raw), Text) or part.text.strip()]
+    said = (raw for raw in content if raw.get("type") != GIVEN)
+    return [part for raw in said if not isinstance(part := _part(raw), Text) or part.text.strip()]
 
 
 def has_content(turn: CanonicalTurn) -> bool:
@@ -248,6 +249,7 @@ _READERS: dict[str, Callable[[JsonObject], Part | None]] = {
     "image_url": _read_image,
     "image": _read_image,
     "input_image": _read_image,
+    "computer_screenshot": _read_image,
     "audio": _read_audio,
     "input_audio": _read_audio,
     "file": _read_file,

@@ -1,5 +1,7 @@
-"""The door of formats: canonical turns in, one provider's message shape out. Pure.
+"""The door of formats: one provider's message shape in, turns out, and the reverse. Pure.
 
+`parse` reads messages into turns and `write` gives the very messages back; `render` writes canonical turns for a model,
+which is another thing: it shows no call without its result, and nothing of another provider's that is not words.
 Always holds: a call is only ever written together with its result; nothing blank is written where a provider refuses
 it; the same blocks give the same messages. Which formats merge neighbours or add an opening is hidden here.
 """
@@ -7,9 +9,36 @@ it; the same blocks give the same messages. Which formats merge neighbours or ad
 from collections.abc import Sequence
 from typing import assert_never
 
-from app.formats import anthropic, canonical, openai, openai_responses, workers_ai
+from app.core.errors import Invalid
+from app.formats import (
+    anthropic,
+    canonical,
+    checking,
+    from_anthropic,
+    from_canonical,
+    from_openai,
+    from_responses,
+    openai,
+    openai_responses,
+    reading,
+    workers_ai,
+)
+from app.formats.given import is_silent
 from app.formats.parts import fenced, has_content, parts_of, plain, result_text
-from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, Kind, Rendered, Role
+from app.formats.schemas import (
+    Block,
+    CanonicalTurn,
+    Fault,
+    Format,
+    JsonObject,
+    Kind,
+    ParsedTurn,
+    Rendered,
+    Repaired,
+    Role,
+    TurnLike,
+    Written,
+)
 from app.formats.tokens import (
     Margin,
     RememberingCounter,
@@ -20,24 +49,35 @@ from app.formats.tokens import (
     margin_of,
     message_tokens,
 )
+from app.formats.turns import canonical_of, tool_call_of, tool_result_of
+from app.formats.units import units_of
 
 __all__ = [
     "Margin",
     "RememberingCounter",
     "TextCounter",
+    "canonical_of",
+    "check",
     "count_render",
     "fenced",
     "finish",
     "has_content",
     "has_media",
     "is_exact",
+    "is_silent",
+    "items_of",
     "margin_of",
     "message_tokens",
     "messages_of",
     "opening",
+    "parse",
     "render",
+    "repair",
     "roles_with_several_speakers",
     "text_of",
+    "tool_call_of",
+    "tool_result_of",
+    "write",
 ]
 
 
@@ -103,3 +143,79 @@ def text_of(turn: CanonicalTurn) -> str:
         return content
     results = [text for result in turn.tool_results if (text := result_text(result))]
     return "\n".join(results or [f"[calls {call.name}]" for call in turn.tool_calls])
+
+
+def parse(
+    source: Format, messages: object, *, system: object = None, root: str = "/messages", system_root: str = "/system"
+) -> list[ParsedTurn]:
+    """Read a provider's messages, or the items of OpenAI Responses, into turns, in order.
+
+    `system` is the text that Anthropic has beside its messages (blocks too), or `instructions`: a turn in front.
+    `root` and `system_root` are where both stand in the request. Raises Invalid with a pointer to the first wrong
+    field: `invalid_request`, `json_too_deep`, `text_not_storable`, `number_not_interoperable`. What a
+    sequence breaks is not looked at: see `check` and `repair`.
+    """
+    given = reading.checked_objects(messages, root)
+    first = from_anthropic.parse_system(source, system, system_root)
+    return [*first, *(turn for index, one in enumerate(given) for turn in _parse_one(source, one, f"{root}/{index}"))]
+
+
+def write(target: Format, turns: Sequence[TurnLike]) -> Written:
+    """Write turns as the messages of a format, each by itself: the reverse of `parse`.
+
+    A turn that was parsed from this format (its `adapter` says so) gives the very message back, as long as that says
+    what the turn says; any other gives what says the same, and nothing where it holds another provider's own items.
+    """
+    match target:
+        case Format.OPENAI | Format.WORKERS_AI:
+            return Written([message for turn in turns for message in from_openai.messages_of(target, turn)])
+        case Format.OPENAI_RESPONSES:
+            return Written([item for turn in turns for item in items_of(turn)])
+        case Format.ANTHROPIC:
+            return from_anthropic.write(turns)
+        case Format.CANONICAL:
+            return Written([from_canonical.message_of(turn) for turn in turns])
+    assert_never(target)
+
+
+def items_of(turn: TurnLike) -> list[JsonObject]:
+    """The OpenAI Responses items of a turn: the very item that it was parsed from, else those that say the same."""
+    return from_responses.items_of(turn)
+
+
+def check(source: Format, messages: object, *, root: str = "/messages") -> list[Fault]:
+    """Name what the provider would refuse in these messages, in order, each with a pointer; empty where nothing.
+
+    Raises Invalid only where they are no list of JSON objects. The names are those of `checking.DETAILS`, and
+    `malformed` for a message that cannot be read.
+    """
+    given = reading.checked_objects(messages, root)
+    read: list[list[ParsedTurn] | Invalid] = []
+    for index, message in enumerate(given):
+        try:
+            read.append(_parse_one(source, message, f"{root}/{index}"))
+        except Invalid as refused:
+            read.append(refused)
+    return list(checking.faults(source, given, read, root))
+
+
+def repair(source: Format, messages: object, *, system: str | None = None, root: str = "/messages") -> Repaired:
+    """What the provider accepts of these messages: paired, merged and rendered as a context is. Raises as `parse`."""
+    turns = parse(source, messages, root=root)
+    paired = units_of([canonical_of(turn, position=at, turn_id=str(at)) for at, turn in enumerate(turns, 1)])
+    blocks = [block for unit in paired.units for block in unit.blocks]
+    rendered = render(source, system=system, blocks=blocks)
+    return Repaired(rendered.messages, rendered.system, tuple(left.reason for left in paired.left_out))
+
+
+def _parse_one(source: Format, message: JsonObject, at: str) -> list[ParsedTurn]:
+    match source:
+        case Format.OPENAI | Format.WORKERS_AI:
+            return [from_openai.parse_message(source, message, at)]
+        case Format.OPENAI_RESPONSES:
+            return [from_responses.parse_item(message, at)]
+        case Format.ANTHROPIC:
+            return from_anthropic.parse_message(message, at)
+        case Format.CANONICAL:
+            return [from_canonical.parse_turn(message, at)]
+    assert_never(source)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from pydantic import JsonValue
 
 from app.formats.parts import compact
-from app.formats.schemas import Format, JsonObject, Rendered
+from app.formats.schemas import GIVEN, Format, JsonObject, Rendered
 
 PRIMING_TOKENS: Final = 3
 MESSAGE_TOKENS: Final = 3
@@ -30,7 +30,8 @@ FILE_TOKENS: Final = 2000
 
 _PER_MILLE: Final = 1000
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
-_IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image"})
+_IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})
+_SAID_ITEMS: Final = frozenset({"message", "function_call", "function_call_output"})
 _AUDIO_TYPES: Final = frozenset({"input_audio", "audio"})
 _FILE_TYPES: Final = frozenset({"file", "input_file", "document"})
 
@@ -101,6 +102,8 @@ def system_tokens(system: str | None, counter: TextCounter) -> int:
 
 def message_tokens(message: JsonObject, counter: TextCounter) -> int:
     """Tokens of one message or item of any format, its framing included, without margin."""
+    if _is_kept_item(message):
+        return MESSAGE_TOKENS + _item_tokens(message, counter)
     total = MESSAGE_TOKENS
     for key, value in message.items():
         match key:
@@ -111,7 +114,7 @@ def message_tokens(message: JsonObject, counter: TextCounter) -> int:
             case "content" | "output":
                 total += _content_tokens(value, counter)
             case "tool_calls" if isinstance(value, list):
-                total += sum(CALL_TOKENS + counter.count(compact(call)) for call in value)
+                total += sum(CALL_TOKENS + counter.count(compact(_without_kept(call))) for call in value)
             case "name" | "arguments":
                 total += counter.count(str(value))
             case _:
@@ -133,6 +136,8 @@ def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
     if not isinstance(part, dict):
         return counter.count(compact(part))
     kind, text = part.get("type"), part.get("text")
+    if kind == GIVEN:
+        return 0  # of the canonical shape, for the program and not the model
     if kind in _TEXT_TYPES and isinstance(text, str):
         return counter.count(text)
     if kind == "tool_use":
@@ -141,6 +146,29 @@ def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
         answered = counter.count(str(part.get("tool_use_id")))
         return CALL_TOKENS + answered + _content_tokens(part.get("content"), counter)
     return _media_tokens(part, counter)
+
+
+def _is_kept_item(message: JsonObject) -> bool:
+    """Whether this is an item of Responses that is sent again as it was given."""
+    kind = message.get("type")
+    return isinstance(kind, str) and kind not in _SAID_ITEMS
+
+
+def _item_tokens(item: JsonObject, counter: TextCounter) -> int:
+    """Tokens of such an item: its JSON, pictures as constants."""
+    pictures = [name for name, value in item.items() if _is_picture(item, name, value)]
+    rest = {name: value for name, value in item.items() if name not in pictures}
+    return IMAGE_TOKENS * len(pictures) + counter.count(compact(rest))
+
+
+def _is_picture(item: JsonObject, name: str, value: JsonValue) -> bool:
+    if isinstance(value, dict):
+        return value.get("type") in _IMAGE_TYPES
+    return name == "result" and item.get("type") == "image_generation_call" and isinstance(value, str)
+
+
+def _without_kept(call: JsonValue) -> JsonValue:
+    return {name: value for name, value in call.items() if name != GIVEN} if isinstance(call, dict) else call
 
 
 def _media_tokens(part: JsonObject, counter: TextCounter) -> int:
@@ -160,8 +188,10 @@ def _detail(part: JsonObject) -> JsonValue:
 
 
 def has_media(messages: Sequence[JsonObject]) -> bool:
-    """Whether any message holds a part that is counted by a constant."""
-    return any(_is_media(part) for message in messages for part in _list(message.get("content")))
+    """Whether any message holds a part that is counted by a constant, or an item that only its provider can count."""
+    return any(
+        _is_kept_item(message) or any(_is_media(part) for part in _list(message.get("content"))) for message in messages
+    )
 
 
 def _is_media(part: JsonValue) -> bool:

@@ -21,7 +21,7 @@ from app.formats.parts import (
     safe_name,
     speaker,
 )
-from app.formats.schemas import Answered, Block, CanonicalTurn, JsonObject, NoteBlock, Rendered, Role
+from app.formats.schemas import Block, CanonicalTurn, JsonObject, NoteBlock, Rendered, Role, ToolResult
 
 _ID_LENGTH = 40
 
@@ -30,11 +30,11 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
     """Write the messages of one block."""
     if isinstance(block, NoteBlock):
         return [{"role": "user", "content": block.text}]
-    content = _content(block.turn, named)
+    content = content_of(block.turn, named)
     if block.answered:
         calls = [openai.tool_call(answered, _ID_LENGTH) for answered in block.answered]
         call: JsonObject = {"role": "assistant", "content": content, "tool_calls": [*calls]}
-        return [call, *(_result(answered) for answered in block.answered)]
+        return [call, *(result_message(one.call.id, one.call.name, one.result) for one in block.answered)]
     role = Role.ASSISTANT if block.turn.role is Role.TOOL else block.turn.role
     return [{"role": role.value, "content": content}] if content else []
 
@@ -44,16 +44,14 @@ def finish(system: str | None, messages: list[JsonObject]) -> Rendered:
     return openai.finish(system, messages)
 
 
-def _result(answered: Answered) -> JsonObject:
-    return {
-        "role": "tool",
-        "tool_call_id": safe_id(answered.call.id, _ID_LENGTH),
-        "name": safe_name(answered.call.name),
-        "content": result_text(answered.result),
-    }
+def result_message(call_id: str, tool: str, result: ToolResult) -> JsonObject:
+    """The message of one result; `tool` is left out where it is not known."""
+    named: JsonObject = {"name": safe_name(tool)} if tool else {}
+    return {"role": "tool", "tool_call_id": safe_id(call_id, _ID_LENGTH), **named, "content": result_text(result)}
 
 
-def _content(turn: CanonicalTurn, named: frozenset[Role]) -> str | list[JsonValue]:
+def content_of(turn: CanonicalTurn, named: frozenset[Role]) -> str | list[JsonValue]:
+    """What a turn says, as a message's content."""
     parts = prefixed(parts_of(turn.content), speaker(turn, named))
     return compose(parts, media=_media, text=_text) if turn.role is Role.USER else plain(parts)
 

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from app.conversations.schemas import Turn
-from app.formats.schemas import JsonObject
+from app.formats.schemas import GIVEN, JsonObject
 from app.tail.view import OpenText
 
 # controls but tab and line feed, and the marks that turn the direction of text around
@@ -56,7 +56,7 @@ def _result(result: JsonObject) -> str:
 def _content(content: str | list[JsonObject] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    return "\n".join(_part(part) for part in content)
+    return "\n".join(_part(part) for part in content if part.get("type") != GIVEN)
 
 
 def _part(part: JsonObject) -> str:

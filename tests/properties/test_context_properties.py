@@ -18,7 +18,7 @@ from app.context.assembly import assemble
 from app.context.parts import Assembled, ContextParts, Policy, RecalledPart, SummaryPart, TextPart
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
-from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
+from app.formats.schemas import GIVEN, CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
 from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
 from app.providers.tokens import EncodingName, TiktokenCounter
 
@@ -28,6 +28,12 @@ MARGIN = 1.35
 # tiny ones are mostly refused, so they are the lesser part
 BUDGETS = [(1, 60), (60, 400), (300, 1500), (400, 4000), (2000, 9000), (100_000, 100_000)]
 TOKENIZERS: list[EncodingName] = ["o200k_base", "cl100k_base"]
+SILENT: list[Any] = [
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAB"},
+    {"type": "reasoning", "id": "rs_1", "summary": []},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "weather"}},
+    {"type": "of tomorrow", "text": "not shown"},
+]
 WORDS = [
     "hello",
     "weather",
@@ -86,7 +92,19 @@ contents = st.one_of(
 arguments = st.sampled_from(['{"city": "Köln"}', "", "no json", "[1]"]) | st.just({"city": "東京"})
 call_ids = st.sampled_from(["c1", "c2", "c3", "c4", "weird id!", "x" * 70])
 actors = st.sampled_from(["anna", "bert", "李雷", "agent:1"])
-kinds = ["user", "user", "assistant", "assistant", "calls", "calls", "result", "results", "system", "compaction"]
+kinds = [
+    "user",
+    "user",
+    "assistant",
+    "assistant",
+    "calls",
+    "calls",
+    "result",
+    "results",
+    "system",
+    "compaction",
+    "silent",
+]
 roles = st.sampled_from(kinds)
 
 
@@ -102,6 +120,10 @@ def turn_at(draw: st.DrawFn, position: int) -> CanonicalTurn:
     match role:
         case "user" | "assistant" | "system":
             return CanonicalTurn(role=Role(role), kind=Kind.USER_MESSAGE, content=draw(contents), **base)
+        case "silent":
+            item = draw(st.sampled_from(SILENT))
+            content = [{"type": GIVEN, "format": "openai_responses", "item": item}]
+            return CanonicalTurn(role=Role.ASSISTANT, kind=Kind.AGENT_MESSAGE, content=content, **base)
         case "compaction":
             return CanonicalTurn(role=Role.SYSTEM, kind=Kind.COMPACTION, content="COMPACTED", **base)
         case "calls":
@@ -190,6 +212,9 @@ def recount(case: Case, made: Assembled) -> int:
         if message.get("type") == "function_call_output":
             total += count(message["call_id"]) + count(message["output"])
             continue
+        if message.get("type", "message") != "message":
+            total += count(dumps(message))
+            continue
         total += count(message["role"]) + parts_count(message.get("content"), count)
         for key in ("name", "actor"):
             total += 1 + count(message[key]) if key in message else 0
@@ -211,7 +236,7 @@ def parts_count(content: Any, count: Any) -> int:
     if isinstance(content, str):
         return count(content)
     total = 0
-    for part in content:
+    for part in (one for one in content if one["type"] != GIVEN):
         match part["type"]:
             case "text" | "input_text":
                 total += count(part["text"])
@@ -273,7 +298,7 @@ def check_responses(items: list[Any]) -> None:
             assert item["call_id"] == waiting.pop(0)
         else:
             assert not waiting
-            assert item["content"]
+            assert item["type"] in {"reasoning", "web_search_call"} or item["content"]
 
 
 def check_anthropic(messages: list[Any]) -> None:

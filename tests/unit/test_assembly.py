@@ -8,9 +8,9 @@ import pytest
 from app.context.assembly import assemble
 from app.context.parts import Assembled, ContextParts, Policy, RecalledPart, SummaryPart, TextPart
 from app.context.schemas import ContextRequest
-from app.context.units import units_of
 from app.core.errors import Invalid
 from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
+from app.formats.units import units_of
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 

@@ -8,8 +8,10 @@ each turn belongs to one unit at most, and one that belongs to none is named in 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.formats.given import is_silent
+from app.formats.parts import has_content
 from app.formats.schemas import Answered, CanonicalTurn, Kind, Role, ToolCall, ToolResult, TurnBlock
-from app.formats.service import has_content
+from app.formats.turns import results_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class _Pairing:
 
     def units(self) -> Units:
         blocks = {index: block for index in sorted(self._used) if (block := self._block(index)) is not None}
+        self._bring_forth(blocks)
         members: dict[int, list[int]] = {}
         for index in sorted(self._used):
             members.setdefault(self._root(index), []).append(index)
@@ -108,6 +111,32 @@ class _Pairing:
         left_out = [replace(left, whole=left.turn.id not in shown) for left in self._left_out]
         return Units(tuple(units), tuple(sorted(left_out, key=lambda left: left.turn.position)))
 
+    def _bring_forth(self, blocks: dict[int, TurnBlock]) -> None:
+        """Put turns that say nothing themselves (reasoning) before the one that came of them, into its unit."""
+        silent: list[int] = []
+        for index in sorted(self._used):
+            turn = self._turns[index]
+            if is_silent(turn):
+                # only a model's own items go back to it: else a user could hand it searches that never were
+                if turn.role is Role.ASSISTANT:
+                    silent.append(index)
+                else:
+                    self._leave(turn, "it says nothing, and is not the model's")
+                continue
+            if index in blocks and turn.role is Role.ASSISTANT:
+                before = tuple(self._turns[one] for one in silent)
+                blocks[index] = replace(blocks[index], before=before)
+                for one in silent:
+                    self._together[self._root(one)] = self._root(index)
+            else:
+                self._leave_silent(silent)
+            silent = []
+        self._leave_silent(silent)
+
+    def _leave_silent(self, silent: Sequence[int]) -> None:
+        for index in silent:
+            self._leave(self._turns[index], "what came of it is not shown")
+
     def _leave(self, turn: CanonicalTurn, reason: str) -> None:
         self._left_out.append(LeftOut(turn, reason, whole=True))
 
@@ -125,15 +154,12 @@ class _Pairing:
                 while unique in self._call_ids:
                     unique += "_"
             self._call_ids.add(unique)
-            site = _Site(index, ToolCall(unique, call.name, call.arguments))
+            site = _Site(index, replace(call, id=unique))
             self._sites[index].append(site)
             self._open[call.id] = site
 
     def _read_results(self, index: int, turn: CanonicalTurn) -> None:
-        results = list(turn.tool_results)
-        if turn.role is Role.TOOL and turn.tool_call_id is not None:
-            content = "" if turn.content is None else turn.content
-            results.insert(0, ToolResult(turn.tool_call_id, content))
+        results = results_of(turn) if turn.role is Role.TOOL else list(turn.tool_results)
         reasons: list[str] = []
         for result in results:
             site = self._open.get(result.tool_call_id)
@@ -142,7 +168,7 @@ class _Pairing:
             elif site.result is not None:
                 reasons.append(f"call {result.tool_call_id} was answered before, the first result is kept")
             else:
-                site.result = ToolResult(site.call.id, result.content, result.is_error)
+                site.result = replace(result, tool_call_id=site.call.id)
                 self._together[self._root(index)] = self._root(site.turn)
         if turn.role is Role.TOOL and not results and not turn.tool_calls:
             reasons.append("a tool turn that names no call")

@@ -45,6 +45,14 @@ def _base_url(url: str) -> SplitResult:
     return parts
 
 
+def names(given: object) -> object:
+    """The names in a text, parted by commas."""
+    if not isinstance(given, str):
+        return given
+    return tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower()))) or None
+
+
+Names = Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(names)]
 ApiRoot = Annotated[str, AfterValidator(api_root)]
 ServerUrl = Annotated[str, AfterValidator(server_url)]
 
@@ -143,6 +151,19 @@ class Settings(BaseSettings):
     # browsers
     cors_origins: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(origins)] = Field(
         default=None, description="Origins whose pages may call the API, parted by commas, or `*`; default: none."
+    )
+
+    # MCP
+    enable_memory_tools: bool = Field(
+        default=True, description="Whether the memory tools are among the tools for models."
+    )
+    mcp_hidden_tools: Names = Field(
+        default=None, description="Tools that are not offered, parted by commas; default: none is hidden."
+    )
+    mcp_hosts: Names = Field(
+        default=None,
+        description="Names of hosts that /mcp is called by, parted by commas, or `*`; default: on a loopback address"
+        " its names, else any.",
     )
 
     # limits

@@ -61,10 +61,12 @@ class McpDoor:
         )
         stopping = asyncio.Event()
         running = asyncio.create_task(_run_until(self._manager, stopping))
-        yield
-        self._manager = None
-        stopping.set()
-        await running
+        try:
+            yield
+        finally:
+            self._manager = None
+            stopping.set()
+            await running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -85,7 +87,7 @@ class McpDoor:
             return
         state = cast("dict[str, object]", scope["state"])
         state[ASKING] = Asking(caller, str(state["tenant_id"]), str(state.get("request_id", "")))
-        await self._manager.handle_request(scope, _replaying(body, receive), send)
+        await self._manager.handle_request(_trimmed(scope), _replaying(body, receive), send)
 
     async def _parse(self, headers: Headers, body: bytes) -> JsonValue:
         declared = email.message.Message()
@@ -157,6 +159,12 @@ def _is_one_message(message: JsonValue) -> bool:
         return False
     name = message.get("id", "")
     return isinstance(name, str | int) and not isinstance(name, bool)
+
+
+def _trimmed(scope: Scope) -> Scope:
+    """The same request, its headers without the spaces around them: servers keep those behind, and the SDK compares."""
+    headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
+    return {**scope, "headers": [(name, value.strip(b" \t")) for name, value in headers]}
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:

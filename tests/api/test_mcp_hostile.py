@@ -281,6 +281,26 @@ async def test_methods_that_are_not_there_are_not_found(
     assert answer.json()["error"]["code"] == -32601
 
 
+async def test_spaces_around_a_header_are_not_part_of_it(client: Client, port: int) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "recall", "arguments": {"query": "x"}, "_meta": meta}
+    body = json.dumps(message("tools/call", params)).encode()
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client.key}\r\nConnection: close\r\n"
+        "MCP-Protocol-Version: 2026-07-28\t\r\nMcp-Method:  tools/call \r\nMcp-Name:  recall  \r\n"
+        f"Content-Type: application/json\r\nAccept: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"isError":false' in answer
+
+
 async def test_a_revision_that_nobody_speaks_is_refused_with_those_that_are_spoken(
     http: httpx.AsyncClient, port: int, client: Client
 ) -> None:

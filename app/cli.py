@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, NoReturn, cast
 
 import typer
@@ -31,6 +32,8 @@ from app.core.servers import Server
 from app.core.telemetry import configure_logging
 from app.core.times import format_time
 from app.main import create_app, openapi_document
+from app.mcp.bridge import Target as BridgeTarget
+from app.mcp.bridge import client_configuration, serve_stdio
 from app.operators.schemas import Level
 from app.operators.service import check_installation, examine
 from app.routers.asyncapi import asyncapi_document
@@ -309,12 +312,34 @@ def tail_conversation(
         name = format_id(parse_id(conversation))
     except ValueError:
         _fail("give the id of a conversation.")
+    running, key = _running_server(settings)
+    asyncio.run(tail(Target(running, key, name), after_rev=after_rev, raw=raw))
+
+
+@cli.command()
+def mcp(
+    url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that asks, where the key is not an agent's own.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print what a client is told.")] = False,  # noqa: FBT002
+) -> None:
+    """Give a model the tools of a running server over standard input and output. The key: as for `tail`."""
+    settings = Settings() if url is None else Settings(url=url)
+    configure_logging(settings.model_copy(update={"log_level": "warning"}))
+    target = BridgeTarget(*_running_server(settings), agent)
+    if print_config:
+        _print_document(client_configuration(target, command=str(Path(sys.argv[0]).absolute())))
+    else:
+        asyncio.run(serve_stdio(target))
+
+
+def _running_server(settings: Settings) -> tuple[str, str]:
+    """The URL of the server that commands speak to, and the key that they send."""
     key = settings.api_key.get_secret_value() if settings.api_key else _admin_key(settings)
     if key is None:
         _fail("there is no key: set TURNKEEP_API_KEY.")
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    target = Target(settings.url or f"http://{host}:{settings.port}", key, name)
-    asyncio.run(tail(target, after_rev=after_rev, raw=raw))
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
+    host = f"[{host}]" if ":" in host else host
+    return settings.url or f"http://{host}:{settings.port}", key
 
 
 @cli.command()

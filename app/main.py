@@ -9,11 +9,13 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
+from starlette.routing import Route
 
 from app.container import open_container
 from app.core.bus import Bus
 from app.core.errors import AppError
 from app.dashboard import pages
+from app.mcp.door import McpDoor
 from app.routers import (
     admin,
     context,
@@ -63,6 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
+    door = McpDoor(settings, registry)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -73,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
                 # told to whoever started the process: the server only says that the start failed
                 app.state.start_failure = error
                 raise
+            await stack.enter_async_context(door.open(app.state.container))
             add_live_metrics(registry, app.state.container)
             _add_bus_metrics(registry, app.state.container.bus)
             add_sweep_metrics(registry, app.state.container.governance.purger.counts)
@@ -103,6 +107,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.connections = Connections(registry, limits=_connection_limits(settings))
     for router in _ROUTERS:
         app.include_router(router)
+    # a route, not a mount, which would redirect to another path
+    app.router.routes.append(Route("/mcp", endpoint=door, methods=["POST"], include_in_schema=False))
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     install_problem_handlers(app)
     install_middleware(app, settings, registry)

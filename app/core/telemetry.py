@@ -23,7 +23,7 @@ LOG_FIELDS: Final = frozenset(
     {
         "event", "level", "timestamp",
         "request_id", "tenant_id", "key_id", "conversation_id", "turn_id", "entry_id", "job_id",
-        "method", "route", "status", "duration_ms", "code", "kind", "scope",
+        "method", "route", "status", "tool", "duration_ms", "code", "kind", "scope",
         "space", "space_id", "count", "attempt", "limit", "bytes", "tokens", "vectors", "seq", "retry_after_s",
         "error_type", "stack", "sqlstate",
         "version", "revision", "host", "port",

@@ -11,7 +11,7 @@ from app.container import Container
 from app.conversations.schemas import IdIn
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Repeatable, Scope
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -122,8 +122,8 @@ _AgentName: TypeAlias = Annotated[
     Header(
         alias="X-Agent-Id",
         min_length=1,
-        max_length=256,
-        pattern="^[!-~]([ -~]*[!-~])?$",
+        max_length=MAX_AGENT_CHARACTERS,
+        pattern=AGENT_PATTERN,
         description="The agent that asks, where the key is not an agent's own; `default` without it.",
     ),
 ]

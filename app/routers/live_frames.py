@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 
 from app.conversations.frames import ClientFrame, ErrorFrame
 from app.core.errors import AppError, Invalid, Malformed
-from app.routers.body import parse_json
-from app.routers.problems import cut_fields, field_errors, property_names
+from app.core.invalid import cut_fields, field_errors, property_names
+from app.core.json_text import parse_json
 
 _ADAPTER: Final[TypeAdapter[ClientFrame]] = TypeAdapter(ClientFrame)
 _MAX_FIELDS: Final = 50

@@ -32,11 +32,12 @@ UNMATCHED_ROUTE: Final = "unmatched"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLIENT_WENT_AWAY: Final = 499
-_PRIVATE_PATHS: Final = ("/v1", "/openai/v1")
+_PRIVATE_PATHS: Final = ("/v1", "/openai/v1", "/mcp")
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CORS_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _CORS_REQUEST_HEADERS: Final = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Agent-Id", REQUEST_ID_HEADER,
+    "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name",
 )  # fmt: skip
 _CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "Idempotent-Replayed", "Retry-After")
 _CORS_MAX_AGE_S: Final = 600

@@ -3,7 +3,8 @@
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -40,6 +41,14 @@ def _base_url(url: str) -> SplitResult:
     return parts
 
 
+def names(given: object) -> object:
+    """The names in a text, parted by commas."""
+    if not isinstance(given, str):
+        return given
+    return tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower()))) or None
+
+
+Names = Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(names)]
 ApiRoot = Annotated[str, AfterValidator(api_root)]
 ServerUrl = Annotated[str, AfterValidator(server_url)]
 

@@ -1,6 +1,7 @@
 """Who is asking."""
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -11,7 +12,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.db import Transaction
-from app.core.errors import Forbidden, NotFound, Unauthenticated
+from app.core.errors import FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import Role
@@ -28,6 +29,16 @@ class Scope(StrEnum):
 
 DEFAULT_AGENT: Final = "default"
 """The agent of who names none."""
+AGENT_PATTERN: Final = "^[!-~]([ -~]*[!-~])?$"
+MAX_AGENT_CHARACTERS: Final = 256
+
+
+def agent_name(text: str) -> str:
+    """The name of an agent as a request's header gives it. Raises Invalid for what is none."""
+    if len(text) > MAX_AGENT_CHARACTERS or re.fullmatch(AGENT_PATTERN, text) is None:
+        field = FieldError("/x-agent-id", f"1 to {MAX_AGENT_CHARACTERS} characters of ASCII", "header")
+        raise Invalid("invalid_request", "The name in X-Agent-Id is not that of an agent.", fields=[field])
+    return text
 
 
 class Access(StrEnum):

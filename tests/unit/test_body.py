@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue
 
 from app.core.errors import AppError
-from app.routers.body import MAX_SAFE_INTEGER, StrictJsonRoute, parse_json
+from app.core.json_text import MAX_SAFE_INTEGER, parse_json
+from app.routers.body import StrictJsonRoute
 from app.routers.problems import install_problem_handlers
 from app.settings import Settings
 

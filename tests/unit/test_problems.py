@@ -23,12 +23,11 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 from pydantic_core._pydantic_core import list_all_errors
 
-from app.core import errors
+from app.core import errors, invalid
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, FieldError
 from app.core.ids import parse_id
 from app.core.telemetry import configure_logging
-from app.routers import problems
 from app.routers.body import StrictJsonRoute
 from app.routers.middleware import install_middleware
 from app.routers.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
@@ -487,7 +486,7 @@ def test_pydantic_texts_that_are_repeated_hold_nothing_of_the_input() -> None:
         "decimal_places", "whole_digits",
     }  # fmt: skip
     templates = {error["type"]: error["message_template_python"] for error in list_all_errors()}
-    for kind in problems._VERBATIM:  # noqa: SLF001 - the list that this is about
+    for kind in invalid._VERBATIM:  # noqa: SLF001 - the list that this is about
         assert set(re.findall(r"{(\w+)}", templates[kind])) <= from_schema
 
 

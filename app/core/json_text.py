@@ -1,0 +1,235 @@
+"""Strict JSON: a text is UTF-8, unambiguous, shallow, storable and hashable, or what is wrong is said with its place.
+
+A text that is plain pays for a few passes over its bytes in C and for one call per object (duplicate members); only one
+that is wrong is walked in Python, with bounded work, to say where. Nothing here recurses.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NoReturn, cast
+
+import numpy as np
+from pydantic import JsonValue
+
+from app.core.errors import FieldError, Invalid, Malformed
+
+MAX_SAFE_INTEGER: Final = 2**53 - 1
+
+_Place = tuple[tuple[str | int, ...], object]
+_FOLD_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NOT_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b'"[]{}')
+_FOLD_DIGITS: Final = bytes.maketrans(b"123456789E", b"000000000e")
+_SUSPICIOUS_NUMBERS: Final = (b"0" * 16, b"0e000", b"0e+000")
+"""In folded bytes: no number without one of these is beyond 2^53 - 1 or, as a float, infinite."""
+_SURROGATE_PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]', re.DOTALL)
+_MAX_STEPS: Final = 200_000
+"""Steps of the walk that looks for the place of an error; beyond, the error names the whole body."""
+_REFUSALS: Final = {
+    "duplicate_key": "An object names a member twice, so it is not clear which one is meant.",
+    "number_not_interoperable": "Integers must lie within ±(2^53 - 1), other numbers within a double; send it as text.",
+    "text_not_storable": "A text or the name of a member holds NUL or half of a surrogate pair: it cannot be stored.",
+}
+
+
+def json_pointer(path: Iterable[str | int]) -> str:
+    """Write a path as a JSON pointer (RFC 6901)."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+class _Members(list[tuple[str, object]]):
+    """An object as its members stand in the text, duplicates and all."""
+
+
+class _BadNumber:
+    """Stands for a number that cannot be kept."""
+
+
+class _RefusedError(Exception):
+    """Raised out of the parser at the first value that it must not make; `code` names the case."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def parse_json(body: bytes, *, max_depth: int) -> JsonValue:
+    """Parse a JSON text, or say what is wrong with it and where.
+
+    Raises Malformed `malformed_json` and Invalid `json_too_deep`, `duplicate_key`, `text_not_storable` (NUL, a lone
+    surrogate) and `number_not_interoperable` (an integer beyond ±(2^53 - 1), a float beyond a double).
+    """
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(f"The body is not UTF-8 at byte {error.start}.") from None
+    # without its escapes of backslashes and quotes, every other quote in a JSON text opens or closes a string
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in body else body
+    if _nests_deeper(unescaped, max_depth):
+        raise _too_deep(text, max_depth)
+    digits = body.translate(_FOLD_DIGITS)
+    exact = any(suspect in digits for suspect in _SUSPICIOUS_NUMBERS)
+    try:
+        parsed = _load(text, _EXACT_DECODER if exact else _DECODER)
+    except _RefusedError as refused:
+        raise _refusal(text, refused.code) from None
+    if _has_bad_escape(unescaped):
+        raise _refusal(text, "text_not_storable")
+    return cast("JsonValue", parsed)
+
+
+def _load(text: str, decoder: json.JSONDecoder) -> object:
+    try:
+        return cast("object", decoder.decode(text))
+    except json.JSONDecodeError as error:
+        message = f"The body is not JSON at line {error.lineno}, column {error.colno} (character {error.pos})."
+        raise _malformed(message) from None
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise _malformed("The body holds NaN or Infinity, which JSON does not have.")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _RefusedError("duplicate_key")
+    return members
+
+
+def _exact_int(digits: str) -> int:
+    # the length first: int() of thousands of digits is slow, and an error
+    if len(digits) > 17 or abs(value := int(digits)) > MAX_SAFE_INTEGER:  # noqa: PLR2004 - sign and 16 digits
+        raise _RefusedError("number_not_interoperable")
+    return value
+
+
+def _exact_float(digits: str) -> float:
+    value = float(digits)
+    if value - value != 0:
+        raise _RefusedError("number_not_interoperable")
+    return value
+
+
+def _nests_deeper(unescaped: bytes, max_depth: int) -> bool:
+    """Say whether a JSON text nests too deeply; of what is not JSON, whether it could before a parser stops."""
+    skeleton = unescaped.translate(_FOLD_BRACKETS, _NOT_STRUCTURE).replace(b'""', b"")
+    outside_strings = b"".join(skeleton.split(b'"')[::2])
+    if outside_strings.count(b"[") <= max_depth:
+        return False
+    steps = ord("\\") - np.frombuffer(outside_strings, dtype=np.uint8).astype(np.int8)  # [ is +1 and ] is -1
+    return int(np.cumsum(steps, dtype=np.int32).max()) > max_depth
+
+
+def _has_bad_escape(unescaped: bytes) -> bool:
+    if rb"\u" not in unescaped:
+        return False
+    return rb"\u0000" in unescaped or _SURROGATE.search(_SURROGATE_PAIR.sub(b"-", unescaped)) is not None
+
+
+def _malformed(detail: str) -> Malformed:
+    return Malformed("malformed_json", detail)
+
+
+def _too_deep(text: str, max_depth: int) -> Invalid:
+    detail = f"The body nests deeper than {max_depth} levels."
+    return Invalid("json_too_deep", detail, fields=[FieldError(_pointer_to_depth(text, max_depth), detail)])
+
+
+def _pointer_to_depth(text: str, max_depth: int) -> str:
+    """Return the pointer to the first value inside of `max_depth` containers that is a container itself."""
+    path: list[str | int] = []
+    last_string = ""
+    for step, found in enumerate(_TOKEN.finditer(text)):
+        mark = found[0]
+        if mark in "[{" and len(path) == max_depth:
+            return json_pointer(path)
+        if step > _MAX_STEPS or (mark in "]}" and not path):
+            break
+        if mark in "[{":
+            path.append(0 if mark == "[" else "")
+        elif mark in "]}":
+            path.pop()
+        elif mark[0] == '"':
+            last_string = mark[1:-1]
+        elif path:
+            step_inside = path[-1]
+            if mark == "," and isinstance(step_inside, int):
+                path[-1] = step_inside + 1
+            elif mark == ":" and isinstance(step_inside, str):
+                path[-1] = last_string
+    return ""
+
+
+def _refusal(text: str, code: str) -> Invalid:
+    """Find the place of what the parser refused: parse again into a form that can hold it, and walk that."""
+    path: tuple[str | int, ...] = ()
+    for place, value in _walk(_load(text, _TOLERANT_DECODER)):
+        if found := _fault(value):
+            path, code = place, found
+            break
+    detail = _REFUSALS[code]
+    return Invalid(code, detail, fields=[FieldError(json_pointer(path), detail)])
+
+
+def _fault(value: object) -> str | None:
+    """Return the code of what is wrong with one value by itself, if anything is."""
+    if isinstance(value, _BadNumber):
+        return "number_not_interoperable"
+    if isinstance(value, str):
+        return "text_not_storable" if _NOT_STORABLE.search(value) else None
+    if isinstance(value, _Members):
+        names = [name for name, _ in value]
+        if any(_NOT_STORABLE.search(name) for name in names):
+            return "text_not_storable"
+        return "duplicate_key" if len(set(names)) != len(names) else None
+    return None
+
+
+def _int_or_bad(digits: str) -> object:
+    try:
+        return _exact_int(digits)
+    except _RefusedError:
+        return _BadNumber()
+
+
+def _float_or_bad(digits: str) -> object:
+    try:
+        return _exact_float(digits)
+    except _RefusedError:
+        return _BadNumber()
+
+
+def _walk(root: object) -> Iterator[_Place]:
+    """Go through a parsed text in its own order, with a stack of ours, for at most `_MAX_STEPS` values."""
+    stack: list[Iterator[_Place]] = [iter([((), root)])]
+    steps = 0
+    while stack and steps < _MAX_STEPS:
+        found = next(stack[-1], None)
+        if found is None:
+            stack.pop()
+            continue
+        steps += 1
+        yield found
+        if isinstance(found[1], list):
+            stack.append(_children(found[0], cast("list[object]", found[1])))
+
+
+def _children(path: tuple[str | int, ...], container: list[object]) -> Iterator[_Place]:
+    if isinstance(container, _Members):
+        members = cast("list[tuple[str, object]]", container)
+        return (((*path, name), member) for name, member in members)
+    return (((*path, index), item) for index, item in enumerate(container))
+
+
+# made once: making one costs as much as parsing a short body
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_EXACT_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_int=_exact_int, parse_float=_exact_float, parse_constant=_refuse_constant
+)
+_TOLERANT_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_Members, parse_int=_int_or_bad, parse_float=_float_or_bad, parse_constant=_refuse_constant
+)

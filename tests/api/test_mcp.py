@@ -1,0 +1,386 @@
+"""Tools and resources over `/mcp` by the official client, in both generations of the protocol."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from mcp.client.client import Client as McpClient
+from mcp.shared.exceptions import MCPError
+
+from app.core.errors import Unavailable
+from app.core.telemetry import configure_logging
+from app.main import create_app
+from app.mcp.tools import all_tools, offered_tools
+from app.settings import Settings
+from app.tenancy.schemas import Scope
+from tests.support.api import Client, Service, open_service
+from tests.support.live import serving
+from tests.support.mcp import REVISIONS, Mode, call, mcp_client, message, post
+from tests.support.postgres import TestDatabase
+
+MODES: list[Mode] = ["auto", "legacy"]
+FOREIGN = "01J00000000000000000000000"
+
+
+@pytest.fixture(scope="module")
+async def port(service: Service) -> AsyncIterator[int]:
+    """The app on a real socket."""
+    async with serving(service.app, service.settings) as listening:
+        yield listening
+
+
+async def structured(client: McpClient, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result
+    assert json.loads(result.content[0].text) == result.structured_content
+    return result.structured_content
+
+
+async def refused(client: McpClient, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error, result
+    assert result.structured_content["code"] in result.content[0].text
+    return result.structured_content
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_tool_and_resource_does_what_its_call_over_rest_does(client: Client, port: int, mode: Mode) -> None:
+    conversation = await client.conversation(title="A week in Lisbon")
+    async with mcp_client(port, client.key, mode) as mcp:
+        assert mcp.protocol_version == REVISIONS[mode]
+        assert "never instructions" in (mcp.instructions or "")
+        appended = await structured(
+            mcp,
+            "append_turns",
+            conversation_id=conversation,
+            turns=[{"role": "user", "content": "Mia eats no peanuts."}],
+        )
+        assert appended["turns"] == await client.history(conversation)
+        history = await structured(mcp, "get_history", conversation_id=conversation, order="desc", limit=1)
+        assert history == (await client.get(f"/v1/conversations/{conversation}/turns?order=desc&limit=1")).json()
+        found = await structured(mcp, "recall", query="peanuts", conversation_ids=[conversation])
+        assert [hit["id"] for hit in found["data"]] == [turn["id"] for turn in appended["turns"]]
+        context = await structured(mcp, "build_context", conversation_id=conversation, token_budget=500)
+        assert context == await client.context(conversation, 500)
+        stored = await structured(mcp, "store_memory", content="Mia is allergic to peanuts.")
+        remembered = await structured(mcp, "recall_memory", query="Which food must we avoid?")
+        assert [entry["id"] for entry in remembered["entries"]] == [stored["id"]]
+        assert (
+            remembered == (await client.post("/v1/memories/search", json={"query": "Which food must we avoid?"})).json()
+        )
+        turn = appended["turns"][0]
+        read = await mcp.read_resource(f"conversation://{conversation}")
+        contents = json.loads(read.contents[0].text)
+        assert contents["turns"] == [turn]
+        assert contents["conversation"]["title"] == "A week in Lisbon"
+        assert not contents["has_earlier"]
+        read = await mcp.read_resource(f"conversation://{conversation}/turns/{turn['id']}")
+        assert json.loads(read.contents[0].text) == turn
+        assert read.contents[0].mime_type == "application/json"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_tools_are_listed_with_titles_hints_and_schemas_that_hold(client: Client, port: int, mode: Mode) -> None:
+    async with mcp_client(port, client.key, mode) as mcp:
+        listed = (await mcp.list_tools()).tools
+        templates = (await mcp.list_resource_templates()).resource_templates
+        for method in (mcp.list_tools, mcp.list_resource_templates):
+            with pytest.raises(MCPError) as refusal:
+                await method(cursor="another")
+            assert refusal.value.code == -32602
+    assert [tool.name for tool in listed] == [tool.name for tool in all_tools()]
+    assert [template.uri_template for template in templates] == [
+        "conversation://{id}", "conversation://{id}/turns/{turn}",
+    ]  # fmt: skip
+    for tool in listed:
+        assert tool.title
+        assert len(tool.description or "") > 100
+        assert tool.annotations is not None
+        assert tool.annotations.read_only_hint is (tool.name not in {"append_turns", "store_memory"})
+        assert tool.annotations.open_world_hint is False
+        for schema in (tool.input_schema, tool.output_schema):
+            assert schema is not None
+            assert schema["type"] == "object"
+            jsonschema.Draft202012Validator.check_schema(schema)
+        assert tool.input_schema["additionalProperties"] is False
+
+
+async def test_conversations_are_listed_a_page_at_a_time(client: Client, port: int) -> None:
+    made = [await client.conversation(external_id=f"c{number}") for number in range(53)]
+    async with mcp_client(port, client.key) as mcp:
+        first = await mcp.list_resources()
+        assert first.next_cursor is not None
+        second = await mcp.list_resources(cursor=first.next_cursor)
+        with pytest.raises(MCPError) as refusal:
+            await mcp.list_resources(cursor="made up")
+        assert refusal.value.data["code"] == "cursor_invalid"
+    assert second.next_cursor is None
+    assert len(first.resources) == 50
+    listed = [*first.resources, *second.resources]
+    assert {resource.uri for resource in listed} == {f"conversation://{name}" for name in made}
+    assert {resource.name for resource in listed} == {f"c{number}" for number in range(53)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_errors_name_the_field_and_never_the_value(client: Client, port: int, mode: Mode) -> None:
+    marker = "s3cret-marker"
+    conversation = await client.conversation()
+    async with mcp_client(port, client.key, mode) as mcp:
+        wrong = await refused(mcp, "recall", query=["x", marker], **{marker: 1})
+        assert wrong["code"] == "invalid_request"
+        assert {error["pointer"] for error in wrong["errors"]} == {"/query", ""}
+        assert marker not in str(wrong)
+        wrong = await refused(
+            mcp, "append_turns", conversation_id=conversation,
+            turns=[{"role": "user", "content": "x"}, {"role": marker, "content": marker}],
+        )  # fmt: skip
+        assert "/turns/1/role" in {error["pointer"] for error in wrong["errors"]}
+        assert marker not in str(wrong)
+        missing = await refused(mcp, "build_context", conversation_id=conversation)
+        assert [error["pointer"] for error in missing["errors"]] == ["/token_budget"]
+        small = await refused(
+            mcp, "build_context", conversation_id=conversation, token_budget=1, system="So long a text"
+        )
+        assert small["code"] == "budget_too_small"
+        late = await refused(
+            mcp, "append_turns", conversation_id=conversation, expected_seq=7, turns=[{"role": "user", "content": "x"}]
+        )
+        assert (late["code"], late["seq"], late["retryable"]) == ("conversation_advanced", 0, False)
+        for uri in (f"conversation://{FOREIGN}", "conversation://x", f"conversation://{conversation}/turns/{FOREIGN}"):
+            with pytest.raises(MCPError) as refusal:
+                await mcp.read_resource(uri)
+            assert refusal.value.code == (-32602 if mode == "auto" else -32002)
+            assert refusal.value.data["code"] == "not_found"
+        with pytest.raises(MCPError) as refusal:
+            await mcp.call_tool(marker, {})
+        assert refusal.value.code == -32602
+        assert marker not in str(refusal.value)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_is_another_tenants_is_not_there(client: Client, other: Client, port: int, mode: Mode) -> None:
+    foreign = await other.conversation(external_id="theirs")
+    turn = (await other.append(foreign, "the vault is under the stairs"))["turns"][0]["id"]
+    await other.post("/v1/memories", json={"content": "the vault is under the stairs"})
+    async with mcp_client(port, client.key, mode) as mcp:
+        for tool, more in (
+            ("get_history", {}),
+            ("append_turns", {"turns": [{"role": "user", "content": "x"}]}),
+            ("build_context", {"token_budget": 500}),
+        ):
+            assert (await refused(mcp, tool, conversation_id=foreign, **more))["code"] == "not_found", tool
+        assert (await structured(mcp, "recall", query="vault"))["data"] == []
+        assert (await mcp.call_tool("recall", {"query": "vault", "conversation_ids": [foreign]})).structured_content[
+            "code"
+        ] == "not_found"
+        assert (await structured(mcp, "recall_memory", query="vault"))["entries"] == []
+        assert (await mcp.list_resources()).resources == []
+        for uri in (f"conversation://{foreign}", f"conversation://{foreign}/turns/{turn}"):
+            with pytest.raises(MCPError):
+                await mcp.read_resource(uri)
+    assert len(await other.history(foreign)) == 1
+
+
+async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    keys = {
+        name: str(await service.container.tenancy.create_key(client.tenant_id, name=name, scopes=scopes, **more))
+        for name, scopes, more in (
+            ("reader", [Scope.READ], {}),
+            ("writer", [Scope.WRITE], {}),
+            ("forgetful", [Scope.READ, Scope.WRITE], {"long_term_enabled": False}),
+        )
+    }
+    calls: dict[str, dict[str, Any]] = {
+        "recall_memory": {"query": "x"},
+        "store_memory": {"content": "x"},
+        "recall": {"query": "x"},
+        "build_context": {"conversation_id": conversation, "token_budget": 500},
+        "append_turns": {"conversation_id": conversation, "turns": [{"role": "user", "content": "x"}]},
+        "get_history": {"conversation_id": conversation},
+    }
+    assert calls.keys() == {tool.name for tool in all_tools()}
+    writing = {"store_memory", "append_turns"}
+    expected = {
+        "reader": dict.fromkeys(writing, "forbidden"),
+        "writer": dict.fromkeys(calls.keys() - writing, "forbidden"),
+        "forgetful": dict.fromkeys(("recall_memory", "store_memory"), "long_term_disabled"),
+    }
+    for name, key in keys.items():
+        async with mcp_client(port, key) as mcp:
+            for tool, arguments in calls.items():
+                result = await mcp.call_tool(tool, arguments)
+                code = result.structured_content["code"] if result.is_error else None
+                assert code == expected[name].get(tool), (name, tool)
+            if name == "writer":
+                with pytest.raises(MCPError, match="scope"):
+                    await mcp.list_resources()
+
+
+async def test_a_conversation_token_does_what_it_does_over_rest(client: Client, port: int) -> None:
+    conversation, another = await client.conversation(), await client.conversation()
+    made = await client.post(f"/v1/conversations/{conversation}/tokens", json={"access": "append", "actor": "mia"})
+    turns = [{"role": "user", "content": "Hello."}]
+    async with mcp_client(port, made.json()["token"]) as mcp:
+        appended = await structured(mcp, "append_turns", conversation_id=conversation, turns=turns)
+        assert appended["turns"][0]["actor"] == "mia"
+        system = [{"role": "system", "content": "Obey."}]
+        for arguments in ({"turns": system}, {"turns": [{**turns[0], "actor": "tom"}]}):
+            denied = await refused(mcp, "append_turns", conversation_id=conversation, **arguments)
+            assert denied["code"] == "token_not_allowed"
+        assert len((await structured(mcp, "get_history", conversation_id=conversation))["data"]) == 1
+        for tool in ("get_history", "append_turns"):
+            more = {"turns": turns} if tool == "append_turns" else {}
+            assert (await refused(mcp, tool, conversation_id=another, **more))["code"] == "not_found"
+        for tool, more in (
+            ("recall", {"query": "x"}),
+            ("recall_memory", {"query": "x"}),
+            ("store_memory", {"content": "x"}),
+            ("build_context", {"conversation_id": conversation, "token_budget": 500}),
+        ):
+            assert (await refused(mcp, tool, **more))["code"] == "token_not_allowed", tool
+        listed = await mcp.list_resources()
+        assert [resource.uri for resource in listed.resources] == [f"conversation://{conversation}"]
+        await mcp.read_resource(f"conversation://{conversation}")
+        with pytest.raises(MCPError):
+            await mcp.read_resource(f"conversation://{another}")
+    reading = await client.post(f"/v1/conversations/{conversation}/tokens", json={"access": "read"})
+    async with mcp_client(port, reading.json()["token"], "legacy") as mcp:
+        denied = await refused(mcp, "append_turns", conversation_id=conversation, turns=turns)
+        assert denied["code"] == "token_not_allowed"
+
+
+async def test_memory_is_the_agents_whom_the_header_names(client: Client, port: int) -> None:
+    agent = "x-agent-id"
+    async with mcp_client(port, client.key, **{agent: "planner"}) as mcp:
+        await structured(mcp, "store_memory", content="Mia walks far.")
+    for name, count in (("planner", 1), ("cook", 0)):
+        async with mcp_client(port, client.key, "legacy", **{agent: name}) as mcp:
+            assert len((await structured(mcp, "recall_memory", query="walks"))["entries"]) == count
+    async with httpx.AsyncClient() as http:
+        answer = await post(http, port, client.key, message("ping"), **{agent: "x" * 257})
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["in"] == "header"
+
+
+async def test_two_tenants_on_two_replicas_at_once_never_mix(
+    client: Client, other: Client, port: int, database: TestDatabase, tmp_path: Path
+) -> None:
+    async with (
+        open_service(database, tmp_path, embedder="none") as replica,
+        serving(replica.app, replica.settings) as second,
+    ):
+        names = {one.key: await one.conversation() for one in (client, other)}
+
+        async def talk(key: str, number: int) -> None:
+            mode: Mode = MODES[number % 2]
+            async with mcp_client((port, second)[number // 2 % 2], key, mode) as mcp:
+                turns = [{"role": "user", "content": f"{key[-6:]} says {number}"}]
+                await structured(mcp, "append_turns", conversation_id=names[key], turns=turns)
+                listed = await mcp.list_resources()
+                assert [one.uri for one in listed.resources] == [f"conversation://{names[key]}"]
+                mine = await structured(mcp, "get_history", conversation_id=names[key])
+                assert all(turn["content"].startswith(key[-6:]) for turn in mine["data"])
+
+        await asyncio.gather(*(talk(key, number) for key in names for number in range(8)))
+        for one in (client, other):
+            said = [turn["content"] for turn in await one.history(names[one.key])]
+            assert sorted(said) == sorted(f"{one.key[-6:]} says {number}" for number in range(8))
+
+
+async def test_memory_tools_and_single_tools_are_switched_off(
+    database: TestDatabase, tmp_path: Path, client: Client
+) -> None:
+    without = {"enable_memory_tools": False, "mcp_hidden_tools": "append_turns, RECALL"}
+    async with (
+        open_service(database, tmp_path, embedder="none", **without) as narrow,
+        serving(narrow.app, narrow.settings) as listening,
+        mcp_client(listening, client.key) as mcp,
+    ):
+        assert [tool.name for tool in (await mcp.list_tools()).tools] == ["build_context", "get_history"]
+        for name in ("append_turns", "recall_memory"):
+            with pytest.raises(MCPError, match="Unknown tool"):
+                await mcp.call_tool(name, {})
+
+
+def test_a_hidden_tool_that_does_not_exist_stops_the_start() -> None:
+    with pytest.raises(Unavailable, match="append_turns"):
+        create_app(Settings(mcp_hidden_tools="append_turn"))  # type: ignore[arg-type]
+    assert len(offered_tools(Settings())) == len(all_tools())
+
+
+async def test_a_call_is_logged_and_counted_by_ids_and_never_by_content(client: Client, port: int) -> None:
+    marker = "s3cret-marker"
+    conversation = await client.conversation(title=marker)
+    lines = io.StringIO()
+    configure_logging(Settings(log_level="debug"), lines)
+    try:
+        async with mcp_client(port, client.key) as mcp:
+            await structured(
+                mcp, "append_turns", conversation_id=conversation, turns=[{"role": "user", "content": marker}]
+            )
+            await refused(mcp, "recall", query=marker, k=marker)
+            with pytest.raises(MCPError):
+                await mcp.call_tool(marker, {marker: marker})
+            await mcp.list_resources()
+            with pytest.raises(MCPError):
+                await mcp.read_resource(f"memo://{marker}")
+    finally:
+        configure_logging(Settings(log_level="error"))
+    assert marker not in lines.getvalue()
+    events = [json.loads(line) for line in lines.getvalue().splitlines()]
+    called = [event for event in events if event["event"] == "mcp.called"]
+    assert [(event["tool"], event["status"], event.get("code")) for event in called] == [
+        ("append_turns", "ok", None),
+        ("recall", "error", "invalid_request"),
+        ("unknown", "error", "unknown_tool"),
+        ("resources/list", "ok", None),
+        ("resources/read", "error", "not_found"),
+    ]
+    assert called[0]["conversation_id"] == conversation
+    assert {event["tenant_id"] for event in called} == {str(client.key).split("_")[1]}
+    assert all(event["duration_ms"] >= 0 and event["request_id"] for event in called)
+    metrics = (await client.get("/metrics")).text
+    assert 'turnkeep_mcp_calls_total{status="invalid_request",tool="recall"}' in metrics
+    assert 'turnkeep_mcp_call_duration_seconds_count{tool="append_turns"}' in metrics
+    assert marker not in metrics
+
+
+async def test_an_exception_that_nobody_expected_says_nothing_of_itself(
+    service: Service, client: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = "s3cret-marker"
+
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(marker)
+
+    monkeypatch.setattr(type(service.container.recaller), "recall", fail)
+    monkeypatch.setattr(type(service.container.conversations), "turn", fail)
+    for mode in MODES:
+        async with mcp_client(port, client.key, mode) as mcp:
+            failed = await refused(mcp, "recall", query="x")
+            assert failed["code"] == "internal_error"
+            with pytest.raises(MCPError) as refusal:
+                await mcp.read_resource(f"conversation://{FOREIGN}/turns/{FOREIGN}")
+            assert refusal.value.code == -32603
+            assert marker not in str(failed) + str(refusal.value.error)
+
+
+async def test_a_tool_that_meets_a_busy_conversation_says_that_it_may_be_called_again(
+    service: Service, client: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise Unavailable("database_unavailable", "The database does not answer.", retry_after_s=3)
+
+    monkeypatch.setattr(type(service.container.recaller), "recall", fail)
+    async with httpx.AsyncClient() as http:
+        answer = (await post(http, port, client.key, call("recall", {"query": "x"}))).json()["result"]
+    assert answer["isError"] is True
+    assert answer["structuredContent"]["retryable"] is True
+    assert answer["structuredContent"]["retry_after_s"] == 3

@@ -1,0 +1,157 @@
+"""`turnkeep mcp`: a real process between the official client and a server."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client.client import Client as McpClient
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.shared.exceptions import MCPError
+
+from app.mcp.tools import all_tools
+from tests.support.api import Client, Service
+from tests.support.live import serving
+from tests.support.mcp import REVISIONS, call, message
+
+ROOT = Path(__file__).parents[2]
+# the newer one is named: the client asks for it with a time limit that a start on a busy machine may take
+MODES = ["2026-07-28", "legacy"]
+COMMAND = [sys.executable, "-m", "app.cli", "mcp"]
+
+
+@pytest.fixture(scope="module")
+async def port(service: Service) -> AsyncIterator[int]:
+    """The app on a real socket."""
+    async with serving(service.app, service.settings) as listening:
+        yield listening
+
+
+def environment(port: int, key: str, **more: str) -> dict[str, str]:
+    return {"TURNKEEP_URL": f"http://127.0.0.1:{port}", "TURNKEEP_API_KEY": key, "PATH": ""} | more
+
+
+@asynccontextmanager
+async def bridged(port: int, key: str, mode: str, *arguments: str) -> AsyncIterator[McpClient]:
+    """The official client of a `turnkeep mcp` of its own."""
+    parameters = StdioServerParameters(
+        command=COMMAND[0], args=[*COMMAND[1:], *arguments], env=environment(port, key), cwd=ROOT
+    )
+    async with McpClient(stdio_client(parameters), mode=mode) as client:
+        yield client
+
+
+async def structured(client: McpClient, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result
+    return result.structured_content
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_tool_and_resource_is_there_over_standard_input_and_output(
+    client: Client, other: Client, port: int, mode: str
+) -> None:
+    conversation, foreign = await client.conversation(), await other.conversation()
+    async with bridged(port, client.key, mode, "--agent", "pl") as mcp:
+        assert mcp.protocol_version == REVISIONS["legacy" if mode == "legacy" else "auto"]
+        assert [tool.name for tool in (await mcp.list_tools()).tools] == [tool.name for tool in all_tools()]
+        turns = [{"role": "user", "content": "Käse & 雪, peanuts"}]
+        appended = await structured(mcp, "append_turns", conversation_id=conversation, turns=turns)
+        assert appended["turns"] == await client.history(conversation)
+        assert (await structured(mcp, "get_history", conversation_id=conversation))["data"] == appended["turns"]
+        assert (await structured(mcp, "recall", query="peanuts"))["data"][0]["text"] == turns[0]["content"]
+        await structured(mcp, "build_context", conversation_id=conversation, token_budget=500)
+        await structured(mcp, "store_memory", content="Mia is allergic to peanuts.")
+        assert (await structured(mcp, "recall_memory", query="peanuts"))["entries"][0]["agent_id"] == "pl"
+        assert [one.uri for one in (await mcp.list_resources()).resources] == [f"conversation://{conversation}"]
+        assert len((await mcp.list_resource_templates()).resource_templates) == 2
+        for uri in (
+            f"conversation://{conversation}",
+            f"conversation://{conversation}/turns/{appended['turns'][0]['id']}",
+        ):
+            assert json.loads((await mcp.read_resource(uri)).contents[0].text)
+        refused = await mcp.call_tool("get_history", {"conversation_id": foreign})
+        assert refused.structured_content["code"] == "not_found"
+        with pytest.raises(MCPError) as refusal:
+            await mcp.read_resource(f"conversation://{foreign}")
+        assert refusal.value.data["code"] == "not_found"
+        many = [structured(mcp, "recall", query=f"peanuts {number}") for number in range(50)]
+        assert all(one["data"] for one in await asyncio.gather(*many))
+
+
+def say(port: int, key: str, lines: list[bytes], **more: str) -> list[Any]:
+    """What a process writes for these lines; that it is only the protocol is asserted by reading it."""
+    done = subprocess.run(
+        COMMAND, input=b"".join(line + b"\n" for line in lines), env=environment(port, key, **more), cwd=ROOT,
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+async def test_a_bad_key_and_a_server_that_is_away_are_told_for_each_call(client: Client, port: int) -> None:
+    lines = [json.dumps(message("tools/list", message_id=name)).encode() for name in (7, "a")]
+    answers = await asyncio.to_thread(say, port, client.key[:-1] + "!", lines)
+    assert {answer["id"] for answer in answers} == {7, "a"}
+    assert all(answer["error"]["data"]["code"] == "unauthenticated" for answer in answers)
+    answers = await asyncio.to_thread(say, 1, client.key, lines)
+    assert {answer["id"] for answer in answers} == {7, "a"}
+    assert all("does not answer" in answer["error"]["message"] for answer in answers)
+    assert client.key not in str(answers)
+
+
+async def test_lines_that_are_no_message_are_answered_and_the_next_one_is_read(client: Client, port: int) -> None:
+    lines = [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        json.dumps([message("ping")]).encode(),
+        json.dumps(message("ping")).encode(),
+    ]
+    answers = await asyncio.to_thread(say, port, client.key, lines)
+    assert answers[-1]["id"] == 1
+    assert answers[-1]["result"] == {}
+    assert all(answer["error"]["code"] == -32700 for answer in answers[:-1])
+
+
+async def test_a_refusal_of_a_message_carries_its_id(client: Client, port: int) -> None:
+    lines = [json.dumps(call("recall", {"query": "x\0"}, 9)).encode()]
+    answers = await asyncio.to_thread(say, port, client.key, lines)
+    assert (answers[0]["id"], answers[0]["error"]["code"]) == (9, -32600)
+    lines = [json.dumps(call("recall", {"query": "x" * 9_000_000}, 10)).encode()]
+    answers = await asyncio.to_thread(say, port, client.key, lines)
+    assert (answers[0]["id"], answers[0]["error"]["data"]["code"]) == (10, "body_too_large")
+
+
+def test_the_configuration_is_printed_for_both_ways_in() -> None:
+    key = "tk_x"
+    done = subprocess.run(
+        [*COMMAND, "--print-config", "--agent", "planner"], env=environment(80, key), cwd=ROOT, capture_output=True,
+        text=True, timeout=60, check=True,
+    )  # fmt: skip
+    servers = json.loads(done.stdout)["mcpServers"]
+    assert servers["turnkeep"]["args"] == ["mcp", "--agent", "planner"]
+    assert Path(servers["turnkeep"]["command"]).is_absolute()
+    assert servers["turnkeep"]["env"] == {"TURNKEEP_URL": "http://127.0.0.1:80", "TURNKEEP_API_KEY": key}
+    assert servers["turnkeep-http"] == {
+        "type": "http",
+        "url": "http://127.0.0.1:80/mcp",
+        "headers": {"Authorization": f"Bearer {key}", "X-Agent-Id": "planner"},
+    }
+
+
+def test_without_a_key_it_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        COMMAND, env={"TURNKEEP_DATA_DIR": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "TURNKEEP_API_KEY" in done.stderr

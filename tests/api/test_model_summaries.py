@@ -37,6 +37,8 @@ async def modelled(database: TestDatabase, tmp_path: Path, fake: FakeChat) -> As
         job_retry_base_s=600.0,
         llm_max_retries=0,
     ) as opened:
+        await opened.run_jobs()  # what other tests have left is summarised now, and not amid what is tested
+        fake.chats.clear()
         yield opened
 
 

@@ -43,6 +43,8 @@ async def modelled(own: TestDatabase, tmp_path: Path, fake: FakeChat) -> AsyncIt
         llm_base_url=fake.url,
         llm_model=CHAT_MODEL,
         llm_timeout_ms=1500,
+        # a job that failed is due again when a test says so, however long a run of jobs takes
+        job_retry_base_s=600.0,
         llm_max_retries=0,
     ) as opened:
         await opened.run_jobs()  # what other tests have left is summarised now, and not amid what is tested

@@ -6,8 +6,8 @@ from dataclasses import replace
 from app.conversations import store, stream_store
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.db import Transaction
-from app.core.errors import NotFound
-from app.core.ids import ConversationId, TurnId
+from app.core.errors import Conflict, NotFound
+from app.core.ids import ConversationId, TurnId, format_id
 from app.tenancy.schemas import Caller
 
 _NO_CONVERSATION = "There is no such conversation."
@@ -35,6 +35,22 @@ async def get_turn(caller: Caller, tx: Transaction, conversation_id: Conversatio
     if row is None:
         raise turn_missing()
     return row
+
+
+async def get_standing_turn(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
+) -> tuple[int, int]:
+    """The seq and the position of a live turn. NotFound without it, Conflict where another stands in its place."""
+    row = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
+    if row is None or row.status != "committed" or row.seq is None or row.position is None:
+        raise turn_missing()
+    if row.superseded_by is not None:
+        raise Conflict(
+            "already_superseded",
+            "The turn has been superseded; name the one that stands in its place.",
+            extra={"superseded_by": format_id(row.superseded_by)},
+        )
+    return row.seq, row.position
 
 
 def turn_missing() -> NotFound:

@@ -9,15 +9,14 @@ from uuid import UUID
 
 from app.conversations import expiry_store, store, turn_store
 from app.conversations.announcer import Announcer
-from app.conversations.finding import get_conversation, turn_missing
+from app.conversations.finding import get_conversation, get_standing_turn
 from app.conversations.policies import facts_job
 from app.conversations.schemas import Facts, Participant
 from app.conversations.source_schemas import SourceHead, SourceTurn, ToldTurn, Unread
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict
-from app.core.ids import ConversationId, TurnId, format_id
+from app.core.ids import ConversationId, TurnId
 from app.core.jobs import JobQueue
 from app.formats.schemas import Kind
 from app.tenancy.schemas import Caller
@@ -57,16 +56,8 @@ class Sources:
         """The seq of a live turn. NotFound without it, Conflict where another stands in its place."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await get_conversation(caller, tx, conversation_id)
-            row = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
-        if row is None or row.status != "committed" or row.seq is None:
-            raise turn_missing()
-        if row.superseded_by is not None:
-            raise Conflict(
-                "already_superseded",
-                "The turn has been superseded; name the one that stands in its place.",
-                extra={"superseded_by": format_id(row.superseded_by)},
-            )
-        return row.seq
+            seq, _ = await get_standing_turn(caller, tx, conversation_id, turn_id)
+        return seq
 
     async def places_of(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, UUID]:
         """The conversation of each of these turns, of those that there are."""

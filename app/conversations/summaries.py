@@ -12,7 +12,7 @@ from uuid import UUID
 from app.conversations import retention_store, store, summary_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.covering import compact_job, covered_through, move_mark, retain_job, standing_summary
-from app.conversations.finding import get_conversation, lock_conversation, turn_missing
+from app.conversations.finding import get_conversation, get_standing_turn, lock_conversation
 from app.conversations.schemas import Compaction, Retention
 from app.conversations.store import ConversationRow
 from app.conversations.summary_schemas import (
@@ -118,16 +118,8 @@ class Summaries:
     async def position_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
         """Where a live turn stands. NotFound without it, Conflict where another stands in its place."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
-        if row is None or row.status != "committed" or row.position is None:
-            raise turn_missing()
-        if row.superseded_by is not None:
-            raise Conflict(
-                "already_superseded",
-                "The turn has been superseded; name the one that stands in its place.",
-                extra={"superseded_by": format_id(row.superseded_by)},
-            )
-        return row.position
+            _, position = await get_standing_turn(caller, tx, conversation_id, turn_id)
+        return position
 
     async def sources(
         self, caller: Caller, conversation_id: ConversationId, *, after: int, before: int | None, limit: int

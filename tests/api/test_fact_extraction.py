@@ -75,6 +75,8 @@ async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> A
         llm_base_url=fake.url,
         llm_max_retries=0,
         llm_timeout_ms=60_000,
+        # a job that failed is due again when a test says so, however long a run of jobs takes
+        job_retry_base_s=600.0,
     ) as opened:
         yield opened
 

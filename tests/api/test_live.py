@@ -676,7 +676,7 @@ async def test_a_connection_ends_with_its_token_and_a_fresh_one_lets_it_go_on(
         async def token(ttl_s: int) -> str:
             return (await user.post(f"{path}/tokens", json={"access": "read", "ttl_s": ttl_s})).json()["token"]
 
-        brief, long = await token(2), await token(60)
+        brief, long = await token(5), await token(60)
         started = asyncio.get_running_loop().time()
         async with (
             socket_on(its_port, conversation, brief) as one,
@@ -692,7 +692,7 @@ async def test_a_connection_ends_with_its_token_and_a_fresh_one_lets_it_go_on(
             assert await shortened.closed() == (4401, "token_expired")
             assert (await events.until("error"))["code"] == "token_expired"
             assert await events.next() is None
-            assert asyncio.get_running_loop().time() - started < 5
+            assert asyncio.get_running_loop().time() - started < 15
             assert (await renewed.ask("ping"))["type"] == "pong"
 
 

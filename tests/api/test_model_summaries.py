@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tests.api.test_compaction import compact, say, summaries, talk
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
-from tests.support.postgres import TestDatabase
+from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
 
 WRITTEN = says({"summary": "They paid Maria in Lisbon, again and again.", "abstract": "Payments to Maria."})
 
@@ -23,16 +24,27 @@ async def fake() -> AsyncIterator[FakeChat]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
+    """A database of these tests alone: the model would be asked for what other tests have left, too."""
+    name = f"turnkeep_summaries_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    yield await clone_template(servers, name)
+    await drop_database(servers, name)
+
+
 @pytest.fixture
-async def modelled(database: TestDatabase, tmp_path: Path, fake: FakeChat) -> AsyncIterator[Service]:
+async def modelled(own: TestDatabase, tmp_path: Path, fake: FakeChat) -> AsyncIterator[Service]:
     """An app with a model."""
     async with open_service(
-        database,
+        own,
         tmp_path,
         embedder="none",
         llm_base_url=fake.url,
         llm_model=CHAT_MODEL,
         llm_timeout_ms=1500,
+        # a job that failed is due again when a test says so, however long a run of jobs takes
+        job_retry_base_s=600.0,
         llm_max_retries=0,
     ) as opened:
         await opened.run_jobs()  # what other tests have left is summarised now, and not amid what is tested

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from app.agents.service import Lifecycle, LifecycleOptions
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.drafts import DraftLimits
@@ -66,6 +67,7 @@ class Container:
     contexts: ContextBuilder
     compactor: Compactor
     governance: Governance
+    lifecycle: Lifecycle
     bus: Bus
     queue: JobQueue
     jobs: JobAdministration
@@ -285,6 +287,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             max_unflushed=settings.max_unflushed_characters,
             wait_s=settings.database_timeout_s,
         ),
+        session_lock_wait_ms=settings.session_lock_wait_ms,
         max_answer_bytes=settings.max_answer_bytes,
         erase_without_summary=settings.erase_without_summary,
     )
@@ -407,6 +410,23 @@ def _contexts(
     )
 
 
+def _lifecycle(
+    settings: Settings, base: Foundation, conversations: Conversations, contexts: ContextBuilder,
+    compactor: Compactor, governance: Governance, facts: Facts, queue: JobQueue,
+) -> Lifecycle:  # fmt: skip
+    return Lifecycle(
+        base.database,
+        conversations=conversations,
+        contexts=contexts,
+        compactor=compactor,
+        governance=governance,
+        facts=facts,
+        queue=queue,
+        secret=base.tenancy.secret_for("operation-tokens"),
+        options=LifecycleOptions.of(settings),
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
@@ -438,6 +458,9 @@ def build_container(
         counter=counters["o200k_base"],
         highlight_tokens=settings.highlight_tokens,
     )
+    governance = Governance(
+        base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
+    )
     return Container(
         settings=settings,
         database=base.database,
@@ -453,9 +476,8 @@ def build_container(
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(
-            base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
-        ),
+        governance=governance,
+        lifecycle=_lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),

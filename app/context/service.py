@@ -169,7 +169,7 @@ class ContextBuilder:
                 k=wanted.k,
                 threshold=wanted.threshold or None,
                 # assembly keeps the best k of those that are not in the window
-                known=recent.turns,
+                known=[turn for turn in recent.turns if turn.position <= recent.seq],
                 participants=recent.participants,
                 actors=request.filter_participants,
             )

@@ -134,6 +134,14 @@ async def test_facts_about_the_user_are_recalled_and_named(client: Client) -> No
     assert "green tea" in json.dumps(answer["input_items"])
 
 
+async def test_what_was_said_long_before_is_recalled(client: Client) -> None:
+    await after(client, "t0", "my parrot is called Kiki", "a fine name")
+    for number in range(1, 25):
+        await after(client, f"t{number}", f"the weather of day {number}", "noted")
+    answer = await before(client, text="what is my parrot called?")
+    assert [text for text in texts(answer["input_items"]) if "Earlier turns" in text and "Kiki" in text]
+
+
 async def test_memories_come_only_when_they_are_asked_for(client: Client) -> None:
     await after(client, "t1")
     await client.post("/v1/memories", json={"content": "ann parks on level three"})

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from app.agents.service import Lifecycle, LifecycleOptions
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.drafts import DraftLimits
@@ -67,6 +68,7 @@ class Container:
     contexts: ContextBuilder
     compactor: Compactor
     governance: Governance
+    lifecycle: Lifecycle
     bus: Bus
     queue: JobQueue
     jobs: JobAdministration
@@ -228,16 +230,6 @@ def _queue(settings: Settings, base: Foundation, bus: Bus) -> JobQueue:
     return JobQueue(base.ops, options=options, announce=announce)
 
 
-def _index_options(settings: Settings) -> IndexOptions:
-    return IndexOptions(
-        max_vectors_per_entry=settings.max_vectors_per_entry,
-        max_vectors_per_append=settings.max_vectors_per_append,
-        index_text_bytes=settings.index_text_bytes,
-        recall_pool=settings.recall_pool,
-        max_query_lexemes=settings.max_query_lexemes,
-    )
-
-
 def _conversation_options(settings: Settings) -> ConversationOptions:
     return ConversationOptions(
         limits=DraftLimits(
@@ -265,30 +257,9 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             max_unflushed=settings.max_unflushed_characters,
             wait_s=settings.database_timeout_s,
         ),
+        session_lock_wait_ms=settings.session_lock_wait_ms,
         max_answer_bytes=settings.max_answer_bytes,
         erase_without_summary=settings.erase_without_summary,
-    )
-
-
-def _follow_options(settings: Settings) -> FollowOptions:
-    return FollowOptions(
-        debounce_s=settings.stream_debounce_ms / 1000,
-        check_s=settings.live_check_s,
-        snapshot_turns=settings.live_snapshot_turns,
-        queue_frames=settings.live_queue_frames,
-        queue_bytes=settings.live_queue_bytes,
-        open_bytes=settings.live_open_bytes,
-        # whoever writes needs connections more than whoever reads along
-        concurrent_looks=max(1, settings.database_pool_size // 4),
-    )
-
-
-def _spending_options(settings: Settings) -> SpendingOptions:
-    return SpendingOptions(
-        price_prompt=settings.llm_price_prompt,
-        price_completion=settings.llm_price_completion,
-        daily_tokens=settings.llm_daily_tokens,
-        daily_cost=settings.llm_daily_cost,
     )
 
 
@@ -370,7 +341,7 @@ def _facts(
 
 
 def _follower(settings: Settings, base: Foundation, facts: Facts) -> Follower:
-    follower = Follower(base.database, options=_follow_options(settings))
+    follower = Follower(base.database, options=FollowOptions.of(settings))
     follower.tellers.append(facts.recorded)
     return follower
 
@@ -391,6 +362,23 @@ def _contexts(
     )
 
 
+def _lifecycle(
+    settings: Settings, base: Foundation, conversations: Conversations, contexts: ContextBuilder,
+    compactor: Compactor, governance: Governance, facts: Facts, queue: JobQueue,
+) -> Lifecycle:  # fmt: skip
+    return Lifecycle(
+        base.database,
+        conversations=conversations,
+        contexts=contexts,
+        compactor=compactor,
+        governance=governance,
+        facts=facts,
+        queue=queue,
+        secret=base.tenancy.secret_for("operation-tokens"),
+        options=LifecycleOptions.of(settings),
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, Tiers]], bus: Bus
 ) -> Container:
@@ -400,28 +388,24 @@ def build_container(
     queue = _queue(settings, base, bus)
     cursors = Cursors(base.tenancy.secret_for("cursors"))
     spaces = _spaces(settings, base, sides, queue)
-    index = SearchIndex(spaces, jobs=queue, options=_index_options(settings))
+    index = SearchIndex(spaces, jobs=queue, options=IndexOptions.of(settings))
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
-    spending = Spending(base.database, base.ops, cursors=cursors, options=_spending_options(settings))
+    spending = Spending(base.database, base.ops, cursors=cursors, options=SpendingOptions.of(settings))
     chat = _chat(settings, base, spending)
     facts = _facts(settings, base, conversations, index, chat, cursors)
     bounds = MemoryOptions.of(settings)
     memories = Memories(base.database, tenancy=base.tenancy, index=index, cursors=cursors, options=bounds)
+    # searches are the longest statements: they leave connections for everything else
+    searches = max(1, settings.database_pool_size // 2)
     recaller = Recaller(
-        base.database,
-        conversations=conversations,
-        facts=facts,
-        memories=memories,
-        index=index,
-        # searches are the longest statements: they leave connections for everything else
-        concurrent_searches=max(1, settings.database_pool_size // 2),
-    )
+        base.database, conversations=conversations, facts=facts, memories=memories, index=index,
+        concurrent_searches=searches,
+    )  # fmt: skip
     contexts = _contexts(settings, conversations, facts, recaller, counters)
-    compactor = Compactor(
-        conversations=conversations,
-        chat=chat,
-        counter=counters["o200k_base"],
-        highlight_tokens=settings.highlight_tokens,
+    most = settings.highlight_tokens
+    compactor = Compactor(conversations=conversations, chat=chat, counter=counters["o200k_base"], highlight_tokens=most)
+    governance = Governance(
+        base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
     )
     return Container(
         settings=settings,
@@ -438,9 +422,8 @@ def build_container(
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(
-            base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
-        ),
+        governance=governance,
+        lifecycle=_lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue),
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),

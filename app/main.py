@@ -24,6 +24,7 @@ from app.routers import (
     events,
     facts,
     jobs,
+    lifecycle,
     live,
     memories,
     ops,
@@ -36,6 +37,7 @@ from app.routers import (
 )
 from app.routers.connections import ConnectionLimits, Connections, add_live_metrics
 from app.routers.deps import require_caller
+from app.routers.lifecycle_metrics import add_lifecycle_metrics
 from app.routers.live_frames import frame_members
 from app.routers.middleware import install_middleware
 from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
@@ -55,7 +57,7 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
-        admin, jobs, spaces, ops,
+        lifecycle, admin, jobs, spaces, ops,
     )
 )  # fmt: skip
 
@@ -79,6 +81,7 @@ def create_app(settings: Settings) -> FastAPI:
             await stack.enter_async_context(door.open(app.state.container))
             add_live_metrics(registry, app.state.container)
             _add_bus_metrics(registry, app.state.container.bus)
+            add_lifecycle_metrics(registry, app.state.container.lifecycle.figures)
             add_sweep_metrics(registry, app.state.container.governance.purger.counts)
             if settings.worker_in_process:
                 worker = make_worker(app.state.container)

@@ -70,11 +70,12 @@ class ContextBuilder:
         *,
         request: ContextRequest,
         upcoming: Sequence[CanonicalTurn] = (),
+        before: int | None = None,
     ) -> Context:
         """The context for one model call, never over its budget.
 
         `upcoming`: turns that are not stored yet, the newest last, whatever their positions; all of them are shown,
-        and none is told as included.
+        and none is told as included. `before`: a position; the context is as it was before the turn that stands there.
 
         Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works; Forbidden or Invalid where
         memories are wanted that are not for this caller.
@@ -87,10 +88,10 @@ class ContextBuilder:
             limit=request.recent_turns or self._default_recent_turns,
             actors=request.filter_participants,
             most_uncovered=(request.recent_turns or _MOST_UNCOVERED) if request.include_summary else 0,
+            before=before,
         )
         if upcoming:
-            places = enumerate(upcoming, start=recent.seq + 1)
-            recent = replace(recent, turns=[*recent.turns, *(replace(turn, position=at) for at, turn in places)])
+            recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
         query = await self._query(caller, conversation_id, request, recent)
         (recalled, degraded), (facts, without), (memories, forgetful) = await asyncio.gather(
             self._recalled(caller, conversation_id, request, recent, query),
@@ -109,11 +110,26 @@ class ContextBuilder:
             recalled=recalled,
             degraded=list(dict.fromkeys([*degraded, *without, *forgetful])),
         )
+        return await self._assembled(parts, request, as_of_seq=recent.seq)
+
+    async def first(self, caller: Caller, *, request: ContextRequest, upcoming: Sequence[CanonicalTurn]) -> Context:
+        """The context of a conversation that is not there yet: the system text, and all turns to come.
+
+        Raises Invalid `budget_too_small`; Forbidden or Invalid as `build` does.
+        """
+        if request.include_memories:
+            require_reach(caller, request.agent_id)
+        parts = ContextParts(
+            system=request.system, recent=_behind(0, upcoming), more_before=False, upcoming=len(upcoming)
+        )
+        return await self._assembled(parts, request, as_of_seq=0)
+
+    async def _assembled(self, parts: ContextParts, request: ContextRequest, *, as_of_seq: int) -> Context:
         work = partial(assemble, parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
         # counting and rendering megabytes takes seconds, in which nothing else would be answered
-        most = max(request.token_budget, sum(turn.content_tokens for turn in recent.turns))
+        most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
         assembled = work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
-        return assembled.answer(as_of_seq=recent.seq, explain=request.explain)
+        return assembled.answer(as_of_seq=as_of_seq, explain=request.explain)
 
     async def _query(
         self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
@@ -153,7 +169,7 @@ class ContextBuilder:
                 k=wanted.k,
                 threshold=wanted.threshold or None,
                 # assembly keeps the best k of those that are not in the window
-                known=recent.turns,
+                known=[turn for turn in recent.turns if turn.position <= recent.seq],
                 participants=recent.participants,
                 actors=request.filter_participants,
             )
@@ -213,6 +229,11 @@ class ContextBuilder:
             caller, conversation_id, role=Role.USER, actors=request.filter_participants
         )
         return "" if older is None else content_text(older.content)
+
+
+def _behind(seq: int, upcoming: Sequence[CanonicalTurn]) -> list[CanonicalTurn]:
+    """Turns to come, at the positions that they would have behind a seq."""
+    return [replace(turn, position=at) for at, turn in enumerate(upcoming, start=seq + 1)]
 
 
 def _fact_part(fact: Fact, score: float | None) -> TextPart:

@@ -35,6 +35,7 @@ from app.core.db import Database, Transaction
 from app.core.errors import AppError, Forbidden, NotFound, Unavailable
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
 Teller: TypeAlias = Callable[[Transaction, TenantId, ConversationId, int], Awaitable[Sequence[DerivedFrame]]]
@@ -61,6 +62,20 @@ class FollowOptions:
     queue_bytes: int
     open_bytes: int
     concurrent_looks: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "FollowOptions":
+        """Take them out of the settings."""
+        return cls(
+            debounce_s=settings.stream_debounce_ms / 1000,
+            check_s=settings.live_check_s,
+            snapshot_turns=settings.live_snapshot_turns,
+            queue_frames=settings.live_queue_frames,
+            queue_bytes=settings.live_queue_bytes,
+            open_bytes=settings.live_open_bytes,
+            # whoever writes needs connections more than whoever reads along
+            concurrent_looks=max(1, settings.database_pool_size // 4),
+        )
 
 
 def require_follower(caller: Caller, conversation_id: ConversationId) -> Caller:

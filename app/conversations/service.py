@@ -15,9 +15,9 @@ from uuid import UUID
 from app.conversations import listing_store, store, stream_store, summary_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
-from app.conversations.chain import GENESIS
 from app.conversations.changing import change_conversation
 from app.conversations.covering import COMPACT_JOB, RETAIN_JOB
+from app.conversations.creating import Defaults, get_or_create
 from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
 from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
@@ -26,7 +26,7 @@ from app.conversations.indexing import Indexing
 from app.conversations.lifetimes import Lifetimes
 from app.conversations.opening import StreamOptions
 from app.conversations.permits import permitted_turns
-from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, compaction_policy, facts_policy, require_small
+from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
 from app.conversations.recent import Recent, recent_turns
 from app.conversations.retaining import Retainer
 from app.conversations.reviser import Reviser
@@ -47,8 +47,8 @@ from app.conversations.schemas import (
     TurnInput,
     Verification,
 )
+from app.conversations.sessions import Sessions
 from app.conversations.sources import Sources
-from app.conversations.store import ConversationRow
 from app.conversations.streaming import Streams
 from app.conversations.summaries import Summaries
 from app.conversations.summary_schemas import HistoryPage
@@ -57,15 +57,13 @@ from app.conversations.views import (
     activity_key,
     canonical_turn,
     conversation_view,
-    participants_column,
     position_key,
     summary_view,
     turn_view,
 )
 from app.core.bus import Bus
 from app.core.db import Database, Transaction
-from app.core.errors import Busy, Conflict, FieldError
-from app.core.ids import ConversationId, TurnId, new_uuid
+from app.core.ids import ConversationId, TurnId
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
@@ -95,6 +93,7 @@ class ConversationOptions:
     facts: JsonObject
     default_ttl_s: int | None
     streams: StreamOptions
+    session_lock_wait_ms: int
     max_answer_bytes: int
     erase_without_summary: bool
 
@@ -123,6 +122,9 @@ class Conversations:
         self._jobs = jobs
         self.indexing = Indexing(database, index=index)
         """What the index gets after the append, by jobs."""
+        self._defaults = Defaults(
+            options.limits.max_metadata_bytes, options.compaction, options.facts, options.default_ttl_s
+        )
         self._announcer = announcer = Announcer(bus)
         self._appender = Appender(
             database,
@@ -138,16 +140,9 @@ class Conversations:
         )
         self._forker = Forker(database, tenancy=tenancy, index=index, announcer=announcer)
         self.streams = Streams(
-            database,
-            ops,
-            tenancy=tenancy,
-            appender=self._appender,
-            reviser=self._reviser,
-            announcer=announcer,
-            limits=options.limits,
-            options=options.streams,
-            jobs=jobs,
-        )
+            database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, announcer=announcer,
+            limits=options.limits, options=options.streams, jobs=jobs,
+        )  # fmt: skip
         """Turns that are written while they stream."""
         self.summaries = Summaries(
             database, ops, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
@@ -156,6 +151,11 @@ class Conversations:
         """Text that stands for older turns."""
         self.sources = Sources(database, jobs=jobs, announcer=announcer)
         """Turns, for what is derived from them above."""
+        self.sessions = Sessions(
+            database, appender=self._appender, announcer=announcer, limits=options.limits, defaults=self._defaults,
+            lock_wait_ms=options.session_lock_wait_ms,
+        )  # fmt: skip
+        """Conversations by their callers' own names, made at first use."""
         self.lifetimes = Lifetimes(ops, announcer=announcer)
         """Deletes conversations whose time is over."""
         self.retainer = Retainer(announcer=announcer, without_summary=options.erase_without_summary)
@@ -173,48 +173,12 @@ class Conversations:
                 if replay is not None:
                     row = await get_conversation(caller, tx, ConversationId(replay.result_ids[0]))
                     return conversation_view(row), replay.status == _CREATED, True
-            row, created = await self._get_or_create(caller, tx, body)
+            row, created = await get_or_create(caller, tx, body, self._defaults)
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
             self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
         return conversation_view(row), created, False
-
-    async def _get_or_create(
-        self, caller: Caller, tx: Transaction, body: ConversationCreate
-    ) -> tuple[ConversationRow, bool]:
-        require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
-        created = await store.insert_conversation(
-            tx,
-            caller.tenant_id,
-            conversation_id := ConversationId(body.id or new_uuid()),
-            project=body.project,
-            external_id=body.external_id,
-            owner=body.owner,
-            title=body.title,
-            participants=participants_column(body.participants),
-            metadata=body.metadata,
-            retention=body.retention.value,
-            compaction=compaction_policy(body.compaction, self._options.compaction),
-            facts=facts_policy(body.facts, self._options.facts),
-            ttl_s=self._options.default_ttl_s if body.ttl_s is None else body.ttl_s,
-            genesis=GENESIS,
-        )
-        row = None
-        if created or body.id is not None:
-            row = await store.find_conversation(tx, caller.tenant_id, conversation_id)
-        if row is None and body.external_id is not None:
-            row = await store.find_by_external_id(tx, caller.tenant_id, body.project, body.external_id)
-        if row is None:
-            raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
-        project = body.project if "project" in body.model_fields_set else row.project
-        if (body.id or row.id, body.external_id or row.external_id, project) != (row.id, row.external_id, row.project):
-            raise Conflict(
-                "conversation_conflict",
-                "A conversation exists that has this id or external_id, but not all as given.",
-                fields=[FieldError("/id", "belongs to a conversation of another external_id or project")],
-            )
-        return row, created
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """One conversation. Tokens reach it."""
@@ -412,6 +376,7 @@ class Conversations:
         limit: int,
         actors: Sequence[str] | None,
         most_uncovered: int = 0,
+        before: int | None = None,
     ) -> Recent:
         """The newest live turns as contexts see them: see `recent_turns`."""
         # a summary that is stored between two of its statements would stand for turns, and not be among those read
@@ -425,6 +390,7 @@ class Conversations:
                 actors=actors,
                 most_bytes=self._options.max_answer_bytes,
                 most_uncovered=most_uncovered,
+                before=before,
             )
 
     async def newest_of_role(

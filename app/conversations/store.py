@@ -268,6 +268,20 @@ async def lock_conversation(
     return None if row is None else conversation_row(row)
 
 
+async def lock_by_external_id(
+    tx: Transaction, tenant_id: TenantId, project: str, external_id: str
+) -> ConversationRow | None:
+    """One conversation by the caller's own name for it, held as by `lock_conversation`."""
+    row = await tx.fetchrow(
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
+        " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3 for update of h",
+        tenant_id,
+        project,
+        external_id,
+    )
+    return None if row is None else conversation_row(row)
+
+
 async def update_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, title: str | None,
     participants: Sequence[JsonValue], metadata: JsonObject, retention: str, compaction: JsonObject,

@@ -189,15 +189,24 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, tenant_id: TenantId, *, read_only: bool = False, one_moment: bool = False
+        self,
+        tenant_id: TenantId,
+        *,
+        read_only: bool = False,
+        one_moment: bool = False,
+        lock_wait_ms: int | None = None,
     ) -> AsyncGenerator[Transaction]:
         """Everything inside happens in one transaction of one tenant, and is durable when the block has ended.
 
-        With `one_moment` all its statements see the same moment.
+        With `one_moment` all its statements see the same moment; with `lock_wait_ms` one that waits for a lock for
+        longer raises Busy.
         """
         mode = f"{' isolation level repeatable read' if one_moment else ''}{' read only' if read_only else ''}"
         # a UUID's own text is safe to place in SQL; a function call instead of SET LOCAL would not reach Citus workers
-        async with self._run(f"begin{mode}; set local app.tenant = '{tenant_id}'", tenant_id) as transaction:
+        begin = f"begin{mode}; set local app.tenant = '{tenant_id}'"
+        if lock_wait_ms is not None:
+            begin += f"; set local lock_timeout = {int(lock_wait_ms)}"
+        async with self._run(begin, tenant_id) as transaction:
             yield transaction
 
     @asynccontextmanager

@@ -36,6 +36,7 @@ from app.index.spaces import ChosenSpace, Side, Spaces, chosen_space
 from app.index.tiers import TierOptions, Tiers
 from app.index.wide import Holding, Space
 from app.providers.schemas import Embedder
+from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 __all__ = [
@@ -58,6 +59,17 @@ class IndexOptions:
     index_text_bytes: int
     recall_pool: int
     max_query_lexemes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "IndexOptions":
+        """Take them out of the settings."""
+        return cls(
+            max_vectors_per_entry=settings.max_vectors_per_entry,
+            max_vectors_per_append=settings.max_vectors_per_append,
+            index_text_bytes=settings.index_text_bytes,
+            recall_pool=settings.recall_pool,
+            max_query_lexemes=settings.max_query_lexemes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ What always holds: the facts of a key are read and written under its lock alone;
 the index, and nothing else of a key has one; what was decided can be taken back.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ class Keeper:
     def __init__(self, *, index: SearchIndex, kept: Kept) -> None:
         self._index = index
         self._kept = kept
+        self.counts: Counter[str] = Counter()
+        """Facts that this process has written, by tier."""
 
     async def prepare(self, texts: Iterable[str]) -> dict[str, Prepared]:
         """Analyse and embed what facts will say, with no transaction open. What is not there is found by words."""
@@ -67,6 +70,8 @@ class Keeper:
         gone = await store.delete_facts(tx, caller.tenant_id, deleted) if deleted else 0
         if written:
             await store.write_facts(tx, caller.tenant_id, [one for _, one in written])
+            tiers = [one.fact.tier.value for _, one in written]
+            tx.after_commit.append(lambda: self.counts.update(tiers))
             evidence = {one.fact.id: shelf.evidence(one.fact) for shelf, one in written}
             await store.write_evidence(tx, caller.tenant_id, evidence)
         before = {fact_id: one for shelf in shelves for fact_id, one in shelf.before.items()}

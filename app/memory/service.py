@@ -6,7 +6,7 @@ extraction changed last can be taken back.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -294,6 +294,25 @@ class Facts:
             if len(due) < _SWEPT_AT_ONCE:
                 break
         return swept
+
+    async def expire(self, caller: Caller, *, owner: str | None, conversation_id: ConversationId) -> int:
+        """Delete what is over of the facts of an owner, or without one of a conversation; says how many went."""
+        gone = 0
+        for _ in range(_SWEEPS):
+            async with self._database.transaction(caller.tenant_id) as tx:
+                keys = await store.list_due_of(
+                    tx, caller.tenant_id, owner=owner, conversation_id=conversation_id, limit=_SWEPT_AT_ONCE
+                )
+                shelves = await self._keeper.open(caller, tx, keys=keys)
+                gone += await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={})
+            if len(keys) < _SWEPT_AT_ONCE:
+                break
+        return gone
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """How many facts this process has written, by tier."""
+        return self._keeper.counts
 
     async def make_vectors(self, caller: Caller, *, fact_ids: Sequence[UUID]) -> None:
         """Make the vectors of facts that are found by words only. Raises as the embedder does."""

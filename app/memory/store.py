@@ -466,3 +466,21 @@ async def list_due(tx: Transaction, *, limit: int) -> list[tuple[TenantId, Key]]
         limit,
     )
     return [(TenantId(row["tenant_id"]), Key(row["owner"] or "", row["subject_key"], row["predicate"])) for row in rows]
+
+
+async def list_due_of(
+    tx: Transaction, tenant_id: TenantId, *, owner: str | None, conversation_id: UUID, limit: int
+) -> list[Key]:
+    """Keys of facts whose time is over, of one owner, or that rest on one conversation where it has none."""
+    rows = await tx.fetch(
+        """
+        select distinct f.owner, f.subject_key, f.predicate from facts f
+        where f.tenant_id = $1 and f.due_at <= now() and (f.owner = $2 or ($2::text is null and f.conversation_id = $3))
+        limit $4
+        """,
+        tenant_id,
+        owner,
+        conversation_id,
+        limit,
+    )
+    return [Key(row["owner"] or "", row["subject_key"], row["predicate"]) for row in rows]

@@ -280,9 +280,23 @@ class Settings(ModelSettings):
     floor_summary: Share = Field(default=0.15, description="Share of the budget kept for the summary.")
     floor_other: Share = Field(default=0.05, description="Share kept for each of facts, memories and recalled.")
 
-    # long-term memory
+    # long-term memory, and the turn lifecycle
     search_limit: Annotated[int, Field(ge=1, le=100)] = Field(
-        default=5, description="Most long-term memories that a context with `include_memories` is given."
+        default=5, description="Most long-term memories of a context, and most turns recalled for a session's turn."
+    )
+    recent_context_items: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=30, description="Newest turns of a session that the context of its next turn looks at."
+    )
+    max_input_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
+        default=120_000, description="`max_input_tok` of a turn that names none."
+    )
+    compact_threshold: Share = Field(default=0.8, description="Part of max_input_tok that has a session compacted.")
+    compaction_min_age_hours: NotNegative = Field(default=24, description="Age at which maintenance summarises turns.")
+    session_lock_wait_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
+        default=200, description="How long a turn waits for its session before it is told to come again."
+    )
+    operation_ttl_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        default=900, description="How long the operation token of a prepared turn holds."
     )
 
     # compaction: the policy of a conversation that names none, and how much highlights say

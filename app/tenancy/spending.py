@@ -22,6 +22,7 @@ from app.core.telemetry import get_logger
 from app.core.times import format_time
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.providers.shapes import cleaned
+from app.settings import Settings
 from app.tenancy import spending_store
 from app.tenancy.schemas import Caller, ModelUsageDay, Scope
 from app.tenancy.spending_store import Spent
@@ -41,6 +42,16 @@ class SpendingOptions:
     price_completion: float
     daily_tokens: int
     daily_cost: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> "SpendingOptions":
+        """Take them out of the settings."""
+        return cls(
+            price_prompt=settings.llm_price_prompt,
+            price_completion=settings.llm_price_completion,
+            daily_tokens=settings.llm_daily_tokens,
+            daily_cost=settings.llm_daily_cost,
+        )
 
 
 class Spending:

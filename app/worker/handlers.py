@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
+from app.agents.service import COMPACT_EARLY_JOB
 from app.container import Container
 from app.context.service import COMPACT_JOB
 from app.conversations.service import RETAIN_JOB
@@ -110,7 +111,15 @@ def _summaries(container: Container) -> dict[str, Handling]:
         with suppress(NotFound):  # deleted meanwhile
             await container.governance.retain(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
 
-    table = {COMPACT_JOB: Handling(compact), RETAIN_JOB: Handling(retain)}
+    async def compact_early(job: Job) -> None:
+        with suppress(NotFound):  # deleted meanwhile
+            await container.lifecycle.compact_early(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
+
+    table = {
+        COMPACT_JOB: Handling(compact),
+        COMPACT_EARLY_JOB: Handling(compact_early),
+        RETAIN_JOB: Handling(retain),
+    }
     if container.chat is not None:
         every_s = container.settings.summary_refresh_interval_minutes * 60.0
         table[REFRESH_JOB] = Handling(refresh, every_s=every_s, at_start=True)

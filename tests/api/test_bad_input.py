@@ -29,6 +29,9 @@ JSON = {"Content-Type": "application/json"}
 DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
 CALL = {"role": "assistant", "tool_calls": [{"id": "call-1", "name": "look", "arguments": "{}"}]}
 
+ITEM = {"role": "user", "content": "fine"}
+NAMED = {"session_id": "fine", "user_id": "fine", "turn_id": "fine"}
+
 # operation → method, path (c: the conversation), a body that would be taken
 OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "create": ("POST", "/v1/conversations", {"title": "fine"}),
@@ -46,6 +49,11 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "extract": ("POST", "/v1/conversations/{c}/facts/extract", {}),
     "store": ("POST", "/v1/memories", {"content": "fine"}),
     "remember": ("POST", "/v1/memories/search", {"query": "fine"}),
+    "before": ("POST", "/v1/lifecycle/before-turn", NAMED | {"current_input": [ITEM]}),
+    "after": ("POST", "/v1/lifecycle/after-turn", NAMED | {"input_items": [ITEM], "output_items": [{**ITEM}]}),
+    "run": ("POST", "/v1/lifecycle/run-turn", NAMED | {"current_input": [ITEM]}),
+    "maintain": ("POST", "/v1/lifecycle/maintenance", {"session_id": "fine"}),
+    "tree": ("POST", "/v1/lifecycle/tree", {"session_id": "fine"}),
 }
 SCHEMAS = {
     "create": "ConversationCreate",
@@ -63,6 +71,11 @@ SCHEMAS = {
     "extract": "FactsExtract",
     "store": "MemoryStore",
     "remember": "MemoryQuery",
+    "before": "BeforeTurn",
+    "after": "AfterTurn",
+    "run": "RunTurn",
+    "maintain": "SessionRequest",
+    "tree": "TreeRequest",
 }
 
 
@@ -190,8 +203,8 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
         return {}
     if operation_id == "compare_space":
         return {"queries": ["fine"]}
-    if operation_id == "search_memories":
-        name = "remember"
+    named = {"search_memories": "remember", "run_maintenance": "maintain", "list_memory_tree": "tree"}
+    name = named.get(operation_id, name)
     name = {"build": "context"}.get(name, name)
     return OPERATIONS[name][2] if name in OPERATIONS else None
 
@@ -308,6 +321,8 @@ async def test_every_operation_needs_its_scope(
         "summarise",
         "compact",
         "undo",
+        "after",
+        "run",
     )
     writes = name.startswith(writing)
     text = await key_of(service, victim.client, Scope.READ if writes else Scope.WRITE)
@@ -495,6 +510,16 @@ TEXTS = [
     ("remember", "/query", "/query"),
     ("remember", "/filters/owner", "/filters/owner"),
     ("remember", "/filters/metadata/a", "/filters/metadata"),
+    ("before", "/session_id", "/session_id"),
+    ("before", "/base_instructions", "/base_instructions"),
+    ("before", "/current_input/0/content", "/current_input/0"),
+    ("after", "/project", "/project"),
+    ("after", "/turn_id", "/turn_id"),
+    ("after", "/input_items/0/content", "/input_items/0"),
+    ("after", "/output_items/0/a", "/output_items/0"),
+    ("run", "/user_id", "/user_id"),
+    ("run", "/operation_token", "/operation_token"),
+    ("tree", "/path", "/path"),
 ]
 
 
@@ -627,6 +652,8 @@ async def test_ten_megabytes_are_too_many(victim: Victim, operation: str, *, chu
         ("context", "/system", "/system"),
         ("store", "/metadata", "/metadata"),
         ("remember", "/filters/metadata", "/filters/metadata"),
+        ("before", "/current_input/0/content", "/current_input/0"),
+        ("after", "/output_items/0/a", "/output_items/0"),
     ],
 )
 async def test_a_hundred_levels_are_too_deep(victim: Victim, operation: str, at: str, pointer: str) -> None:

@@ -377,6 +377,39 @@ async def deletes_only_its_own_memories(two: Two, _name: str) -> None:
     assert len((await two.owner.post("/v1/memories/search", json={"query": SECRET})).json()["entries"]) == 1
 
 
+async def has_sessions_of_its_own(two: Two, name: str) -> None:
+    """Of two tenants' sessions of one name each knows its own; a session of another tenant is none."""
+    session = {"project": "default", "session_id": "shared name"}
+    asked = {"role": "user", "content": f"where does the {SECRET} live?"}
+    turn = session | {"user_id": "ann", "turn_id": "t1"}
+    bodies = {
+        "before_turn": turn | {"current_input": [asked]},
+        "after_turn": turn | {"input_items": [asked]},
+        "run_turn": turn | {"current_input": [asked]},
+        "run_maintenance": session,
+        "list_memory_tree": session,
+    }
+    stored = await two.owner.post("/v1/lifecycle/after-turn", json=turn | {"input_items": [asked]})
+    assert stored.status_code == 200
+    prepared = (await two.owner.post("/v1/lifecycle/run-turn", json=bodies["run_turn"] | {"turn_id": "t2"})).json()
+    before = await two.owners_view()
+    method, path = OPERATIONS[name]
+    answer = await two.intruder.request(method, path, json=bodies[name])
+    if name in {"run_maintenance", "list_memory_tree"}:
+        problem(answer, 404, "not_found")
+    else:
+        assert answer.status_code == 200
+        assert "lives in a" not in answer.text
+    if name == "run_turn":
+        end = {"operation_token": prepared["operation_token"], "output_items": [{"role": "assistant", "content": "x"}]}
+        problem(await two.intruder.post(path, json=end), 422, "operation_token_invalid", "/operation_token")
+    if name in {"after_turn", "run_turn"}:
+        listed = (await two.intruder.get("/v1/conversations", params={"external_id": "shared name"})).json()["data"]
+        assert [item["turn_count"] for item in listed] == [1]
+        assert listed[0]["id"] != two.conversation
+    assert await two.owners_view() == before
+
+
 async def is_heard_by_its_own_tenant(_two: Two, _name: str) -> None:
     """The stream never ends, so it is followed over a real socket, in tests/api/test_events.py."""
     tests = (Path(__file__).parent / "test_events.py").read_text()
@@ -425,6 +458,11 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "search_memories": remembers_only_its_own,
     "list_memories": remembers_only_its_own,
     "delete_memory": deletes_only_its_own_memories,
+    "before_turn": has_sessions_of_its_own,
+    "after_turn": has_sessions_of_its_own,
+    "run_turn": has_sessions_of_its_own,
+    "run_maintenance": has_sessions_of_its_own,
+    "list_memory_tree": has_sessions_of_its_own,
     "list_keys": knows_only_its_own_keys,
     "create_key": knows_only_its_own_keys,
     "rotate_key": knows_only_its_own_keys,

@@ -105,6 +105,35 @@ async def test_context_takes_four_round_trips_and_four_more_with_recall(client: 
     assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "commit"]
 
 
+async def test_a_turn_of_a_session_takes_eight_round_trips_to_store_and_seventeen_to_begin(client: Client) -> None:
+    session = {"session_id": "s", "user_id": "ann"}
+    asked, answered = {"role": "user", "content": "the parrot?"}, {"role": "assistant", "content": "Kiki"}
+
+    async def send(name: str, turn_id: str, **more: Any) -> None:
+        response = await client.post(f"/v1/lifecycle/{name}", json=session | {"turn_id": turn_id} | more)
+        assert response.status_code == 200, response.text
+
+    for number in range(3):  # keys and plans are cached
+        await send("after-turn", f"warm-{number}", input_items=[asked], output_items=[answered])
+        await send("before-turn", f"next-{number}", current_input=[asked])
+    for items in ([answered], [answered] * 50):
+        with counted_statements() as sent:
+            await send("after-turn", f"t-{len(items)}", input_items=[asked], output_items=items)
+        assert first_words(sent) == [
+            "begin", "select", "select", "insert into turns", "insert into index_entries", "insert into vectors",
+            "update conversation_heads set", "commit",
+        ] or first_words(sent)[5:7] == ["insert into vectors", "insert into jobs"]  # fmt: skip
+        assert sent[0].endswith("set local lock_timeout = 200")
+        with counted_statements() as sent:  # a repeat
+            await send("after-turn", f"t-{len(items)}", input_items=[asked], output_items=items)
+        assert first_words(sent) == ["begin", "select", "select", "commit"]
+    with counted_statements() as sent:
+        await send("before-turn", "next", current_input=[asked])
+    # the session; its newest turns; then, at the same time, recalled turns and facts (none found: the newest)
+    assert first_words(sent)[:7] == ["begin", "select", "commit", "begin", "select", "select", "commit"]
+    assert sorted(first_words(sent)[7:]) == ["begin"] * 3 + ["commit"] * 3 + ["select"] * 2 + ["with"] * 2
+
+
 async def test_a_memory_is_stored_in_five_round_trips_and_recalled_in_four(client: Client, warm: str) -> None:
     body = {"content": "the parrot is called Kiki"}
     context = {"query": "parrot", "include_memories": True, "agent_id": "default"}

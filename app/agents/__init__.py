@@ -1,0 +1,1 @@
+"""What agents call around each of their turns."""

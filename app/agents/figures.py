@@ -1,0 +1,43 @@
+"""What this process has counted of the turn lifecycle; a transport shows it."""
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from app.core.errors import AppError
+
+BUCKETS_MS: Final = (5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0)
+_OK: Final = "ok"
+_INTERNAL: Final = "internal_error"
+
+
+class Figures:
+    """Calls by name and how they ended, durations, and what was done. `facts` are written by tier."""
+
+    def __init__(self, facts: Mapping[str, int]) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.after_turn_ms: list[int] = [0] * (len(BUCKETS_MS) + 1)
+        self.after_turn_sum_ms = 0.0
+        self.compactions = 0
+        self.conflicts = 0
+        self.facts = facts
+
+    @contextmanager
+    def counted(self, call: str) -> Generator[None]:
+        """Count what happens inside: `ok`, or the code of the error."""
+        status, started = _INTERNAL, time.perf_counter()
+        try:
+            yield
+            status = _OK
+        except AppError as error:
+            status = error.code
+            raise
+        finally:
+            self.calls[call, status] += 1
+            if call == "after_turn":
+                took_ms = (time.perf_counter() - started) * 1000
+                self.after_turn_ms[bisect_left(BUCKETS_MS, took_ms)] += 1
+                self.after_turn_sum_ms += took_ms

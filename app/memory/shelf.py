@@ -56,12 +56,8 @@ class Shelf:
         self._clock = clock
         self._kept = kept
         self.expired = [one.fact.id for one in stored if one.expires_at is not None and one.expires_at <= clock.now]
-        for fact_id in self.expired:
-            self._drop(fact_id)
-
-    def _drop(self, fact_id: UUID) -> None:
-        decision = merging.retract(fact_id, self.held, self._clock)
-        self.held = [fact for fact in apply(decision.changes, self.held) if fact.id != fact_id]
+        if self.expired:  # all at once: one after the other, each would draw the whole timeline again
+            self.held = merging.let_go(set(self.expired), self.held, clock)
 
     def find(self, fact_id: UUID) -> HeldFact | None:
         """A fact of the key."""

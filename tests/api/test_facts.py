@@ -1,7 +1,9 @@
 """Facts: asserted, corrected, retracted, undone; found, shown in contexts; gone with what they rest on."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -10,6 +12,10 @@ import asyncpg
 import pytest
 
 from app.core.ids import format_id, new_uuid
+from app.memory.merging import Clock
+from app.memory.schemas import Statement, Tier
+from app.memory.shelf import Kept, Shelf
+from app.memory.store import Key
 from tests.support.api import Client, Service, problem
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -299,6 +305,31 @@ async def test_tiers_rise_with_evidence_and_what_is_past_its_time_goes(
         "select count(*) from index_entries where tenant_id = $1 and kind = 'fact'", client.tenant_id
     )
     assert left == 1
+
+
+async def test_very_many_facts_of_a_key_go_at_once_when_their_time_is_over() -> None:
+    """Nobody else is answered while a timeline is drawn: so it is drawn once, not once for each that goes."""
+    now, ids = datetime(2026, 1, 1, tzinfo=UTC), Clock(datetime(2026, 1, 1, tzinfo=UTC), new_uuid)
+    key, kept = Key("ana", "ana", "likes"), Kept(timedelta(days=1), timedelta(days=7))
+    full = Shelf(key, [], {}, clock=ids, kept=kept)
+    for number in range(600):
+        tier = Tier.L3 if number == 7 else Tier.L1
+        full.merge(Statement("ana", "likes", f"thing {number}", now + timedelta(seconds=number), tier=tier), {})
+    began = time.process_time()
+    after = Shelf(key, full.written(), {}, clock=replace(ids, now=now + timedelta(days=2)), kept=kept)
+    assert time.process_time() - began < 1
+    assert ([one.object for one in after.held], len(after.deleted())) == (["thing 7"], 599)
+
+
+async def test_a_fact_that_is_only_to_begin_is_not_found_yet(client: Client) -> None:
+    berlin = await tell(client, "ana", "lives in", "Berlin", owner="ana", valid_from=day(0))
+    paris = await tell(client, "ana", "lives in", "Paris", owner="ana", valid_from="2124-01-01T00:00:00Z")
+    assert await found(client, "where does ana live") == ["ana lives in Berlin"]
+    conversation = await client.conversation(owner="ana")
+    for query in ("where does ana live", "xyzzy"):
+        context = await client.context(conversation, 1000, include_facts=True, query=query)
+        assert context["included"]["fact_ids"] == [berlin["id"]]
+    assert {one["id"] for one in await facts(client)} == {berlin["id"], paris["id"]}
 
 
 async def test_a_fact_with_an_end_to_come_is_found_until_then(

@@ -81,6 +81,18 @@ class Shelf:
                     return fact
         return None
 
+    def keep_for_good(self, fact: HeldFact, statement: Statement, object_key: str) -> bool:
+        """Let what was asserted within a conversation rest on none, since it is asserted without one as well."""
+        said = [
+            one
+            for one in fact.evidence
+            if one.source is None
+            and (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated)
+            and self.origin(one).conversation_id is not None
+        ]
+        self._origins.update({one: replace(self.origin(one), conversation_id=None, rev=None) for one in said})
+        return bool(said)
+
     def retract(self, fact_id: UUID) -> Decision:
         """Take a fact out of the timeline."""
         return self._decided(merging.retract(fact_id, self.held, self._clock))

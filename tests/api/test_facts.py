@@ -488,6 +488,24 @@ async def test_deleting_a_conversation_takes_its_facts_and_leaves_those_that_oth
     assert await of_facts(root, client) == ""
 
 
+async def test_what_is_asserted_for_good_too_outlives_the_conversation_that_it_was_asserted_in(
+    client: Client, root: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    first, second = await client.conversation(owner="ana"), await client.conversation(owner="ana")
+    held = await tell(client, "ana", "likes", "tea", owner="ana", conversation_id=first)
+    await tell(client, "ana", "likes", "milk", owner="ana", conversation_id=first)
+    again = await tell(client, "ana", "likes", "tea", owner="ana", valid_from=held["valid_from"])
+    assert (again["id"], again["conversation_id"], again["evidence_count"]) == (held["id"], None, 1)
+    # an assertion within a conversation takes nothing of that away
+    await tell(client, "ana", "likes", "tea", owner="ana", valid_from=held["valid_from"], conversation_id=second)
+    for conversation in (second, first):
+        assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+    (left,) = await facts(client, include_retracted=True)
+    assert left["id"] == held["id"]
+    assert "milk" not in await of_facts(root, client)
+    assert await found(client, "what does ana like") == ["ana likes tea"]
+
+
 # races
 
 

@@ -7,7 +7,7 @@ everywhere, so it never waits for somebody who waits for it.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
 from app.conversations import store, summary_store, turn_store
@@ -16,7 +16,7 @@ from app.conversations.schemas import turn_text
 from app.conversations.store import TurnRow
 from app.conversations.summary_store import SummaryRow
 from app.conversations.views import turn_view
-from app.core.db import Database, FloatVector, Transaction
+from app.core.db import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
@@ -95,7 +95,7 @@ class Indexing:
         """
         if not rows:
             return 0
-        vectors = await self._embed(late, {row.id: plain_text(turn_view(row)) for row in rows}, refused)
+        vectors = await late.embed_each({row.id: plain_text(turn_view(row)) for row in rows}, refused)
         if not vectors or not self._index.spaces.still_wants(late):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -117,7 +117,7 @@ class Indexing:
         made = 0
         for start in range(0, len(rows), _TURNS):
             some = {row.id: row for row in rows[start : start + _TURNS]}
-            vectors = await self._embed(late, {row.id: row.text or "" for row in some.values()}, [])
+            vectors = await late.embed_each({row.id: row.text or "" for row in some.values()}, [])
             if not self._index.spaces.still_wants(late):
                 return made
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -128,29 +128,6 @@ class Indexing:
                 same = {key: vectors[key] for key, row in now.items() if _stands(row) and row.text == some[key].text}
                 await late.write(caller, tx, vectors=same, searched=self._index.spaces.searches(late))
             made += len(same)
-        return made
-
-    async def _embed(
-        self, late: LateVectors, texts: Mapping[UUID, str], refused: list[AppError]
-    ) -> dict[UUID, Sequence[FloatVector]]:
-        """The vectors by turn. One text that the embedder will never take does not keep the others from theirs."""
-        try:
-            return dict(zip(texts, await late.embed(list(texts.values())), strict=True))
-        except AppError as error:
-            if len(texts) == 1 or not _may_be_the_text(error):
-                raise
-        made: dict[UUID, Sequence[FloatVector]] = {}
-        for turn_id, text in texts.items():
-            try:
-                (made[turn_id],) = await late.embed([text])
-            except AppError as error:
-                if not _may_be_the_text(error):
-                    raise
-                refused.append(error)
-        if len(made) < len(texts):
-            self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(texts) - len(made))
-            if not made:  # then it is not the texts
-                raise refused[-1]
         return made
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
@@ -199,8 +176,3 @@ def _raise_first(refused: Sequence[AppError]) -> None:
 
 def _stands(row: SummaryRow) -> bool:
     return row.replaced_by is None and bool(row.text)
-
-
-def _may_be_the_text(error: AppError) -> bool:
-    """Whether it may be what was sent that fails, and not the embedder."""
-    return not error.retryable or error.code == "embedder_invalid"

@@ -83,6 +83,13 @@ class Sources:
                 )
         return heads
 
+    async def is_asked_the_same(self, caller: Caller, tx: Transaction, unread: Unread) -> bool:
+        """Whether a locked conversation still wants facts, and has them redacted, as when it was read."""
+        # a statement of its own: one that waited for the lock sees the policy of before it waited
+        head = await get_conversation(caller, tx, ConversationId(unread.conversation_id))
+        policy = Facts.model_validate(head.facts)
+        return (policy.enabled, policy.redact) == (unread.enabled, unread.redact)
+
     async def hold(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
         """Hold turns of locked conversations; gives those that are live and not erased."""
         return await turn_store.hold_sources(tx, caller.tenant_id, turn_ids)

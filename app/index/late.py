@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
-from app.core.errors import Unavailable
+from app.core.errors import AppError, Unavailable
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.index import late_store, store
@@ -154,6 +154,30 @@ class LateVectors:
         own = iter(vectors)
         return [[next(own) for _ in some] for some in pieces]
 
+    async def embed_each(self, texts: Mapping[UUID, str], refused: list[AppError]) -> dict[UUID, Sequence[FloatVector]]:
+        """The vectors by entry. One text that the embedder will never take does not keep the others from theirs.
+
+        Why it took some of them and not others is put into `refused`. Raises as the embedder does.
+        """
+        try:
+            return dict(zip(texts, await self.embed(list(texts.values())), strict=True))
+        except AppError as error:
+            if len(texts) == 1 or not _may_be_the_text(error):
+                raise
+        made: dict[UUID, Sequence[FloatVector]] = {}
+        for entry_id, text in texts.items():
+            try:
+                (made[entry_id],) = await self.embed([text])
+            except AppError as error:
+                if not _may_be_the_text(error):
+                    raise
+                refused.append(error)
+        if len(made) < len(texts):
+            self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(texts) - len(made))
+            if not made:  # then it is not the texts
+                raise refused[-1]
+        return made
+
     async def write(
         self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]], searched: bool
     ) -> None:
@@ -164,3 +188,8 @@ class LateVectors:
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
         if searched:
             await late_store.settle_vectors(tx, caller.tenant_id, list(vectors))
+
+
+def _may_be_the_text(error: AppError) -> bool:
+    """Whether it may be what was sent that fails, and not the embedder."""
+    return not error.retryable or error.code == "embedder_invalid"

@@ -194,7 +194,9 @@ def _merged(shelf: Shelf, statement: Statement, origins: Mapping[UUID | None, Or
         )
     if known.retracted:
         raise Conflict("fact_retracted", "This very statement was retracted; undo that instead.")
-    return Asserted(known.id, [])
+    key, nowhere = object_key(statement.object), not statement.sources and origins[None].conversation_id is None
+    kept = nowhere and shelf.keep_for_good(known, statement, key)
+    return Asserted(known.id, [known.id] if kept else [])
 
 
 def hand_statement(fact: HeldFact, body: FactUpdate) -> Statement | None:

@@ -192,7 +192,7 @@ class Extractor:
             heads = await self._sources.lock(caller, tx, conversation_ids=[unread.conversation_id])
             if (head := heads.get(unread.conversation_id)) is None:
                 raise NotFound("not_found", "There is no such conversation.")
-            if head.facts_seq != unread.after:
+            if head.facts_seq != unread.after or not await self._sources.is_asked_the_same(caller, tx, unread):
                 return False
             sources = await self._sources.hold(caller, tx, turn_ids=list(read)) if found.statements else {}
             if found.statements and {key: source.content_hash for key, source in sources.items()} != read:

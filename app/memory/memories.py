@@ -6,15 +6,14 @@ nothing. Whoever does not administer the tenant reaches the memories of one agen
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from app.core.db import Database, FloatVector, Transaction
-from app.core.errors import AppError, FieldError, Forbidden, Invalid, TooLarge
+from app.core.db import Database, Transaction
+from app.core.errors import FieldError, Forbidden, Invalid, TooLarge
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import Document, Entry, EntryKind, Prepared
@@ -191,7 +190,9 @@ class Memories:
         made = 0
         rows = list(found.values())
         for start in range(0, len(rows), _EMBEDDED_AT_ONCE):
-            vectors = await self._embed(late, {row.id: row.content for row in rows[start : start + _EMBEDDED_AT_ONCE]})
+            vectors = await late.embed_each(
+                {row.id: row.content for row in rows[start : start + _EMBEDDED_AT_ONCE]}, []
+            )
             if not self._index.spaces.still_wants(late):
                 break
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -199,22 +200,6 @@ class Memories:
                 own = {memory_id: vectors[memory_id] for memory_id in held}
                 await late.write(caller, tx, vectors=own, searched=self._index.spaces.searches(late))
             made += len(held)
-        return made
-
-    async def _embed(self, late: LateVectors, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[FloatVector]]:
-        """The vectors by memory. One text that the embedder will never take does not keep the others from theirs."""
-        try:
-            return dict(zip(texts, await late.embed(list(texts.values())), strict=True))
-        except AppError as error:
-            if len(texts) == 1 or (error.retryable and error.code != "embedder_invalid"):
-                raise
-            refused = error
-        made: dict[UUID, Sequence[FloatVector]] = {}
-        for memory_id, text in texts.items():
-            with suppress(AppError):
-                (made[memory_id],) = await late.embed([text])
-        if not made:  # then it is not the texts
-            raise refused
         return made
 
     async def erase(self, caller: Caller, tx: Transaction, *, memory_id: UUID) -> dict[str, int]:

@@ -154,6 +154,12 @@ def remove(gone: Collection[Evidence], held: Sequence[HeldFact], clock: Clock) -
     return Decision(Outcome.WITHDRAWN, changes, removed=removed)
 
 
+def let_go(fact_ids: Collection[UUID], held: Sequence[HeldFact], clock: Clock) -> list[HeldFact]:
+    """The facts that are left without these and all that spoke for them: what they ended is open again."""
+    rest = [fact for fact in held if fact.id not in fact_ids]
+    return apply(_redraw(rest, _pool(rest), rest[0], clock), rest) if rest else []
+
+
 def retract(fact_id: UUID, held: Sequence[HeldFact], clock: Clock) -> Decision:
     """A fact was never so: it leaves the timeline, and what it ended is open again. The row stays."""
     fact = next((fact for fact in held if fact.id == fact_id and not fact.retracted), None)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict, NotFound
+from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
 from app.index.service import LateVectors, SearchIndex
@@ -315,20 +315,29 @@ class Facts:
         return self._keeper.counts
 
     async def make_vectors(self, caller: Caller, *, fact_ids: Sequence[UUID]) -> None:
-        """Make the vectors of facts that are found by words only. Raises as the embedder does."""
-        await self._make_vectors(caller, self._index.late, fact_ids)
+        """Make the vectors of facts that are found by words only.
+
+        Raises as the embedder does; what could be made is kept.
+        """
+        refused: list[AppError] = []
+        await self._make(caller, self._index.late, fact_ids, refused)
+        if refused:
+            raise refused[0]
 
     async def _make_vectors(self, caller: Caller, late: LateVectors, fact_ids: Sequence[UUID]) -> int:
+        return await self._make(caller, late, fact_ids, [])  # what is refused is looked for again
+
+    async def _make(self, caller: Caller, late: LateVectors, fact_ids: Sequence[UUID], refused: list[AppError]) -> int:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.find(tx, caller.tenant_id, fact_ids, current=True)
+            rows = await store.find(tx, caller.tenant_id, fact_ids)
         if not rows:
             return 0
         texts = {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
-        made = dict(zip(texts, await late.embed(list(texts.values())), strict=True))
+        made = await late.embed_each(texts, refused)
         if not self._index.spaces.still_wants(late):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            held = await store.hold_listed(tx, caller.tenant_id, list(texts))
+            held = await store.hold_listed(tx, caller.tenant_id, list(made))
             same = [
                 fact_id
                 for fact_id, row in held.items()

@@ -56,12 +56,8 @@ class Shelf:
         self._clock = clock
         self._kept = kept
         self.expired = [one.fact.id for one in stored if one.expires_at is not None and one.expires_at <= clock.now]
-        for fact_id in self.expired:
-            self._drop(fact_id)
-
-    def _drop(self, fact_id: UUID) -> None:
-        decision = merging.retract(fact_id, self.held, self._clock)
-        self.held = [fact for fact in apply(decision.changes, self.held) if fact.id != fact_id]
+        if self.expired:  # all at once: one after the other, each would draw the whole timeline again
+            self.held = merging.let_go(set(self.expired), self.held, clock)
 
     def find(self, fact_id: UUID) -> HeldFact | None:
         """A fact of the key."""
@@ -84,6 +80,18 @@ class Shelf:
                 if (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated):
                     return fact
         return None
+
+    def keep_for_good(self, fact: HeldFact, statement: Statement, object_key: str) -> bool:
+        """Let what was asserted within a conversation rest on none, since it is asserted without one as well."""
+        said = [
+            one
+            for one in fact.evidence
+            if one.source is None
+            and (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated)
+            and self.origin(one).conversation_id is not None
+        ]
+        self._origins.update({one: replace(self.origin(one), conversation_id=None, rev=None) for one in said})
+        return bool(said)
 
     def retract(self, fact_id: UUID) -> Decision:
         """Take a fact out of the timeline."""

@@ -32,7 +32,9 @@ _SHOWN = f"""{_FACT}, array(
 ) as sources"""  # noqa: S608
 _LOCKS_OF_A_TENANT = 256
 _KEPT = "(f.expires_at is null or f.expires_at > now())"
-CURRENT = f"not f.retracted and (f.valid_to is null or f.valid_to > now()) and {_KEPT}"
+# begun: clocks differ, and what is said may be dated so far ahead
+_BEGUN = "f.valid_from <= now() + interval '5 minutes'"
+CURRENT = f"not f.retracted and {_BEGUN} and (f.valid_to is null or f.valid_to > now()) and {_KEPT}"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -542,3 +542,27 @@ async def test_logs_of_an_extraction_hold_ids_and_numbers_only(
     written = capsys.readouterr()
     assert "Quokka" not in written.out + written.err
     assert parse_id(conversation)
+
+
+@pytest.mark.parametrize("change", [{"redact": True}, {"enabled": False}])
+async def test_what_was_asked_otherwise_meanwhile_is_not_kept(
+    client: Client, service: Service, monkeypatch: pytest.MonkeyPatch, change: dict[str, bool]
+) -> None:
+    """The policy changes when the facts are found and before they are stored."""
+    conversation = await client.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await client.append(conversation, "I like 4111 1111 1111 1111.")
+    extractor, changed = service.container.facts.extractor, list[int]()
+    find = extractor._find  # noqa: SLF001 - where a model would take its time
+
+    async def finding(*args: Any, **more: Any) -> Any:
+        found = await find(*args, **more)
+        if not changed:
+            facts_now = {"enabled": True, "redact": False} | change
+            answer = await client.patch(f"/v1/conversations/{conversation}", json={"facts": facts_now})
+            changed.append(answer.status_code)
+        return found
+
+    monkeypatch.setattr(extractor, "_find", finding)
+    await service.run_jobs()
+    assert changed == [200]
+    assert "4111" not in str(await said(client))

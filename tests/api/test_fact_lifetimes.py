@@ -12,6 +12,7 @@ from app.core.db import Database, PoolOptions, Transaction
 from app.core.ids import ConversationId, parse_id
 from app.governance import purging
 from app.governance import service as governance
+from app.memory import store as memory_store
 from app.operators.service import DataCheck
 from app.tenancy.schemas import job_caller
 from tests.api.test_facts import fact, facts, found, tell
@@ -216,6 +217,25 @@ async def test_cut_off_at_any_statement_no_fact_is_left_without_what_it_rests_on
     assert cuts > 20
     assert await left(connection, client.tenant_id, gone) == {}
     assert await owned(client) == set()
+
+
+async def test_no_deletion_holds_keys_of_facts_twice_in_a_transaction(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who held some and then wanted more could wait for one who holds those and wants the first."""
+    over, _ = await converse(client, "twice", 2, ttl_s=3600)
+    await tell(client, "I", "visited", "Lisbon", conversation_id=over)
+    await age(connection, over)
+    original, held = memory_store.lock_keys, list[Transaction]()
+
+    async def counting(tx: Transaction, *args: Any) -> Any:
+        held.append(tx)
+        return await original(tx, *args)
+
+    monkeypatch.setattr(memory_store, "lock_keys", counting)
+    assert (await sweep(service))["facts"] == 3
+    assert len(held) == len(set(map(id, held))) > 1
+    assert await left(connection, client.tenant_id, over) == {}
 
 
 async def test_a_large_conversation_is_deleted_with_its_facts_in_steps(

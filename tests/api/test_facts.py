@@ -1,7 +1,9 @@
 """Facts: asserted, corrected, retracted, undone; found, shown in contexts; gone with what they rest on."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -10,6 +12,10 @@ import asyncpg
 import pytest
 
 from app.core.ids import format_id, new_uuid
+from app.memory.merging import Clock
+from app.memory.schemas import Statement, Tier
+from app.memory.shelf import Kept, Shelf
+from app.memory.store import Key
 from tests.support.api import Client, Service, problem
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -301,6 +307,31 @@ async def test_tiers_rise_with_evidence_and_what_is_past_its_time_goes(
     assert left == 1
 
 
+async def test_very_many_facts_of_a_key_go_at_once_when_their_time_is_over() -> None:
+    """Nobody else is answered while a timeline is drawn: so it is drawn once, not once for each that goes."""
+    now, ids = datetime(2026, 1, 1, tzinfo=UTC), Clock(datetime(2026, 1, 1, tzinfo=UTC), new_uuid)
+    key, kept = Key("ana", "ana", "likes"), Kept(timedelta(days=1), timedelta(days=7))
+    full = Shelf(key, [], {}, clock=ids, kept=kept)
+    for number in range(600):
+        tier = Tier.L3 if number == 7 else Tier.L1
+        full.merge(Statement("ana", "likes", f"thing {number}", now + timedelta(seconds=number), tier=tier), {})
+    began = time.process_time()
+    after = Shelf(key, full.written(), {}, clock=replace(ids, now=now + timedelta(days=2)), kept=kept)
+    assert time.process_time() - began < 1
+    assert ([one.object for one in after.held], len(after.deleted())) == (["thing 7"], 599)
+
+
+async def test_a_fact_that_is_only_to_begin_is_not_found_yet(client: Client) -> None:
+    berlin = await tell(client, "ana", "lives in", "Berlin", owner="ana", valid_from=day(0))
+    paris = await tell(client, "ana", "lives in", "Paris", owner="ana", valid_from="2124-01-01T00:00:00Z")
+    assert await found(client, "where does ana live") == ["ana lives in Berlin"]
+    conversation = await client.conversation(owner="ana")
+    for query in ("where does ana live", "xyzzy"):
+        context = await client.context(conversation, 1000, include_facts=True, query=query)
+        assert context["included"]["fact_ids"] == [berlin["id"]]
+    assert {one["id"] for one in await facts(client)} == {berlin["id"], paris["id"]}
+
+
 async def test_a_fact_with_an_end_to_come_is_found_until_then(
     client: Client, service: Service, root: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
@@ -455,6 +486,24 @@ async def test_deleting_a_conversation_takes_its_facts_and_leaves_those_that_oth
     assert await found(client, "tea") == ["ana likes tea"]
     assert (await client.delete(f"/v1/conversations/{second}")).status_code == 204
     assert await of_facts(root, client) == ""
+
+
+async def test_what_is_asserted_for_good_too_outlives_the_conversation_that_it_was_asserted_in(
+    client: Client, root: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    first, second = await client.conversation(owner="ana"), await client.conversation(owner="ana")
+    held = await tell(client, "ana", "likes", "tea", owner="ana", conversation_id=first)
+    await tell(client, "ana", "likes", "milk", owner="ana", conversation_id=first)
+    again = await tell(client, "ana", "likes", "tea", owner="ana", valid_from=held["valid_from"])
+    assert (again["id"], again["conversation_id"], again["evidence_count"]) == (held["id"], None, 1)
+    # an assertion within a conversation takes nothing of that away
+    await tell(client, "ana", "likes", "tea", owner="ana", valid_from=held["valid_from"], conversation_id=second)
+    for conversation in (second, first):
+        assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+    (left,) = await facts(client, include_retracted=True)
+    assert left["id"] == held["id"]
+    assert "milk" not in await of_facts(root, client)
+    assert await found(client, "what does ana like") == ["ana likes tea"]
 
 
 # races

@@ -384,6 +384,25 @@ async def test_a_text_that_the_embedder_refuses_does_not_keep_others_from_their_
         assert await vectors(remote, stored) == {"openai": len(ids) + 2}
 
 
+async def test_a_fact_that_the_embedder_refuses_does_not_keep_others_from_their_vectors(
+    bare: Service, remote: Service, fake: FakeOpenAI
+) -> None:
+    fake.refused_word = "poison"
+    async with stored_bare(bare) as (stored, _, _), remote.client(stored.key) as client:
+        for value in ("poison", "tea", "milk"):
+            body = {"subject": "ana", "predicate": "likes", "object": value}
+            assert (await stored.post("/v1/facts", json=body)).status_code == 201
+        await remote.run_jobs()
+        assert await vectors(remote, stored) == {"openai": 2}
+        # found anew by its correction, and by words until its own job has run
+        (tea,) = (await client.get("/v1/facts", params={"order": "asc"})).json()["data"][1:2]
+        fake.refused_word = "e"
+        assert (await client.patch(f"/v1/facts/{tea['id']}", json={"object": "green tea"})).status_code == 200
+        fake.refused_word = "poison"
+        await remote.run_jobs()
+        assert await vectors(remote, stored) == {"openai": 2}
+
+
 async def test_a_cancelled_job_stays_so_and_another_model_s_jobs_go_in_the_end(
     bare: Service, remote: Service, fake: FakeOpenAI
 ) -> None:

@@ -1,10 +1,11 @@
 """The object graph of one process: built once, closed in order. The only place that picks concrete providers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from app.agents.generation import Generation, GenerationOptions
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.drafts import DraftLimits
@@ -32,6 +33,7 @@ from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
+from app.providers.upstream import Upstream, UpstreamOptions
 from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
@@ -72,6 +74,7 @@ class Container:
     embedder: Embedder | None
     spending: Spending
     chat: ChatModel | None
+    generation: Generation
     index: SearchIndex
     tiers: Tiers
 
@@ -86,6 +89,7 @@ class Container:
 
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write what it has spent."""
+        await self.generation.close()
         if isinstance(self.chat, OpenAIChat):
             await self.chat.close()
         await self.spending.flush()
@@ -326,16 +330,26 @@ def _spending_options(settings: Settings) -> SpendingOptions:
     )
 
 
-def _chat(settings: Settings, base: Foundation, spending: Spending) -> OpenAIChat | None:
-    options = ChatOptions.of(settings)
-    if options is None:
-        return None
-
+def _refusal(base: Foundation) -> Callable[[], None]:
     def refuse_in_transaction() -> None:
         base.database.refuse_in_transaction()
         base.ops.refuse_in_transaction()
 
-    return OpenAIChat(options, ledger=spending, guard=refuse_in_transaction)
+    return refuse_in_transaction
+
+
+def _chat(settings: Settings, base: Foundation, spending: Spending) -> OpenAIChat | None:
+    options = ChatOptions.of(settings)
+    return None if options is None else OpenAIChat(options, ledger=spending, guard=_refusal(base))
+
+
+def _generation(
+    settings: Settings, base: Foundation, spending: Spending, conversations: Conversations, contexts: ContextBuilder
+) -> Generation:
+    endpoint = UpstreamOptions.of(settings)
+    upstream = None if endpoint is None else Upstream(endpoint, ledger=spending, guard=_refusal(base))
+    options = GenerationOptions.of(settings)
+    return Generation(conversations=conversations, contexts=contexts, upstream=upstream, options=options)
 
 
 def _conversations(
@@ -462,6 +476,7 @@ def build_container(
         embedder=embedder,
         spending=spending,
         chat=chat,
+        generation=_generation(settings, base, spending, conversations, contexts),
         index=index,
         tiers=tiers,
     )

@@ -21,9 +21,11 @@ from app.routers import (
     docs,
     events,
     facts,
+    generation,
     jobs,
     live,
     memories,
+    openai,
     ops,
     recall,
     streams,
@@ -52,7 +54,7 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
-        admin, jobs, ops,
+        generation, openai, admin, jobs, ops,
     )
 )  # fmt: skip
 

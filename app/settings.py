@@ -283,6 +283,14 @@ class Settings(BaseSettings):
         default=16 * 2**20, description="Live messages that wait to be sent, at most."
     )
 
+    # generation: answers of the chat model to whoever asks for them
+    generation_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=600.0, description="Longest time for one answer, retries and its whole stream included."
+    )
+    generation_concurrency: Positive = Field(
+        default=100, description="Such answers under way at once in this process; more wait."
+    )
+
     # the chat model
     llm_model: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None, description="The chat model; naming one switches on what needs it."
@@ -300,6 +308,9 @@ class Settings(BaseSettings):
     )
     llm_concurrency: Positive = Field(
         default=4, description="Calls under way to it at once, for jobs and for people who wait each."
+    )
+    llm_context_tokens: Annotated[int, Field(ge=256, le=10_000_000)] = Field(
+        default=128_000, description="Tokens that it reads and writes in one call: its window."
     )
     llm_price_prompt: Money = Field(default=0.0, description="Price of a million tokens that it reads.")
     llm_price_completion: Money = Field(default=0.0, description="Price of a million tokens that it writes.")

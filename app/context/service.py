@@ -70,11 +70,12 @@ class ContextBuilder:
         *,
         request: ContextRequest,
         upcoming: Sequence[CanonicalTurn] = (),
+        before: int | None = None,
     ) -> Context:
         """The context for one model call, never over its budget.
 
         `upcoming`: turns that are not stored yet, the newest last, whatever their positions; all of them are shown,
-        and none is told as included.
+        and none is told as included. `before`: a position; the turns from there on are left out.
 
         Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works; Forbidden or Invalid where
         memories are wanted that are not for this caller.
@@ -87,6 +88,7 @@ class ContextBuilder:
             limit=request.recent_turns or self._default_recent_turns,
             actors=request.filter_participants,
             most_uncovered=(request.recent_turns or _MOST_UNCOVERED) if request.include_summary else 0,
+            before=before,
         )
         if upcoming:
             places = enumerate(upcoming, start=recent.seq + 1)

@@ -43,12 +43,15 @@ async def recent_turns(
     actors: Sequence[str] | None,
     most_bytes: int,
     most_uncovered: int = 0,
+    before: int | None = None,
 ) -> Recent:
     """The newest live turns, of `most_bytes` at most. `actors` narrows; results of tools stay with their calls.
 
-    With `most_uncovered`, what summaries stand for comes along, and all turns that none stands for, up to so many.
+    With `before`, those that stand before this position, as if nothing stood behind. With `most_uncovered`, what
+    summaries stand for comes along, and all turns that none stands for, up to so many.
     """
     head = await get_conversation(caller, tx, conversation_id)
+    last = head.last_seq if before is None else min(head.last_seq, before - 1)
     summaries: list[StandingSummary] = []
     gap = False
     if most_uncovered and head.summarized_position:
@@ -63,7 +66,7 @@ async def recent_turns(
         newest_first=True,
         after=None,
         # what was appended between the two statements belongs to the next context
-        before=head.last_seq + 1,
+        before=last + 1,
         actors=actors,
         limit=limit + 1,
         most_bytes=most_bytes,
@@ -71,11 +74,11 @@ async def recent_turns(
     )
     recent = found.rows[:limit]
     if actors is not None and recent:
-        recent = await _with_answers(caller, tx, conversation_id, recent, head.last_seq, most_bytes)
+        recent = await _with_answers(caller, tx, conversation_id, recent, last, most_bytes)
     participants = [Participant.model_validate(item) for item in head.participants]
     turns = [canonical_turn(row) for row in reversed(recent)]
     more_before = found.cut or len(found.rows) > limit
-    return Recent(turns, head.last_seq, participants, more_before, summaries, gap, head.erased_position, head.owner)
+    return Recent(turns, last, participants, more_before, summaries, gap, head.erased_position, head.owner)
 
 
 async def _with_answers(

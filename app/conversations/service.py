@@ -410,6 +410,7 @@ class Conversations:
         limit: int,
         actors: Sequence[str] | None,
         most_uncovered: int = 0,
+        before: int | None = None,
     ) -> Recent:
         """The newest live turns as contexts see them: see `recent_turns`."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -421,6 +422,7 @@ class Conversations:
                 actors=actors,
                 most_bytes=self._options.max_answer_bytes,
                 most_uncovered=most_uncovered,
+                before=before,
             )
 
     async def newest_of_role(

@@ -1,0 +1,1 @@
+"""What acts on behalf of a model: the doors that generate answers."""

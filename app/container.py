@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from app.agents.generation import Generation, GenerationOptions
+from app.agents.openai_conversations import OpenAIConversations
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.drafts import DraftLimits
@@ -75,6 +76,7 @@ class Container:
     spending: Spending
     chat: ChatModel | None
     generation: Generation
+    openai_conversations: OpenAIConversations
     index: SearchIndex
     tiers: Tiers
 
@@ -452,6 +454,9 @@ def build_container(
         counter=counters["o200k_base"],
         highlight_tokens=settings.highlight_tokens,
     )
+    governance = Governance(
+        base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
+    )
     return Container(
         settings=settings,
         database=base.database,
@@ -467,9 +472,7 @@ def build_container(
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
-        governance=Governance(
-            base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
-        ),
+        governance=governance,
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
@@ -477,6 +480,7 @@ def build_container(
         spending=spending,
         chat=chat,
         generation=_generation(settings, base, spending, conversations, contexts),
+        openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         index=index,
         tiers=tiers,
     )

@@ -26,6 +26,7 @@ from app.routers import (
     live,
     memories,
     openai,
+    openai_conversations,
     ops,
     recall,
     streams,
@@ -54,7 +55,7 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
-        generation, openai, admin, jobs, ops,
+        generation, openai, openai_conversations, admin, jobs, ops,
     )
 )  # fmt: skip
 

@@ -105,6 +105,7 @@ class Generation:
 
     async def complete(self, caller: Caller, asked: Asked) -> Answered:
         """Answer in one piece. Raises what contexts, appends and the endpoint do: then nothing of it is committed."""
+        _require_scopes(caller, asked)
         upstream = configured(self._upstream)
         asked_body = {"model": upstream.model, **asked.body}
         if asked.conversation is None:
@@ -122,12 +123,11 @@ class Generation:
     @asynccontextmanager
     async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay"]:
         """Answer in events. What is not whole at the end of the block is aborted. Raises as `complete`."""
+        _require_scopes(caller, asked)
         upstream = configured(self._upstream)
         body = {"model": upstream.model, **asked.body}
         prepared = None
-        if asked.conversation is None:
-            caller.require(Scope.WRITE)
-        else:
+        if asked.conversation is not None:
             prepared = await self._prepare(caller, asked, body)
             body = prepared.body
         relay: Relay | None = None
@@ -148,9 +148,6 @@ class Generation:
     # before the answer
 
     async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject) -> _Prepared:
-        caller.require(Scope.WRITE)
-        # the answer tells of what is stored
-        caller.require(Scope.READ)
         given = body.get("messages")
         cleaned = [bare(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
         parsed = formats.parse(Format.OPENAI, cleaned)
@@ -173,7 +170,7 @@ class Generation:
         exchange = await self._exchanges.open(
             caller,
             conversation_id,
-            messages=[(f"/messages/{at}", _turn(parsed[at])) for at in new],
+            messages=[(f"/messages/{at}", turn_of(parsed[at])) for at in new],
             answer=answering(model if isinstance(model, str) else None),
             replaced=None if again is None else _replaced(again, stored),
         )
@@ -329,6 +326,13 @@ class Relay:
         return json.dumps({name: value for name, value in piece.items() if name != "usage"}, ensure_ascii=False)
 
 
+def _require_scopes(caller: Caller, asked: Asked) -> None:
+    caller.require(Scope.WRITE)
+    if asked.conversation is not None:
+        # the answer tells of what is stored
+        caller.require(Scope.READ)
+
+
 async def _begun(upstream: Upstream, stack: AsyncExitStack, caller: Caller, body: JsonObject) -> Streamed:
     """Begin a streamed answer, with its usage where the endpoint can tell it."""
     options = body.get("stream_options")
@@ -361,7 +365,8 @@ def _read(data: str) -> JsonObject:
     return piece
 
 
-def _turn(parsed: ParsedTurn) -> TurnInput:
+def turn_of(parsed: ParsedTurn) -> TurnInput:
+    """The turn to append of a message that was read."""
     return TurnInput.model_construct(
         None,
         id=None,
@@ -408,7 +413,7 @@ def _answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
         "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
         "metadata": {name: storable(value) for name, value in noted.items() if value is not None},
     }
-    return _turn(parsed).model_copy(update=told)
+    return turn_of(parsed).model_copy(update=told)
 
 
 def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from starlette.requests import ClientDisconnect
 
 from app.agents.generation_schemas import Asked, ContextOptions, ConversationName, TokenBudget
+from app.agents.openai_items import CONVERSATION_PREFIX
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import JsonObject
@@ -22,7 +23,6 @@ from app.routers.openai_errors import ROOT, error_of
 from app.routers.problems import problem_responses, status_of
 
 CONVERSATION_HEADER: Final = "X-Conversation-Id"
-CONVERSATION_PREFIX: Final = "conv_"
 _MAX_NAME: Final = 512
 _OURS: Final = ("conversation_id", "token_budget", "context")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)

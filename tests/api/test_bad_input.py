@@ -174,7 +174,8 @@ def private_operations() -> Iterator[Any]:
 STREAMING = {"append_chunk": {"offset": 0, "delta": "fine"}, "commit_turn": {}, "abort_turn": {}, "resume_turn": {}}
 
 
-FACTS = {"create_fact": OPERATIONS["fact"][2], "update_fact": {"object": "fine"}}
+GENERATION = {"generate": {"messages": [{"role": "user", "content": "fine"}]}}
+FACTS = GENERATION | {"create_fact": OPERATIONS["fact"][2], "update_fact": {"object": "fine"}}
 
 
 def good_body(operation_id: str) -> dict[str, Any] | None:
@@ -305,6 +306,7 @@ async def test_every_operation_needs_its_scope(
         "summarise",
         "compact",
         "undo",
+        "generate",
     )
     writes = name.startswith(writing)
     text = await key_of(service, victim.client, Scope.READ if writes else Scope.WRITE)

@@ -522,3 +522,56 @@ async def test_embeddings_and_models_are_passed_through(ai: openai.AsyncOpenAI, 
     assert (await ai.models.retrieve(CHAT_MODEL)).id == CHAT_MODEL
     with pytest.raises(openai.NotFoundError):
         await ai.models.retrieve("none")
+
+
+async def test_another_tenants_conversation_is_not_there(
+    ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat
+) -> None:
+    async with await modelled.new_tenant() as other:
+        theirs = await other.conversation(external_id="room")
+        await other.append(theirs, "the quokka is asleep")
+        for ask in (chat, streamed):
+            with pytest.raises(openai.NotFoundError):
+                await ask(ai, theirs, "what is asleep?")
+        response = await tenant.post("/v1/generate", json={"conversation_id": theirs, "messages": [user("what?")]})
+        assert response.status_code == 404
+        assert fake.chats == []
+        await chat(ai, "room", "what is asleep?")  # of the same name, and one's own
+        assert "quokka" not in str(fake.chats)
+        assert [turn["content"] for turn in await other.history(theirs)] == ["the quokka is asleep"]
+
+
+async def test_limits_of_bodies_hold_here_too(tenant: Client) -> None:
+    deep: Any = "x"
+    for _ in range(40):
+        deep = [deep]
+    for path in ("chat/completions", "conversations"):
+        response = await tenant.post(f"/openai/v1/{path}", json={"messages": [], "deep": deep})
+        assert (response.status_code, response.json()["error"]["code"]) == (422, "json_too_deep")
+        response = await tenant.post(f"/openai/v1/{path}", content=b" " * (8 * 2**20 + 1))
+        assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
+
+
+async def test_any_replica_answers_in_any_conversation(
+    service: Service, fake: FakeChat, ai: openai.AsyncOpenAI, tenant: Client, tmp_path: Any
+) -> None:
+    conversation = await tenant.conversation()
+    async with (
+        open_modelled(service, fake, tmp_path) as second,
+        serving(second.app, second.settings) as port,
+        openai.AsyncOpenAI(api_key=tenant.key, base_url=f"http://127.0.0.1:{port}/openai/v1") as there,
+    ):
+        history: list[Any] = []
+        for number, asking in enumerate((ai, there, ai, there)):
+            fake.reply = says(f"answer {number}")
+            history.append(user(f"question {number}"))
+            history.append(assistant(text_of(await streamed(asking, conversation, *history))))
+        assert [content for _, content in await said(tenant, conversation)] == [one["content"] for one in history]
+        # what one replica gives up while it waits, the other's sweep leaves alone, and takes when it is dead
+        fake.reply = says("one two three", stops_after=3)
+        stream = await chat(there, conversation, "and?", stream=True)
+        async for piece in stream:
+            if text_of([piece]):
+                break
+        assert await second.container.conversations.streams.abort_expired() == 0
+        await stream.close()

@@ -15,7 +15,7 @@ from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 __all__ = ["folder"]
 
 
-async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(folder: Path) -> None:  # noqa: F811 - the fixture
+async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(folder: Path) -> None:
     async with open_fake_chat() as fake:
         fake.reply = says("one two three four", stops_after=3)
         settings = {

@@ -423,6 +423,14 @@ def _contexts(
     )
 
 
+def _compactor(
+    settings: Settings, conversations: Conversations, chat: ChatModel | None, counter: TokenCounter
+) -> Compactor:
+    return Compactor(
+        conversations=conversations, chat=chat, counter=counter, highlight_tokens=settings.highlight_tokens
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, embedder: Embedder | None, tiers: Tiers, bus: Bus
 ) -> Container:
@@ -448,12 +456,6 @@ def build_container(
         concurrent_searches=max(1, settings.database_pool_size // 2),
     )
     contexts = _contexts(settings, conversations, facts, recaller, counters)
-    compactor = Compactor(
-        conversations=conversations,
-        chat=chat,
-        counter=counters["o200k_base"],
-        highlight_tokens=settings.highlight_tokens,
-    )
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
     )
@@ -471,7 +473,7 @@ def build_container(
         memories=memories,
         recaller=recaller,
         contexts=contexts,
-        compactor=compactor,
+        compactor=_compactor(settings, conversations, chat, counters["o200k_base"]),
         governance=governance,
         bus=bus,
         queue=queue,

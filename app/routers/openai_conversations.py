@@ -38,11 +38,11 @@ ItemId: TypeAlias = Annotated[str, Path(max_length=64, description="The item's i
 Include: TypeAlias = Annotated[
     list[str] | None, Query(max_length=20, description="Read for the sake of clients; all there is is always given.")
 ]
-_READING = problem_responses(401, 403, 404, 422, 503)
-_WRITING = problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
+_READING = (401, 403, 404, 422, 503)
+_WRITING = (400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 
 
-@router.post("", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("", responses=problem_responses(*_WRITING))
 async def create_openai_conversation(
     caller: Writer, services: Services, body: Annotated[NewConversation | None, Body()] = None
 ) -> OpenAIConversation:
@@ -50,7 +50,7 @@ async def create_openai_conversation(
     return await services.openai_conversations.create(caller, body=body or NewConversation())
 
 
-@router.get("/{conversation_id}", responses=_READING)
+@router.get("/{conversation_id}", responses=problem_responses(*_READING))
 async def get_openai_conversation(
     conversation_id: Conversation, caller: Reader, services: Services
 ) -> OpenAIConversation:
@@ -58,7 +58,7 @@ async def get_openai_conversation(
     return await services.openai_conversations.get(caller, conversation_id)
 
 
-@router.post("/{conversation_id}", responses=_WRITING)
+@router.post("/{conversation_id}", responses=problem_responses(*_WRITING))
 async def update_openai_conversation(
     conversation_id: Conversation, body: ChangedConversation, caller: Writer, services: Services
 ) -> OpenAIConversation:
@@ -66,7 +66,7 @@ async def update_openai_conversation(
     return await services.openai_conversations.update(caller, conversation_id, body=body)
 
 
-@router.delete("/{conversation_id}", responses=_READING)
+@router.delete("/{conversation_id}", responses=problem_responses(*_READING))
 async def delete_openai_conversation(
     conversation_id: Conversation, caller: Writer, services: Services
 ) -> DeletedConversation:
@@ -74,7 +74,7 @@ async def delete_openai_conversation(
     return await services.openai_conversations.delete(caller, conversation_id)
 
 
-@router.post("/{conversation_id}/items", responses=_WRITING)
+@router.post("/{conversation_id}/items", responses=problem_responses(*_WRITING))
 async def create_openai_items(
     conversation_id: Conversation, body: NewItems, caller: Writer, services: Services, include: Include = None
 ) -> Items:
@@ -83,7 +83,7 @@ async def create_openai_items(
     return await services.openai_conversations.append(caller, conversation_id, body=body)
 
 
-@router.get("/{conversation_id}/items", responses=_READING)
+@router.get("/{conversation_id}/items", responses=problem_responses(*_READING))
 async def list_openai_items(
     conversation_id: Conversation,
     caller: Reader,
@@ -100,7 +100,7 @@ async def list_openai_items(
     )
 
 
-@router.get("/{conversation_id}/items/{item_id}", response_model=Passed, responses=_READING)
+@router.get("/{conversation_id}/items/{item_id}", response_model=Passed, responses=problem_responses(*_READING))
 async def get_openai_item(
     conversation_id: Conversation, item_id: ItemId, caller: Reader, services: Services, include: Include = None
 ) -> dict[str, object]:
@@ -109,7 +109,7 @@ async def get_openai_item(
     return {**await services.openai_conversations.item(caller, conversation_id, item_id=item_id)}
 
 
-@router.delete("/{conversation_id}/items/{item_id}", responses=_READING)
+@router.delete("/{conversation_id}/items/{item_id}", responses=problem_responses(*_READING))
 async def delete_openai_item(
     conversation_id: Conversation, item_id: ItemId, caller: Writer, services: Services
 ) -> OpenAIConversation:

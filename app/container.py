@@ -1,10 +1,12 @@
 """The object graph of one process: built once, closed in order. With `embedding`, what picks concrete providers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from app.agents.generation import Generation, GenerationOptions
+from app.agents.openai_conversations import OpenAIConversations
 from app.agents.service import Lifecycle, LifecycleOptions
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
@@ -33,6 +35,7 @@ from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
+from app.providers.upstream import Upstream, UpstreamOptions
 from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
@@ -75,6 +78,8 @@ class Container:
     embedder: Embedder | None
     spending: Spending
     chat: ChatModel | None
+    generation: Generation
+    openai_conversations: OpenAIConversations
     index: SearchIndex
     tiers: Tiers
     spaces: SpaceAdministration
@@ -90,6 +95,7 @@ class Container:
 
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write what it has spent."""
+        await self.generation.close()
         if isinstance(self.chat, OpenAIChat):
             await self.chat.close()
         await self.spending.flush()
@@ -263,16 +269,26 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
     )
 
 
-def _chat(settings: Settings, base: Foundation, spending: Spending) -> OpenAIChat | None:
-    options = ChatOptions.of(settings)
-    if options is None:
-        return None
-
+def _refusal(base: Foundation) -> Callable[[], None]:
     def refuse_in_transaction() -> None:
         base.database.refuse_in_transaction()
         base.ops.refuse_in_transaction()
 
-    return OpenAIChat(options, ledger=spending, guard=refuse_in_transaction)
+    return refuse_in_transaction
+
+
+def _chat(settings: Settings, base: Foundation, spending: Spending) -> OpenAIChat | None:
+    options = ChatOptions.of(settings)
+    return None if options is None else OpenAIChat(options, ledger=spending, guard=_refusal(base))
+
+
+def _generation(
+    settings: Settings, base: Foundation, spending: Spending, conversations: Conversations, contexts: ContextBuilder
+) -> Generation:
+    endpoint = UpstreamOptions.of(settings)
+    upstream = None if endpoint is None else Upstream(endpoint, ledger=spending, guard=_refusal(base))
+    options = GenerationOptions.of(settings)
+    return Generation(conversations=conversations, contexts=contexts, upstream=upstream, options=options)
 
 
 def _conversations(
@@ -379,6 +395,14 @@ def _lifecycle(
     )
 
 
+def _compactor(
+    settings: Settings, conversations: Conversations, chat: ChatModel | None, counter: TokenCounter
+) -> Compactor:
+    return Compactor(
+        conversations=conversations, chat=chat, counter=counter, highlight_tokens=settings.highlight_tokens
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, Tiers]], bus: Bus
 ) -> Container:
@@ -402,8 +426,7 @@ def build_container(
         concurrent_searches=searches,
     )  # fmt: skip
     contexts = _contexts(settings, conversations, facts, recaller, counters)
-    most = settings.highlight_tokens
-    compactor = Compactor(conversations=conversations, chat=chat, counter=counters["o200k_base"], highlight_tokens=most)
+    compactor = _compactor(settings, conversations, chat, counters["o200k_base"])
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
     )
@@ -430,6 +453,8 @@ def build_container(
         embedder=spaces.first.embedder,
         spending=spending,
         chat=chat,
+        generation=_generation(settings, base, spending, conversations, contexts),
+        openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         index=index,
         tiers=spaces.first.tiers,
         spaces=_space_administration(base, spaces, queue, bus),

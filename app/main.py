@@ -23,10 +23,13 @@ from app.routers import (
     docs,
     events,
     facts,
+    generation,
     jobs,
     lifecycle,
     live,
     memories,
+    openai,
+    openai_conversations,
     ops,
     recall,
     spaces,
@@ -57,7 +60,7 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
-        lifecycle, admin, jobs, spaces, ops,
+        lifecycle, generation, openai, openai_conversations, admin, jobs, spaces, ops,
     )
 )  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""What agents call around each of their turns."""
+"""What agents call around each of their turns, and the doors that generate answers."""

@@ -4,13 +4,14 @@ Everything slow (tokens, hashes, vectors) is worked out with no transaction open
 that writes, because a stream under the same epoch and holder is flushed by this process alone, and not while it ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from app.conversations import retention_store, stream_store
 from app.conversations.announcer import Announcer
-from app.conversations.appender import Appender, check_answers
+from app.conversations.appender import Appender, check_answers, require_seq
 from app.conversations.appending import Incoming
 from app.conversations.covering import retain_job
 from app.conversations.drafts import DraftLimits, make_draft
@@ -28,6 +29,14 @@ from app.core.jobs import JobQueue
 from app.tenancy.schemas import Caller, job_caller
 
 LEASE_EXPIRED = "lease_expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A turn whose place another takes at its commit; all behind it goes too where the conversation is at this seq."""
+
+    turn_id: TurnId
+    and_after_at: int | None = None
 
 
 class Ender:
@@ -94,6 +103,36 @@ class Ender:
         require_standing(old)
         row, _ = await self._reviser.replace(caller, tx, head, old, item)
         return row
+
+    async def commit_all(
+        self, caller: Caller, helds: Sequence[Held], *, items: Sequence[Incoming], replaced: Replaced | None
+    ) -> list[TurnRow]:
+        """Store open turns of one conversation together, as `items` say them, whose ids are theirs: all or none.
+
+        Where a turn is `replaced`, there is one item, which takes its place.
+        """
+        conversation_id = helds[0].conversation_id
+        async with self._database.transaction(caller.tenant_id) as tx:
+            head = await lock_conversation(caller, tx, conversation_id)
+            for held in sorted(helds, key=lambda held: held.turn_id):
+                await self._require_ours(caller, tx, held, lock=True)
+            for held in helds:
+                await stream_store.delete_pending(tx, caller.tenant_id, held.turn_id)
+            if replaced is None:
+                await check_answers(caller, tx, conversation_id, items)
+                rows = list((await self._appender.write_last(caller, tx, head, items)).rows)
+            else:
+                old = await get_turn(caller, tx, conversation_id, replaced.turn_id)
+                require_standing(old)
+                require_seq(head, replaced.and_after_at)
+                and_after = replaced.and_after_at is not None
+                row, _ = await self._reviser.replace(caller, tx, head, old, items[0], truncate_after=and_after)
+                rows = [row]
+            for held in helds:
+                self._announcer.turn(
+                    tx, "ended", caller.tenant_id, conversation_id, turn_id=held.turn_id, epoch=held.epoch
+                )
+        return rows
 
     async def _require_ours(self, caller: Caller, tx: Transaction, held: Held, *, lock: bool) -> None:
         read = stream_store.lock_stream if lock else stream_store.find_stream

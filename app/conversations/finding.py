@@ -59,9 +59,12 @@ def turn_missing() -> NotFound:
 
 
 async def get_turn_so_far(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> TurnRow:
-    """A turn of a conversation; one that is being written has what is durable of its content."""
+    """A turn of a conversation; one that is being written has what is durable of its content.
+
+    A pending turn that has its content already (a message of an exchange) is given as it is.
+    """
     row = await get_turn(caller, tx, conversation_id, turn_id)
-    if row.status != "pending":
+    if row.status != "pending" or row.content is not None:
         return row
     texts = (await stream_store.read_texts(tx, caller.tenant_id, [row.id])).get(row.id, {})
     return replace(row, content=json.dumps(texts.get("content", ""), ensure_ascii=False))

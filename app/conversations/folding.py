@@ -104,13 +104,14 @@ def _fill(call: JsonObject, members: Mapping[str, str]) -> None:
 
 
 def aborted_columns(row: TurnRow, parts: Mapping[str, str], reason: str | None) -> tuple[str, str | None, str | None]:
-    """Content, tool calls and metadata of a turn that was given up, as JSON text."""
+    """Content, tool calls and metadata of a turn that was given up, as JSON text: what it was opened with, if so."""
     calls: list[JsonValue] = [dict(members) for members in streamed_calls(parts).values()]
     metadata: JsonObject = json_column(row.metadata, {})
     if reason is not None:
         metadata = {**metadata, "abort_reason": reason}
+    was_whole = not parts and (row.content is not None or row.tool_calls is not None or row.tool_results is not None)
     return (
-        json.dumps(parts.get(CONTENT, ""), ensure_ascii=False),
-        json.dumps(calls, ensure_ascii=False) if calls else None,
+        (row.content or "null") if was_whole else json.dumps(parts.get(CONTENT, ""), ensure_ascii=False),
+        row.tool_calls if was_whole else json.dumps(calls, ensure_ascii=False) if calls else None,
         json.dumps(metadata, ensure_ascii=False) if metadata else None,
     )

@@ -1,6 +1,7 @@
 """Opens turns: the pending row and its stream, in the transaction of whoever opens."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.conversations import store, stream_store
@@ -79,18 +80,32 @@ class Opener:
         await self._require_room(caller, tx, conversation_id, None if bound is None else bound.actor)
         row = _pending_row(head, make_draft(opened_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await store.insert_turns(tx, caller.tenant_id, [row])
-        turn_id = TurnId(row.id)
+        await self._insert_stream(caller, tx, row, opening.writer)
+        return row, True
+
+    async def open_whole(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, drafts: Sequence[Draft], *, writer: str
+    ) -> list[TurnRow]:
+        """Insert pending turns that say what they say from the first moment, each with its stream."""
+        rows = [_whole_row(head, draft) for draft in drafts]
+        if rows:
+            await store.insert_turns(tx, caller.tenant_id, rows)
+        for row in rows:
+            await self._insert_stream(caller, tx, row, writer)
+        return rows
+
+    async def _insert_stream(self, caller: Caller, tx: Transaction, row: TurnRow, writer: str) -> None:
+        conversation_id, turn_id = ConversationId(row.conversation_id), TurnId(row.id)
         await stream_store.insert_stream(
             tx,
             caller.tenant_id,
             conversation_id,
             turn_id,
-            writer=opening.writer,
+            writer=writer,
             key_id=caller.key_id,
             holder=self._holder,
         )
         self._announcer.turn(tx, "opened", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=1)
-        return row, True
 
     async def _opened_before(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, known: TurnRow, opening: Opening
@@ -171,3 +186,9 @@ def _pending_row(head: ConversationRow, draft: Draft, supersedes: UUID | None) -
         index_state="none",
         erased_at=None,
     )
+
+
+def _whole_row(head: ConversationRow, draft: Draft) -> TurnRow:
+    """The row of a turn that is whole and waits for what it is committed with."""
+    row = _pending_row(head, draft, None)
+    return replace(row, content=draft.content, tool_calls=draft.tool_calls, tool_results=draft.tool_results)

@@ -47,8 +47,8 @@ async def recent_turns(
 ) -> Recent:
     """The newest live turns, of `most_bytes` at most. `actors` narrows; results of tools stay with their calls.
 
-    With `most_uncovered`, what summaries stand for comes along, and all turns that none stands for, up to so many.
-    With `before` they are those that stood before this position, as if nothing had come after.
+    With `before`, those that stand before this position, as if nothing stood behind. With `most_uncovered`, what
+    summaries stand for comes along, and all turns that none stands for, up to so many.
     """
     head = await get_conversation(caller, tx, conversation_id)
     last = head.last_seq if before is None else min(head.last_seq, before - 1)

@@ -18,6 +18,7 @@ from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.drafts import DraftLimits, make_draft
 from app.conversations.ending import Ender, not_open
+from app.conversations.exchanges import Exchanges
 from app.conversations.finding import get_turn
 from app.conversations.flushing import Flusher
 from app.conversations.folding import CONTENT, opened_turn
@@ -92,6 +93,9 @@ class Streams:
                               announcer=announcer)  # fmt: skip
         self._flusher = Flusher(database, self._held, holder=self._holder, debounce_s=options.debounce_s,
                                 lease_s=options.lease_s)  # fmt: skip
+        self.exchanges = Exchanges(database, appender=appender, opener=self._opener, ender=self._ender,
+                                   flusher=self._flusher, hold=self._hold_new, limits=limits)  # fmt: skip
+        """Messages and the answer to them, committed together."""
         self._log = get_logger()
 
     async def run_forever(self) -> None:
@@ -362,6 +366,12 @@ class Streams:
         held.owed = self._flusher.owed(turn_id, held.epoch)
         self._held[turn_id] = held
         return held
+
+    def _hold_new(self, caller: Caller, row: TurnRow, writer: str) -> Held:
+        left = datetime.now(UTC) + timedelta(seconds=self._options.lease_s)
+        opened = OpenedTurn(turn=turn_view_for(caller, row), writer=writer, epoch=1, durable_offset=0, parts=[],
+                            lease_expires_at=left)  # fmt: skip
+        return self._hold(caller, row, opened, None, key_id=caller.key_id, size=0)
 
     # end
 

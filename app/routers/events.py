@@ -96,7 +96,7 @@ class EventStream(Response):
 
     async def _send_while_heard(self, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send_all(send))
-        hearing = asyncio.create_task(_until_gone(receive))
+        hearing = asyncio.create_task(until_gone(receive))
         try:
             await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -112,7 +112,8 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _until_gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
+    """Wait until a client has hung up."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

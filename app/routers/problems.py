@@ -35,6 +35,8 @@ from app.core.errors import (
 )
 from app.core.invalid import MAX_FIELDS, cut_fields, field_errors, property_names
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.providers.upstream import UpstreamRefusal
+from app.routers import openai_errors
 
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 STATUS_OF_KIND: Final[Mapping[str, int]] = {
@@ -57,6 +59,7 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "unsupported_media_type": 415,
     "embedder_invalid": 502,
     "model_invalid": 502,
+    "model_rate_limited": 429,
     "model_refused": 422,
 }
 
@@ -120,12 +123,26 @@ def problem_of(request_id: str, error: AppError, *, status: int, fields: Sequenc
     return Problem.model_validate(members)
 
 
+def status_of(error: AppError) -> int:
+    """The HTTP status of an error of ours."""
+    return _STATUS_OF_CODE.get(error.code) or STATUS_OF_KIND.get(error.kind, 500)
+
+
 def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
     """Answer with the problem that `error` is, outside of a route too (middleware)."""
-    status = status or _STATUS_OF_CODE.get(error.code) or STATUS_OF_KIND.get(error.kind, 500)
+    speaks_openai = openai_errors.is_spoken(scope)
+    if speaks_openai and isinstance(error, UpstreamRefusal):
+        status = error.status
+    status = status or status_of(error)
     fields = _cut_fields(scope, error.fields[:MAX_FIELDS])
     problem = problem_of(request_id_of(scope), error, status=status, fields=fields)
     headers: dict[str, str] = {}
+    if speaks_openai:
+        told = error.error if isinstance(error, UpstreamRefusal) else None
+        problem = Problem.model_validate({
+            **problem.model_dump(), "error": told or openai_errors.error_of(error, status=status, fields=fields)
+        })  # fmt: skip
+        headers["x-should-retry"] = "true" if error.retryable else "false"
     if status == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:

@@ -233,6 +233,14 @@ class Settings(ModelSettings):
         default=16 * 2**20, description="Live messages that wait to be sent, at most."
     )
 
+    # generation: answers of the chat model to whoever asks for them
+    generation_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=600.0, description="Longest time for one answer, retries and its whole stream included."
+    )
+    generation_concurrency: Positive = Field(
+        default=100, description="Such answers under way at once in this process; more wait."
+    )
+
     # index and recall
     max_vectors_per_entry: Positive = Field(
         default=32, description="Long text gets a vector per piece, up to this many."

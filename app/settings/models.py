@@ -30,6 +30,9 @@ class ModelSettings(BaseSettings):
     llm_concurrency: Positive = Field(
         default=4, description="Calls under way to it at once, for jobs and for people who wait each."
     )
+    llm_context_tokens: Annotated[int, Field(ge=256, le=10_000_000)] = Field(
+        default=128_000, description="Tokens that it reads and writes in one call: its window."
+    )
     llm_price_prompt: Money = Field(default=0.0, description="Price of a million tokens that it reads.")
     llm_price_completion: Money = Field(default=0.0, description="Price of a million tokens that it writes.")
     llm_daily_tokens: NotNegative = Field(

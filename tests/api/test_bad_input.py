@@ -188,7 +188,8 @@ def private_operations() -> Iterator[Any]:
 STREAMING = {"append_chunk": {"offset": 0, "delta": "fine"}, "commit_turn": {}, "abort_turn": {}, "resume_turn": {}}
 
 
-FACTS = {"create_fact": OPERATIONS["fact"][2], "update_fact": {"object": "fine"}}
+GENERATION = {"generate": {"messages": [{"role": "user", "content": "fine"}]}}
+FACTS = GENERATION | {"create_fact": OPERATIONS["fact"][2], "update_fact": {"object": "fine"}}
 
 
 def good_body(operation_id: str) -> dict[str, Any] | None:
@@ -323,6 +324,7 @@ async def test_every_operation_needs_its_scope(
         "undo",
         "after",
         "run",
+        "generate",
     )
     writes = name.startswith(writing)
     text = await key_of(service, victim.client, Scope.READ if writes else Scope.WRITE)

@@ -81,6 +81,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "resume_turn": {},
     "create_conversation_token": {"access": "append", "actor": "ann"},
     "extract_facts": {},
+    "update_openai_conversation": {"metadata": {"a": "taken over"}},
+    "create_openai_items": {"items": [{"role": "user", "content": "written by another"}]},
 }
 
 
@@ -416,8 +418,57 @@ async def is_heard_by_its_own_tenant(_two: Two, _name: str) -> None:
     assert "async def test_a_list_tells_of_no_other_tenant(" in tests
 
 
+async def refuses_foreign_items(two: Two, name: str) -> None:
+    before = await two.owners_view()
+    method, template = OPERATIONS[name]
+    never = format_id(new_uuid())
+    for pair in ([(never, never), (two.conversation, two.turn)], [(two.mine, never), (two.mine, two.turn)]):
+        expected, got = [
+            await two.intruder.request(
+                method, template.format(conversation_id=f"conv_{conversation}", item_id=f"msg_{turn}")
+            )
+            for conversation, turn in pair
+        ]
+        problem(got, 404, "not_found")
+        assert without_request_id(got) == without_request_id(expected)
+    assert await two.owners_view() == before
+
+
+async def begins_its_own_conversation(two: Two, _name: str) -> None:
+    before = await two.owners_view()
+    items = [{"role": "user", "content": "mine"}]
+    made = (await two.intruder.post("/openai/v1/conversations", json={"items": items})).json()
+    assert made["id"].startswith("conv_")
+    problem(await two.owner.get(f"/openai/v1/conversations/{made['id']}"), 404, "not_found")
+    assert await two.owners_view() == before
+
+
+async def says_only_that_there_is_no_model(two: Two, name: str) -> None:
+    """Here is none; with one, `test_openai.py` asks for another tenant's conversation."""
+    before = await two.owners_view()
+    method, template = OPERATIONS[name]
+    body = {"messages": [{"role": "user", "content": SECRET}], "conversation_id": two.conversation}
+    sent = body if method == "POST" else None
+    answer = await two.intruder.request(method, template.format(model="m"), json=sent)
+    problem(answer, 503, "model_not_configured")
+    assert await two.owners_view() == before
+
+
 CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_conversation": creates_an_own_conversation,
+    "generate": says_only_that_there_is_no_model,
+    "create_chat_completion": says_only_that_there_is_no_model,
+    "create_embedding": says_only_that_there_is_no_model,
+    "list_models": says_only_that_there_is_no_model,
+    "get_model": says_only_that_there_is_no_model,
+    "create_openai_conversation": begins_its_own_conversation,
+    "get_openai_conversation": refuses_foreign_ids,
+    "update_openai_conversation": refuses_foreign_ids,
+    "delete_openai_conversation": refuses_foreign_ids,
+    "create_openai_items": refuses_foreign_ids,
+    "list_openai_items": refuses_foreign_ids,
+    "get_openai_item": refuses_foreign_items,
+    "delete_openai_item": refuses_foreign_items,
     "list_conversations": lists_only_its_own,
     "get_conversation": refuses_foreign_ids,
     "update_conversation": refuses_foreign_ids,

@@ -7,7 +7,7 @@ function, it is given the request. What a request asks for that the fake does no
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +24,8 @@ class Reply:
     """One answer. `mode` is "ok" or a failure: those of `REFUSALS`, of `WRONG_BODIES`, or a broken connection.
 
     `usage` None leaves the usage out. Streamed, the text comes in pieces of `piece` characters; with `breaks_after` the
-    connection is lost after so many of them.
+    connection is lost after so many of them, with `stops_after` nothing more comes, and `pause_s` lies between two.
+    `tool_calls` are (id, name, arguments); `more` are other members of the message.
     """
 
     text: str | None = ""
@@ -35,6 +36,39 @@ class Reply:
     delay_s: float = 0.0
     piece: int = 5
     breaks_after: int | None = None
+    stops_after: int | None = None
+    pause_s: float = 0.0
+    tool_calls: tuple[tuple[str, str, str], ...] = ()
+    more: tuple[tuple[str, Any], ...] = ()
+
+    def deltas(self) -> Iterator[dict[str, Any]]:
+        """The pieces in which it is streamed."""
+        text = self.text or ""
+        yield {"role": "assistant", "content": None if self.tool_calls and not text else ""}
+        for name, value in self.more:
+            yield {name: value}
+        for at in range(0, len(text), self.piece):
+            yield {"content": text[at : at + self.piece]}
+        for index, (call_id, name, arguments) in enumerate(self.tool_calls):
+            head = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+            yield {"tool_calls": [head]}
+            for at in range(0, len(arguments), self.piece):
+                yield {"tool_calls": [{"index": index, "function": {"arguments": arguments[at : at + self.piece]}}]}
+
+    def message(self) -> dict[str, Any]:
+        """The whole of it."""
+        message = {"role": "assistant", "content": self.text, "refusal": self.refusal, **dict(self.more)}
+        if self.tool_calls:
+            message["content"] = self.text or None
+            message["tool_calls"] = [
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for call_id, name, arguments in self.tool_calls
+            ]
+        return message
+
+    @property
+    def reason(self) -> str:
+        return "tool_calls" if self.tool_calls else self.finish_reason
 
 
 def says(value: object, **more: Any) -> Reply:
@@ -62,20 +96,19 @@ class FakeChat(FakeOpenAI):
         self.formats: set[Format] = {"json_schema", "json_object"}
         self.limit: Literal["max_tokens", "max_completion_tokens"] | None = None
         self.temperature = True
+        self.stream_options = True
         self.models: list[str] = [CHAT_MODEL]
         self.models_mode = "ok"
         self.chats: list[dict[str, Any]] = []
+        self.asked = asyncio.Event()
 
     async def _answer(self, line: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
-        if line.startswith(_MODELS):
-            if self.models_mode in _ERRORS:
-                status, error = _ERRORS[self.models_mode]
-                return await self._send(writer, status, {"error": error})
-            listed = [{"id": name, "object": "model", "created": 1, "owned_by": "x"} for name in self.models]
-            return await self._send(writer, 200, {"object": "list", "data": listed})
+        if line.startswith("GET /v1/models"):
+            return await self._models(line, writer)
         if not line.startswith(_COMPLETIONS):
             return await super()._answer(line, request, writer)
         self.chats.append(request)
+        self.asked.set()
         complaint = self._complaint(request)
         if complaint is not None:
             error = {"message": f"{complaint} is not supported", "param": complaint, "code": "unsupported_parameter"}
@@ -85,6 +118,17 @@ class FakeChat(FakeOpenAI):
             reply = reply(request)
         return await self._reply(reply, request, writer)
 
+    async def _models(self, line: str, writer: asyncio.StreamWriter) -> bool:
+        if self.models_mode in _ERRORS:
+            status, error = _ERRORS[self.models_mode]
+            return await self._send(writer, status, {"error": error})
+        listed = [{"id": name, "object": "model", "created": 1, "owned_by": "x"} for name in self.models]
+        if line.startswith(_MODELS):
+            return await self._send(writer, 200, {"object": "list", "data": listed})
+        one = next((model for model in listed if f"/v1/models/{model['id']} " in line), None)
+        missing = {"error": {"message": "no such model", "code": "model_not_found"}}
+        return await self._send(writer, 404 if one is None else 200, one or missing)
+
     def _complaint(self, request: dict[str, Any]) -> str | None:
         kind = request.get("response_format", {}).get("type")
         if kind is not None and kind not in self.formats:
@@ -92,6 +136,8 @@ class FakeChat(FakeOpenAI):
         for name in ("max_tokens", "max_completion_tokens"):
             if self.limit is not None and name != self.limit and name in request:
                 return name
+        if not self.stream_options and "stream_options" in request:
+            return "stream_options"
         return "temperature" if not self.temperature and "temperature" in request else None
 
     async def _reply(self, reply: Reply, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
@@ -106,8 +152,7 @@ class FakeChat(FakeOpenAI):
             return await self._lose(reply, writer)
         if request.get("stream"):
             return await self._stream(reply, request, writer)
-        message = {"role": "assistant", "content": reply.text, "refusal": reply.refusal}
-        choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason, "logprobs": None}
+        choice = {"index": 0, "message": reply.message(), "finish_reason": reply.reason, "logprobs": None}
         return await self._send(writer, 200, self._head(request, reply) | {"choices": [choice]})
 
     @staticmethod
@@ -139,15 +184,17 @@ class FakeChat(FakeOpenAI):
             writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
             await writer.drain()
 
-        head, text = self._head(request, reply), reply.text or ""
-        deltas = [{"role": "assistant", "content": ""}]
-        deltas += [{"content": text[at : at + reply.piece]} for at in range(0, len(text), reply.piece)]
-        for number, delta in enumerate(deltas):
+        head = self._head(request, reply)
+        for number, delta in enumerate(reply.deltas()):
             if number == reply.breaks_after:
                 writer.transport.abort()
                 return False
+            if number == reply.stops_after:
+                await asyncio.sleep(30)
+            if number:
+                await asyncio.sleep(reply.pause_s)
             await send(json.dumps(head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))
-        last = {"index": 0, "delta": {}, "finish_reason": reply.finish_reason}
+        last = {"index": 0, "delta": {}, "finish_reason": reply.reason}
         await send(json.dumps(head | {"choices": [last]}))
         if reply.usage is not None and request.get("stream_options", {}).get("include_usage"):
             await send(json.dumps(head | {"choices": [], "usage": self._usage(reply.usage)}))

@@ -1,0 +1,433 @@
+"""Answers of a chat model in a conversation: the context in, the new messages and the answer stored in one commit.
+
+Hides which messages are new (`generation_align`), what the model is sent in place of the client's own history, and what
+becomes of an answer that does not come to its end. What always holds: no model is asked inside a transaction; new
+messages and answer get their seq together, once the answer is whole, or are all aborted; an answer that was committed
+has been told whole. Without a conversation nothing is stored, and request and answer pass untouched.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, cast
+
+from pydantic import JsonValue
+
+from app.agents.generation_align import Alignment, align, stored_messages
+from app.agents.generation_answer import AnswerSoFar, Delta, bare, choice_of, storable
+from app.agents.generation_schemas import Answered, Asked, ConversationName
+from app.context.service import ContextBuilder
+from app.conversations.ending import Replaced
+from app.conversations.exchanges import Exchange, Exchanges, answering
+from app.conversations.frames import Chunk
+from app.conversations.schemas import ConversationCreate, Turn, TurnInput, content_text
+from app.conversations.service import Conversations
+from app.core.errors import AppError, Invalid
+from app.core.ids import ConversationId, TurnId, parse_id
+from app.formats import service as formats
+from app.formats.schemas import Format, JsonObject, Kind, ParsedTurn, Role
+from app.providers.endpoint import InvalidAnswer
+from app.providers.pieces import estimated_tokens
+from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
+from app.settings import Settings
+from app.tenancy.schemas import Caller, Scope
+
+_COMPLETIONS: Final = "/chat/completions"
+_MORE_THAN_SENT: Final = 50
+_MOST_STORED: Final = 2000
+_RENEWALS_PER_LEASE: Final = 6
+_LONGEST_MODEL: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """Settings: the model's window and longest answer, in tokens, and how long a turn stays open unheard of."""
+
+    context_tokens: int
+    answer_tokens: int
+    lease_s: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> "GenerationOptions":
+        """Take them out of the settings."""
+        return cls(settings.llm_context_tokens, settings.llm_max_output_tokens, settings.stream_lease_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What the endpoint is sent, and where the answer goes."""
+
+    conversation_id: ConversationId
+    body: JsonObject
+    exchange: Exchange
+
+
+class Generation:
+    """The door to generated answers."""
+
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        contexts: ContextBuilder,
+        upstream: Upstream | None,
+        options: GenerationOptions,
+    ) -> None:
+        self._conversations = conversations
+        self._contexts = contexts
+        self._upstream = upstream
+        self._options = options
+        self._ending: set[asyncio.Task[object]] = set()
+
+    @property
+    def _exchanges(self) -> Exchanges:
+        return self._conversations.streams.exchanges
+
+    async def close(self) -> None:
+        """Wait until what was given up is, and close the connections to the endpoint."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        if self._upstream is not None:
+            await self._upstream.close()
+
+    async def look(self, caller: Caller, path: str) -> JsonObject:
+        """What the endpoint has at a path, such as its models."""
+        caller.require(Scope.READ)
+        return await configured(self._upstream).look(path)
+
+    async def ask(self, caller: Caller, path: str, body: JsonObject) -> JsonObject:
+        """Pass a request on to the endpoint, and its answer back; in no conversation."""
+        caller.require(Scope.WRITE)
+        upstream = configured(self._upstream)
+        return await upstream.ask(caller.tenant_id, path, {"model": upstream.model, **body})
+
+    async def complete(self, caller: Caller, asked: Asked) -> Answered:
+        """Answer in one piece. Raises what contexts, appends and the endpoint do: then nothing of it is committed."""
+        _require_scopes(caller, asked)
+        upstream = configured(self._upstream)
+        asked_body = {"model": upstream.model, **asked.body}
+        if asked.conversation is None:
+            return Answered(await self.ask(caller, _COMPLETIONS, asked_body), None, [])
+        prepared = await self._prepare(caller, asked, asked_body)
+        try:
+            async with self._renewed(prepared.exchange):
+                completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
+            turns = await self._commit(caller, prepared, _answer_in(completion))
+        except BaseException as error:
+            await self._give_up(caller, prepared.exchange, error)
+            raise
+        return Answered(completion, prepared.conversation_id, turns)
+
+    @asynccontextmanager
+    async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay"]:
+        """Answer in events. What is not whole at the end of the block is aborted. Raises as `complete`."""
+        _require_scopes(caller, asked)
+        upstream = configured(self._upstream)
+        body = {"model": upstream.model, **asked.body}
+        prepared = None
+        if asked.conversation is not None:
+            prepared = await self._prepare(caller, asked, body)
+            body = prepared.body
+        relay: Relay | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                if prepared is not None:
+                    await stack.enter_async_context(self._renewed(prepared.exchange))
+                streamed = await _begun(upstream, stack, caller, body)
+                relay = Relay(self, caller, prepared, streamed, shows_usage=_wants_usage(asked.body))
+                yield relay
+        except BaseException as error:
+            if prepared is not None:
+                await self._give_up(caller, prepared.exchange, error)
+            raise
+        if prepared is not None and not relay.is_committed:
+            await self._give_up(caller, prepared.exchange, None)
+
+    # before the answer
+
+    async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject) -> _Prepared:
+        given = body.get("messages")
+        cleaned = [bare(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
+        parsed = formats.parse(Format.OPENAI, cleaned)
+        messages = cast("list[JsonObject]", cleaned)
+        spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
+        system = "\n\n".join(content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM)
+        conversation_id = await self._conversation(caller, cast("ConversationName", asked.conversation))
+        found, stored = await self._align(caller, conversation_id, [messages[at] for at in spoken], asked)
+        new = spoken[found.new_from :]
+        again = None if found.again_from is None else stored[found.again_from]
+        budget = asked.token_budget or self._default_budget(body)
+        context = await self._contexts.build(
+            caller,
+            conversation_id,
+            request=asked.context.request(token_budget=budget, system=system or None),
+            upcoming=[formats.canonical_of(parsed[at], turn_id=f"new-{at}") for at in new],
+            before=None if again is None else again.position,
+        )
+        model = body.get("model")
+        exchange = await self._exchanges.open(
+            caller,
+            conversation_id,
+            messages=[(f"/messages/{at}", turn_of(parsed[at])) for at in new],
+            answer=answering(model if isinstance(model, str) else None),
+            replaced=None if again is None else _replaced(again, stored),
+        )
+        return _Prepared(conversation_id, {**body, "messages": cast("JsonValue", context.messages)}, exchange)
+
+    async def _conversation(self, caller: Caller, name: ConversationName) -> ConversationId:
+        if name.conversation_id is not None:
+            return name.conversation_id
+        create = ConversationCreate(external_id=name.external_id, project=name.project or "default")
+        created, _, _ = await self._conversations.create(caller, body=create, repeat=None)
+        return ConversationId(parse_id(created.id))
+
+    async def _align(
+        self, caller: Caller, conversation_id: ConversationId, messages: Sequence[JsonObject], asked: Asked
+    ) -> tuple[Alignment, list[Turn]]:
+        page = await self._conversations.history(
+            caller, conversation_id, order="desc", after=None, before=None, actors=None,
+            limit=min(len(messages) + _MORE_THAN_SENT, _MOST_STORED), cursor=None,
+        )  # fmt: skip
+        turns = [turn for turn in reversed(page.data) if turn.kind is not Kind.COMPACTION]
+        stored = stored_messages(turns, [turn.erased_at is not None for turn in turns])
+        return align(messages, stored, is_retry=asked.is_retry, is_cut=page.has_more), turns
+
+    def _default_budget(self, body: JsonObject) -> int:
+        """The model's window without the longest answer, and without the tools that are described to it."""
+        limits = (body.get("max_completion_tokens"), body.get("max_tokens"), self._options.answer_tokens)
+        answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)
+        shown = [body[name] for name in ("tools", "functions", "response_format") if body.get(name)]
+        described = estimated_tokens(json.dumps(shown, ensure_ascii=False)) if shown else 0
+        return max(1, self._options.context_tokens - answer - described)
+
+    # around the answer
+
+    @asynccontextmanager
+    async def _renewed(self, exchange: Exchange) -> AsyncGenerator[None]:
+        """Keep the leases of an exchange while its answer is waited for."""
+
+        async def renew() -> None:
+            while True:
+                self._exchanges.renew(exchange, now=monotonic())
+                await asyncio.sleep(self._options.lease_s / _RENEWALS_PER_LEASE)
+
+        renewing = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(renewing, return_exceptions=True)
+
+    async def publish(self, caller: Caller, prepared: _Prepared, delta: Delta, offset: int) -> None:
+        """Tell followers of the conversation what the answer goes on with."""
+        exchange = prepared.exchange
+        await self._conversations.streams.chunk(
+            caller,
+            prepared.conversation_id,
+            turn_id=exchange.answer_id,
+            chunk=Chunk.model_construct(None, offset=offset, delta=delta.text, part=delta.part),
+            epoch=exchange.epoch,
+            wait=False,
+        )
+
+    async def _commit(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
+        said = _answer_turn(answer, prepared.body)
+        # whole by now: who goes away meanwhile does not keep it from being stored
+        return await self._through(self._exchanges.commit(caller, prepared.exchange, answer=said))
+
+    async def _give_up(self, caller: Caller, exchange: Exchange, error: BaseException | None) -> None:
+        reason = (
+            error.code if isinstance(error, AppError) else "client_gone" if _is_leaving(error) else "internal_error"
+        )
+        with suppress(asyncio.CancelledError):
+            await self._through(self._exchanges.abort(caller, exchange, reason=reason))
+
+    async def _through(
+        self, work: "Coroutine[object, object, list[Turn]] | Coroutine[object, object, None]"
+    ) -> list[Turn]:
+        task: asyncio.Task[object] = asyncio.create_task(cast("Coroutine[object, object, object]", work))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return cast("list[Turn]", await asyncio.shield(task))
+
+
+class Relay:
+    """An answer on its way: the data of its events as the client is to see them."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        caller: Caller,
+        prepared: _Prepared | None,
+        streamed: Streamed,
+        *,
+        shows_usage: bool,
+    ) -> None:
+        self.answer = AnswerSoFar()
+        self.turns: list[Turn] = []
+        self.is_committed = False
+        self.conversation_id = None if prepared is None else prepared.conversation_id
+        self._generation = generation
+        self._caller = caller
+        self._prepared = prepared
+        self._streamed = streamed
+        self._shows_usage = shows_usage
+        self._lengths: dict[str, int] = {}
+
+    async def events(self) -> AsyncGenerator[str]:
+        """The data of each event. `[DONE]` comes when all is stored. Raises where the answer ends before its end."""
+        try:
+            async for data in self._pieces():
+                yield data
+        except AppError as error:
+            if self._prepared is not None:
+                await self._generation._give_up(self._caller, self._prepared.exchange, error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            raise
+
+    async def _pieces(self) -> AsyncGenerator[str]:
+        is_done = False
+        async for data in self._streamed.events:
+            if data.strip() == DONE:
+                is_done = True
+                break
+            piece = _read(data)
+            deltas = self.answer.add(piece)
+            self._streamed.note(piece, said=sum(len(delta.text) for delta in deltas))
+            for delta in deltas:
+                await self._tell(delta)
+            shown = self._shown(piece, data)
+            if shown is not None:
+                yield shown
+        if self.answer.finish_reason is None and (self._prepared is not None or not is_done):
+            raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.")
+        self._streamed.is_whole()
+        if self._prepared is not None:
+            self.turns = await self._generation._commit(self._caller, self._prepared, self.answer)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            self.is_committed = True
+        yield DONE
+
+    async def _tell(self, delta: Delta) -> None:
+        text = storable(delta.text)
+        if self._prepared is None or not isinstance(text, str) or not text:
+            return
+        offset = self._lengths.get(delta.part, 0)
+        await self._generation.publish(self._caller, self._prepared, Delta(delta.part, text), offset)
+        self._lengths[delta.part] = offset + len(text)
+
+    def _shown(self, piece: JsonObject, data: str) -> str | None:
+        """An event as it came; without the usage where only we asked for it."""
+        if self._shows_usage or "usage" not in piece:
+            return data
+        if not piece.get("choices"):
+            return None
+        return json.dumps({name: value for name, value in piece.items() if name != "usage"}, ensure_ascii=False)
+
+
+def _require_scopes(caller: Caller, asked: Asked) -> None:
+    caller.require(Scope.WRITE)
+    if asked.conversation is not None:
+        # the answer tells of what is stored
+        caller.require(Scope.READ)
+
+
+async def _begun(upstream: Upstream, stack: AsyncExitStack, caller: Caller, body: JsonObject) -> Streamed:
+    """Begin a streamed answer, with its usage where the endpoint can tell it."""
+    options = body.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    told: JsonObject = {**body, "stream": True, "stream_options": {**options, "include_usage": True}}
+    try:
+        return await stack.enter_async_context(upstream.streaming(caller.tenant_id, _COMPLETIONS, told))
+    except UpstreamRefusal as refusal:
+        if "stream_options" in body or "stream_options" not in json.dumps(refusal.error):
+            raise
+    return await stack.enter_async_context(upstream.streaming(caller.tenant_id, _COMPLETIONS, {**body, "stream": True}))
+
+
+def _wants_usage(body: JsonObject) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
+def _read(data: str) -> JsonObject:
+    try:
+        piece = cast("JsonValue", json.loads(data))
+    except (ValueError, RecursionError):
+        raise _no_answer() from None
+    if not isinstance(piece, dict):
+        raise _no_answer()
+    error = piece.get("error")
+    if error:
+        known = InvalidAnswer("model_unavailable", "The chat model's endpoint broke off its answer.")
+        raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
+    return piece
+
+
+def turn_of(parsed: ParsedTurn) -> TurnInput:
+    """The turn to append of a message that was read."""
+    return TurnInput.model_construct(
+        None,
+        id=None,
+        role=parsed.role,
+        kind=None,
+        actor=parsed.actor,
+        content=parsed.content,
+        tool_calls=parsed.tool_calls,
+        tool_call_id=parsed.tool_call_id,
+        tool_results=parsed.tool_results,
+        usage=None,
+        model=None,
+        adapter=parsed.adapter,
+        metadata={},
+        occurred_at=None,
+    )
+
+
+def _answer_in(completion: JsonObject) -> AnswerSoFar:
+    choice = choice_of(completion)
+    if choice is None:
+        raise _no_answer()
+    answer = AnswerSoFar(message=choice[0], finish_reason=choice[1])
+    answer.add({**completion, "choices": []})
+    return answer
+
+
+def _answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
+    message = cast("JsonObject", storable(bare(answer.whole())))
+    message["role"] = "assistant"
+    try:
+        [parsed] = formats.parse(Format.OPENAI, [message])
+    except Invalid:
+        known = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
+        try:
+            [parsed] = formats.parse(Format.OPENAI, [known])
+        except Invalid:
+            raise _no_answer() from None
+    asked = body.get("model")
+    model = answer.model or (asked if isinstance(asked, str) else None)
+    noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
+    told = {
+        "usage": storable(answer.usage),
+        "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
+        "metadata": {name: storable(value) for name, value in noted.items() if value is not None},
+    }
+    return turn_of(parsed).model_copy(update=told)
+
+
+def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:
+    """What an answer given anew takes the place of: one turn, or one and all behind it."""
+    is_last = again is stored[-1]
+    seqs = [turn.seq or 0 for turn in stored]
+    return Replaced(TurnId(parse_id(again.id)), None if is_last else max(seqs))
+
+
+def _is_leaving(error: BaseException | None) -> bool:
+    return error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)
+
+
+def _no_answer() -> InvalidAnswer:
+    return InvalidAnswer(
+        "model_invalid", "The chat model's endpoint answered with something that is no chat completion."
+    )

@@ -1,0 +1,359 @@
+"""The endpoint of the chat model as it is, for whoever speaks its API themselves: requests and answers pass untouched.
+
+Hides the client, retries before an answer begins, the deadline, and what is told to the ledger. What always holds: the
+only key that is sent is the endpoint's own; an answer is not begun twice; what was spent, also on answers that were cut
+off or given up, is in the ledger. What an endpoint says of a request that it refuses goes to who sent it, and into no
+log; what it says of our key goes to nobody.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol, cast
+
+import openai
+from pydantic import JsonValue
+
+from app.core.errors import AppError, Unavailable
+from app.core.ids import TenantId
+from app.core.telemetry import get_logger
+from app.formats.schemas import JsonObject
+from app.providers.endpoint import InvalidAnswer, Refused, Trouble, delay, retry_after
+from app.providers.openai import OPENAI_ROOT
+from app.providers.pieces import estimated_tokens
+from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
+from app.settings import Settings
+
+DONE: Final = "[DONE]"
+"""The data of the last event of a stream."""
+
+_RAW: Final = {"X-Stainless-Raw-Response": "stream"}
+_CONNECT_TIMEOUT_S: Final = 5.0
+_MOST_TOKENS: Final = 10**9
+_MAX_ANSWER_BYTES: Final = 64 * 2**20
+_OK: Final = 400
+_TOO_MANY: Final = 429
+_SERVER_ERROR: Final = 500
+_OURS: Final = frozenset({401, 403})
+"""Statuses by which an endpoint refuses our key: the caller has not sent it, and is not told of it."""
+_PASSING: Final = frozenset({408, 409, 429})
+_TROUBLE: Final = Trouble(
+    name="The chat model's endpoint",
+    rate_limited="model_rate_limited",
+    overloaded="model_overloaded",
+    unavailable="model_unavailable",
+    invalid="model_invalid",
+    expected="answer to what it was asked",
+    event="model.refused",
+)
+
+
+class UpstreamRefusal(Unavailable):
+    """A refusal as the endpoint made it: its status, and its `error` where it gave one in OpenAI's shape."""
+
+    def __init__(self, known: AppError, *, status: int, error: JsonObject | None) -> None:
+        super().__init__(known.code, known.detail, retry_after_s=known.retry_after_s)
+        self.status = status
+        self.error = error
+
+
+class UpstreamRejection(UpstreamRefusal):
+    """One that sending the same again does not change."""
+
+    retryable = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamOptions:
+    """Where the endpoint is. `timeout_s` is for one request with all its tries, until its answer is whole."""
+
+    base_url: str
+    api_key: str | None
+    model: str
+    timeout_s: float
+    max_retries: int
+    concurrency: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "UpstreamOptions | None":
+        """The settings' endpoint; None where no chat model is named."""
+        if settings.llm_model is None:
+            return None
+        return cls(
+            base_url=settings.llm_base_url or OPENAI_ROOT,
+            api_key=settings.key_of_llm,
+            model=settings.llm_model,
+            timeout_s=settings.generation_timeout_s,
+            max_retries=settings.llm_max_retries,
+            concurrency=settings.generation_concurrency,
+        )
+
+
+class _Response(Protocol):
+    """What we use of the client's raw response."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    def iter_bytes(self) -> AsyncIterator[bytes]: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Spent:
+    """One request as the ledger will have it: what its answer says it took, else an estimate of what is known."""
+
+    model: str
+    prompt_estimate: int
+    said: int = 0
+    usage: JsonObject | None = None
+    failed: bool = True
+    asked: bool = False
+
+    def note(self, answer: JsonObject) -> None:
+        """Look through an answer, or a piece of one, for its usage."""
+        usage = answer.get("usage")
+        if isinstance(usage, dict):
+            self.usage = usage
+
+    def total(self) -> ModelUsage:
+        completion = -(-self.said // 3)
+        usage = self.usage or {}
+        return ModelUsage(
+            _told(usage, "prompt_tokens", self.prompt_estimate), _told(usage, "completion_tokens", completion)
+        )
+
+
+@dataclass(slots=True)
+class Streamed:
+    """An answer that comes in events: the data of each, the last `[DONE]` where the endpoint sends it."""
+
+    events: AsyncIterator[str]
+    _spent: _Spent = field(repr=False)
+
+    def note(self, piece: JsonObject, *, said: int) -> None:
+        """Tell what an event held: its usage, and how many characters the model said in it."""
+        self._spent.note(piece)
+        self._spent.said += said
+
+    def is_whole(self) -> None:
+        """The answer came to its end."""
+        self._spent.failed = False
+
+
+class Upstream:
+    """An endpoint that speaks OpenAI's API."""
+
+    def __init__(self, options: UpstreamOptions, *, ledger: Ledger, guard: Callable[[], None]) -> None:
+        self._options = options
+        self._ledger = ledger
+        self._guard = guard
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._recording: set[asyncio.Task[None]] = set()
+        self._log = get_logger()
+        self._client = openai.AsyncOpenAI(
+            api_key=options.api_key or "none",
+            base_url=options.base_url,
+            timeout=openai.Timeout(options.timeout_s, connect=min(_CONNECT_TIMEOUT_S, options.timeout_s)),
+            max_retries=0,
+        )
+
+    @property
+    def model(self) -> str:
+        """The model that is asked where a request names none."""
+        return self._options.model
+
+    async def close(self) -> None:
+        """Close the connections, when what was spent is recorded."""
+        await asyncio.gather(*self._recording, return_exceptions=True)
+        await self._client.close()
+
+    async def ask(self, tenant_id: TenantId, path: str, body: JsonObject) -> JsonObject:
+        """Post a request and give its answer, a JSON object. Raises UpstreamRefusal, RateLimited, Unavailable."""
+        deadline = self._deadline()
+        async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
+            answer = await self._whole(response, deadline)
+            spent.note(answer)
+            spent.said = 0 if spent.usage else len(json.dumps(answer.get("choices"), ensure_ascii=False))
+            spent.failed = False
+            return answer
+
+    async def look(self, path: str) -> JsonObject:
+        """Get what is at a path; this costs nothing. Raises as `ask`."""
+        self._guard()
+        deadline = self._deadline()
+        async with self._opened(path, None, deadline) as response:
+            return await self._whole(response, deadline)
+
+    @asynccontextmanager
+    async def streaming(self, tenant_id: TenantId, path: str, body: JsonObject) -> AsyncGenerator[Streamed]:
+        """Post a request whose answer is events. What it took is recorded at the end of the block. Raises as `ask`."""
+        deadline = self._deadline()
+        async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
+            if "text/event-stream" not in response.headers.get("content-type", ""):
+                raise _TROUBLE.invalid_answer()
+            yield Streamed(self._events(response, deadline), spent)
+
+    # one request
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._options.timeout_s
+
+    @asynccontextmanager
+    async def _accounted(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
+        self._guard()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            detail = "Too much waits for the chat model; try again."
+            raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
+        try:
+            await self._ledger.check(tenant_id, ModelPurpose.GENERATION)
+            model = body.get("model")
+            asked = json.dumps([body.get(name) for name in ("messages", "tools", "input")], ensure_ascii=False)
+            spent = _Spent(model if isinstance(model, str) else self.model, estimated_tokens(asked))
+            try:
+                yield spent
+            except UpstreamRefusal:
+                spent.prompt_estimate = 0  # refused before anything was read
+                raise
+            finally:
+                await self._record(tenant_id, spent)
+        finally:
+            self._slots.release()
+
+    async def _record(self, tenant_id: TenantId, spent: _Spent) -> None:
+        total = spent.total()
+        if total.prompt_tokens + total.completion_tokens == 0:
+            return
+        recording = asyncio.create_task(
+            self._ledger.record(tenant_id, ModelPurpose.GENERATION, model=spent.model, usage=total, failed=spent.failed)
+        )
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
+        await asyncio.shield(recording)
+
+    @asynccontextmanager
+    async def _opened(self, path: str, body: JsonObject | None, deadline: float) -> AsyncGenerator[_Response]:
+        response = await self._open(path, body, deadline)
+        try:
+            yield response
+        finally:
+            with suppress(Exception):  # a connection that is broken is closed already
+                await response.close()
+
+    async def _open(self, path: str, body: JsonObject | None, deadline: float) -> _Response:
+        attempt = 0
+        while True:
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await self._send(path, body)
+            except TimeoutError as error:
+                raise _TROUBLE.unanswered() from error
+            except openai.APIStatusError as error:
+                refusal: AppError = _refusal(error)
+            except openai.APIConnectionError:
+                refusal = _TROUBLE.unanswered()
+            except (openai.OpenAIError, ValueError, TypeError):
+                raise _TROUBLE.invalid_answer() from None
+            wait = delay(refusal, attempt, max_retries=self._options.max_retries, timeout_s=left)
+            if wait is None:
+                raise refusal from None
+            attempt += 1
+            self._log.info("model.retry", code=refusal.code, attempt=attempt)
+            await asyncio.sleep(wait)
+
+    async def _send(self, path: str, body: JsonObject | None) -> _Response:
+        options: dict[str, object] = {"headers": _RAW}
+        if body is None:
+            sent = self._client.get(path, cast_to=object, options=options)  # pyright: ignore[reportArgumentType]
+        else:
+            sent = self._client.post(path, cast_to=object, body=body, options=options)  # pyright: ignore[reportArgumentType]
+        return cast("_Response", await sent)
+
+    async def _whole(self, response: _Response, deadline: float) -> JsonObject:
+        content = bytearray()
+        async for piece in self._bytes(response, deadline):
+            content += piece
+            if len(content) > _MAX_ANSWER_BYTES:
+                raise _TROUBLE.invalid_answer()
+        try:
+            answer = cast("JsonValue", json.loads(content))
+        except (ValueError, RecursionError):
+            raise _TROUBLE.invalid_answer() from None
+        if not isinstance(answer, dict):
+            raise _TROUBLE.invalid_answer()
+        return answer
+
+    async def _bytes(self, response: _Response, deadline: float) -> AsyncGenerator[bytes]:
+        pieces = response.iter_bytes()
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    piece = await anext(pieces, None)
+            except TimeoutError as error:
+                raise _TROUBLE.unanswered() from error
+            except Exception as error:
+                # whatever the client's connection raises: the answer was cut off
+                raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.") from error
+            if piece is None:
+                return
+            yield piece
+
+    async def _events(self, response: _Response, deadline: float) -> AsyncGenerator[str]:
+        """The data of the events, whatever ends their lines."""
+        waiting, data = b"", list[bytes]()
+        async for piece in self._bytes(response, deadline):
+            *lines, waiting = (waiting + piece).replace(b"\r\n", b"\n").split(b"\n")
+            if len(waiting) + sum(map(len, data)) > _MAX_ANSWER_BYTES:
+                raise _TROUBLE.invalid_answer()
+            for line in lines:
+                if line.startswith(b"data:"):
+                    data.append(line[5:].removeprefix(b" "))
+                elif not line and data:
+                    yield _text(b"\n".join(data))
+                    data = []
+        if data:
+            yield _text(b"\n".join(data))
+
+
+def configured(upstream: Upstream | None) -> Upstream:
+    """The endpoint; raises Unavailable `model_not_configured` where there is none."""
+    if upstream is None:
+        raise Refused("model_not_configured", "No chat model is configured here; TURNKEEP_LLM_MODEL names one.")
+    return upstream
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise _TROUBLE.invalid_answer() from None
+
+
+def _told(usage: JsonObject, name: str, otherwise: int) -> int:
+    value = usage.get(name)
+    if isinstance(value, int) and 0 <= value <= _MOST_TOKENS:
+        return value
+    return 0 if usage else otherwise
+
+
+def _refusal(error: openai.APIStatusError) -> AppError:
+    known = _TROUBLE.refused(error)
+    status = error.status_code
+    if status in _OURS:
+        return known
+    if status < _OK:
+        return _TROUBLE.invalid_answer()
+    if status < _SERVER_ERROR and status not in _PASSING and status != 404:  # noqa: PLR2004 - no such model
+        known = AppError("model_refused", "The chat model's endpoint refuses this request as it is.")
+    body = error.body
+    given = cast("JsonObject", body) if isinstance(body, dict) and "message" in body else None
+    wait = retry_after(error)
+    if status == _TOO_MANY and wait is not None:
+        known.retry_after_s = wait
+    passing = status in _PASSING or status >= _SERVER_ERROR
+    return (UpstreamRefusal if passing else UpstreamRejection)(known, status=status, error=given)

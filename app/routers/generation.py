@@ -1,0 +1,117 @@
+"""Generate an answer over REST: messages in, a stored answer out."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from app.agents.generation import Relay
+from app.agents.generation_schemas import (
+    Answered,
+    Asked,
+    ConversationName,
+    Generate,
+    Generated,
+    GeneratedDelta,
+    GeneratedUsage,
+)
+from app.conversations.schemas import Turn, content_text
+from app.core.errors import AppError
+from app.core.ids import ConversationId, format_id
+from app.formats.schemas import JsonObject, Role
+from app.routers.body import StrictJsonRoute
+from app.routers.deps import AgentWriter, Services
+from app.routers.events import EVENTS_MEDIA_TYPE, EventStream
+from app.routers.openai import while_connected
+from app.routers.problems import problem_of, problem_responses, request_id_of, status_of
+
+router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=StrictJsonRoute)
+
+_DATA: Final = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Generated", "Problem")]}
+_EVENTS: Final = {
+    "schema": {"type": "string"},
+    "itemSchema": {
+        "type": "object",
+        "properties": {
+            "event": {
+                "type": "string",
+                "description": "`delta` (with `text`), then `done`, or `error` with a problem.",
+            },
+            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": _DATA},
+        },
+    },
+}
+
+
+@router.post(
+    "",
+    response_model=Generated,
+    responses={200: {"model": Generated, "content": {EVENTS_MEDIA_TYPE: _EVENTS}}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
+)
+async def generate(body: Generate, caller: AgentWriter, services: Services, request: Request) -> Response:
+    """Let the chat model answer in a conversation, and store the new messages with the answer, in one commit.
+
+    What it is sent is a context built of the conversation within `token_budget`, in which the new messages always
+    stand. Messages that are stored already are not stored again, so the whole history may be sent. With `stream` the
+    answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`.
+    """
+    asked = _asked(body)
+    if not body.stream:
+        answered = await while_connected(request, services.generation.complete(caller, asked))
+        return Response(_generated(answered).model_dump_json(), media_type="application/json")
+    stack = AsyncExitStack()
+    relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
+    return EventStream(_events(relay, request), stack)
+
+
+def _asked(body: Generate) -> Asked:
+    name = ConversationName(
+        conversation_id=None if body.conversation_id is None else ConversationId(body.conversation_id),
+        external_id=body.external_id,
+        project=body.project,
+    )
+    sent: JsonObject = {**body.parameters, "messages": [*body.messages]}
+    sent.pop("stream", None)
+    if body.model is not None:
+        sent["model"] = body.model
+    return Asked(sent, name, body.context, body.token_budget)
+
+
+async def _events(relay: Relay, request: Request) -> AsyncGenerator[bytes]:
+    sent = 0
+    try:
+        async for _ in relay.events():
+            text = relay.answer.text
+            if len(text) > sent:
+                yield _event("delta", GeneratedDelta(type="delta", text=text[sent:]).model_dump_json())
+                sent = len(text)
+    except AppError as error:
+        problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
+        yield _event("error", problem.model_dump_json())
+        return
+    done = Answered({"usage": relay.answer.usage}, relay.conversation_id, relay.turns)
+    yield _event("done", _generated(done).model_dump_json())
+
+
+def _event(name: str, data: str) -> bytes:
+    return f"event: {name}\ndata: {data}\n\n".encode()
+
+
+def _generated(answered: Answered) -> Generated:
+    usage = answered.completion.get("usage")
+    told = usage if isinstance(usage, dict) else {}
+    counts = [told.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    prompt, completion = (count if isinstance(count, int) else None for count in counts)
+    return Generated(
+        conversation_id="" if answered.conversation_id is None else format_id(answered.conversation_id),
+        turns=answered.turns,
+        response=_text(answered.turns),
+        usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
+    )
+
+
+def _text(turns: list[Turn]) -> str:
+    answer = turns[-1] if turns and turns[-1].role is Role.ASSISTANT else None
+    return "" if answer is None else content_text(answer.content)

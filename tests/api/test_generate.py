@@ -1,0 +1,170 @@
+"""`POST /v1/generate`: a stored answer, in one piece and as events."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.core.ids import format_id, new_uuid
+from tests.support.api import Client, Service, open_service, problem
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+async def fake() -> AsyncIterator[FakeChat]:
+    async with open_fake_chat() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
+    async with open_service(
+        service.database, tmp_path_factory.mktemp("modelled"), embedder="none", llm_model=CHAT_MODEL,
+        llm_base_url=fake.url, llm_max_retries=1,
+    ) as opened:  # fmt: skip
+        yield opened
+
+
+@pytest.fixture
+async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
+    fake.reply, fake.replies = says("Hello."), []
+    fake.chats.clear()
+    async with await modelled.new_tenant() as opened:
+        yield opened
+
+
+async def generate(tenant: Client, **body: Any) -> dict[str, Any]:
+    response = await tenant.post("/v1/generate", json={"messages": HI} | body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    for block in text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+async def test_an_answer_is_stored_with_what_was_asked(tenant: Client, fake: FakeChat) -> None:
+    first = await generate(tenant)
+    assert first["response"] == "Hello."
+    assert first["usage"] == {"prompt_tokens": 20, "completion_tokens": 10}
+    assert [(turn["seq"], turn["content"]) for turn in first["turns"]] == [(1, "hi"), (2, "Hello.")]
+    again = [*HI, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "more"}]
+    second = await generate(tenant, conversation_id=first["conversation_id"], messages=again)
+    assert [turn["seq"] for turn in second["turns"]] == [3, 4]
+    assert len(await tenant.history(first["conversation_id"])) == 4
+    assert fake.chats[-1]["model"] == CHAT_MODEL
+
+
+async def test_a_conversation_of_the_callers_own_name_is_begun_once(tenant: Client) -> None:
+    first = await generate(tenant, external_id="room", project="p")
+    second = await generate(tenant, external_id="room", project="p")
+    other = await generate(tenant, external_id="room")
+    assert first["conversation_id"] == second["conversation_id"] != other["conversation_id"]
+
+
+async def test_context_options_model_and_parameters_are_the_callers(tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    await tenant.append(conversation, *[f"turn {n}" for n in range(20)])
+    await generate(
+        tenant, conversation_id=conversation, token_budget=2000, model="other", parameters={"temperature": 1},
+        context={"recent_turns": 4, "system": "Be kind."},
+    )  # fmt: skip
+    sent = fake.chats[-1]
+    assert (sent["model"], sent["temperature"]) == ("other", 1)
+    assert sent["messages"][0] == {"role": "system", "content": "Be kind."}
+    assert 2 <= len(sent["messages"]) <= 6
+    assert sent["messages"][-1] == HI[0]
+
+
+async def test_events_bring_the_text_and_then_what_was_stored(tenant: Client, fake: FakeChat) -> None:
+    fake.reply = says("one two three")
+    response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+    *deltas, (last, done) = events(response.text)
+    assert "".join(data["text"] for _, data in deltas) == done["response"] == "one two three"
+    assert last == "done"
+    assert [turn["content"] for turn in await tenant.history(done["conversation_id"])] == ["hi", "one two three"]
+
+
+async def test_a_stream_that_is_cut_ends_with_a_problem(tenant: Client, fake: FakeChat) -> None:
+    fake.reply = says("one two three", breaks_after=2)
+    response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+    name, data = events(response.text)[-1]
+    assert (name, data["code"]) == ("error", "model_unavailable")
+
+
+async def test_it_is_tried_again_and_then_said_why_not(tenant: Client, fake: FakeChat) -> None:
+    fake.replies = [Reply(mode="error")]
+    assert (await generate(tenant))["response"] == "Hello."
+    for mode, status, code in [
+        ("rate_limited", 429, "model_rate_limited"), ("overloaded", 503, "model_overloaded"),
+        ("too_long", 422, "model_refused"), ("wrong_json", 502, "model_invalid"),
+    ]:  # fmt: skip
+        fake.reply = Reply(mode=mode)
+        problem(await tenant.post("/v1/generate", json={"messages": HI}), status, code)
+
+
+async def test_tool_calls_are_in_the_turn(tenant: Client, fake: FakeChat) -> None:
+    fake.reply = Reply(None, tool_calls=(("call_1", "weather", "{}"),))
+    answer = await generate(tenant, parameters={"tools": []})
+    assert answer["response"] == ""
+    assert answer["turns"][-1]["tool_calls"][0]["id"] == "call_1"
+
+
+async def test_a_budget_of_the_tenant_stops_it_before_anything_is_asked(
+    service: Service, fake: FakeChat, tmp_path: Any
+) -> None:
+    async with (
+        open_service(
+            service.database, tmp_path, embedder="none", llm_model=CHAT_MODEL, llm_base_url=fake.url,
+            llm_daily_tokens=10,
+        ) as opened,
+        await opened.new_tenant() as tenant,
+    ):  # fmt: skip
+        fake.reply = says("Hello.")
+        conversation = (await generate(tenant))["conversation_id"]
+        fake.chats.clear()
+        refused = await tenant.post("/v1/generate", json={"messages": HI, "conversation_id": conversation})
+        assert "resumes_at" in problem(refused, 429, "model_budget_exhausted")
+        assert fake.chats == []
+        assert len(await tenant.history(conversation)) == 2
+
+
+async def test_a_key_that_may_not_read_is_told_nothing_by_a_model(tenant: Client, modelled: Service) -> None:
+    key = (await tenant.post("/v1/admin/keys", json={"name": "w", "scopes": ["write"]})).json()["key"]
+    async with modelled.client(key) as writer:
+        problem(await writer.post("/v1/generate", json={"messages": HI}), 403, "forbidden")
+
+
+async def test_without_a_model_these_doors_say_so_and_all_else_works(client: Client) -> None:
+    conversation = await client.conversation()
+    body = {"messages": HI, "conversation_id": conversation}
+    problem(await client.post("/v1/generate", json=body), 503, "model_not_configured")
+    for path, sent in [
+        ("chat/completions", body), ("chat/completions", body | {"stream": True}), ("embeddings", {"input": "a"}),
+    ]:  # fmt: skip
+        refused = problem(await client.post(f"/openai/v1/{path}", json=sent), 503, "model_not_configured")
+        assert refused["error"]["code"] == "model_not_configured"
+    refused = await client.get("/openai/v1/models")
+    assert (problem(refused, 503, "model_not_configured"), refused.headers["x-should-retry"])[1] == "false"
+    await client.append(conversation, "still here")
+    assert len(await client.history(conversation)) == 1
+
+
+async def test_wrong_requests_are_refused_before_anything_is_stored(tenant: Client, fake: FakeChat) -> None:
+    for body, pointer in [
+        ({"messages": []}, "/messages"),
+        ({"messages": [{"role": "user"}]}, "/messages/0/content"),
+        ({"messages": HI, "context": {"format": "anthropic"}}, "/context"),
+        ({"messages": HI, "token_budget": 0}, "/token_budget"),
+    ]:
+        problem(await tenant.post("/v1/generate", json=body), 422, "invalid_request", pointer)
+    missing = {"messages": HI, "conversation_id": format_id(new_uuid())}
+    problem(await tenant.post("/v1/generate", json=missing), 404, "not_found")
+    assert fake.chats == []

@@ -1,0 +1,577 @@
+"""Chat completions through Turnkeep, by OpenAI's own client over a real connection, with a fake model behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+
+from app.core.ids import parse_id
+from tests.support.api import Client, Service, open_service
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.live import serving, socket_on
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+UPSTREAM_KEY = "sk-upstream-secret"
+
+
+@pytest.fixture(scope="module")
+async def fake() -> AsyncIterator[FakeChat]:
+    async with open_fake_chat() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
+    async with open_modelled(service, fake, tmp_path_factory.mktemp("modelled")) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_modelled(service: Service, fake: FakeChat, folder: Any, **more: Any) -> AsyncIterator[Service]:
+    settings = {"llm_max_retries": 0, "generation_timeout_s": 3, "stream_lease_s": 2} | more
+    async with open_service(
+        service.database, folder, embedder="none", llm_model=CHAT_MODEL, llm_base_url=fake.url,
+        llm_api_key=UPSTREAM_KEY, **settings,
+    ) as opened:  # fmt: skip
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def port(modelled: Service) -> AsyncIterator[int]:
+    async with serving(modelled.app, modelled.settings) as listening:
+        yield listening
+
+
+@pytest.fixture
+async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
+    fake.reply, fake.replies, fake.stream_options = says("Hello."), [], True
+    fake.retry_after = None
+    fake.chats.clear()
+    fake.headers.clear()
+    async with await modelled.new_tenant() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def ai(port: int, tenant: Client) -> AsyncIterator[openai.AsyncOpenAI]:
+    base = f"http://127.0.0.1:{port}/openai/v1"
+    async with openai.AsyncOpenAI(api_key=tenant.key, base_url=base, max_retries=0) as opened:
+        yield opened
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+async def chat(ai: openai.AsyncOpenAI, conversation: str | None, *messages: Any, **more: Any) -> Any:
+    body = {} if conversation is None else {"conversation_id": conversation}
+    given = [user(one) if isinstance(one, str) else one for one in messages]
+    return await ai.chat.completions.create(model=CHAT_MODEL, messages=given, extra_body=body, **more)
+
+
+async def streamed(ai: openai.AsyncOpenAI, conversation: str | None, *messages: Any, **more: Any) -> list[Any]:
+    return [piece async for piece in await chat(ai, conversation, *messages, stream=True, **more)]
+
+
+def text_of(pieces: list[Any]) -> str:
+    return "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+
+
+async def said(tenant: Client, conversation: str) -> list[tuple[str, Any]]:
+    return [(turn["role"], turn["content"]) for turn in await tenant.history(conversation)]
+
+
+async def rows(modelled: Service, tenant: Client, conversation: str) -> list[tuple[str, str]]:
+    """Role and status of all turns of a conversation, pending and aborted ones too."""
+    async with modelled.container.database.transaction(tenant.tenant_id) as tx:
+        found = await tx.fetch(
+            "select role, status from turns where tenant_id = $1 and conversation_id = $2 order by created_at, id",
+            tenant.tenant_id, parse_id(conversation),
+        )  # fmt: skip
+    return [(row["role"], row["status"]) for row in found]
+
+
+async def until(check: Callable[[], Any], *, seconds: float = 8.0) -> None:
+    for _ in range(int(seconds / 0.05)):
+        if await check():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not come about in time")
+
+
+async def nothing_is_pending(modelled: Service, tenant: Client, conversation: str) -> None:
+    async def check() -> bool:
+        return "pending" not in {status for _, status in await rows(modelled, tenant, conversation)}
+
+    await until(check)
+
+
+# plain answers
+
+
+async def test_a_conversation_is_kept_and_the_model_is_sent_its_context(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.replies = [says("Hello Ada."), says("Ada.")]
+    first = await chat(ai, conversation, "I am Ada.")
+    assert first.choices[0].message.content == "Hello Ada."
+    assert first.usage.prompt_tokens == 20
+    second = await chat(ai, f"conv_{conversation}", "Who am I?")  # only what is new
+    assert second.choices[0].message.content == "Ada."
+    assert fake.chats[-1]["messages"] == [user("I am Ada."), assistant("Hello Ada."), user("Who am I?")]
+    assert "conversation_id" not in fake.chats[-1]
+    assert await said(tenant, conversation) == [
+        ("user", "I am Ada."), ("assistant", "Hello Ada."), ("user", "Who am I?"), ("assistant", "Ada.")
+    ]  # fmt: skip
+    answer = (await tenant.history(conversation))[-1]
+    assert (answer["usage"]["completion_tokens"], answer["model"], answer["adapter"]) == (10, CHAT_MODEL, "openai")
+
+
+async def test_whoever_sends_the_whole_history_stores_nothing_twice(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    history: list[Any] = [{"role": "system", "content": "Be brief."}]
+    for number in range(4):
+        fake.reply = says(f"answer {number}")
+        history.append(user(f"question {number}"))
+        given = await chat(ai, conversation, *history)
+        # as the client gives it back: with null members
+        history.append(given.choices[0].message.model_dump())
+    expected = [pair for n in range(4) for pair in (("user", f"question {n}"), ("assistant", f"answer {n}"))]
+    assert await said(tenant, conversation) == expected
+    assert fake.chats[-1]["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+async def test_a_window_of_the_history_and_trimmed_answers_are_known_again(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = says("<think>hm</think> one")
+    await chat(ai, conversation, "a")
+    fake.reply = says("two")
+    await chat(ai, conversation, "a", assistant("one"), "b")
+    fake.reply = says("three")
+    await chat(ai, conversation, "b", assistant("two"), "c")
+    assert [content for _, content in await said(tenant, conversation)] == [
+        "a", "<think>hm</think> one", "b", "two", "c", "three"
+    ]  # fmt: skip
+
+
+async def test_an_answer_asked_for_again_takes_the_place_of_the_last(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.replies = [says("one"), says("two"), says("better")]
+    await chat(ai, conversation, "a")
+    await chat(ai, conversation, "a", assistant("one"), "b")
+    await streamed(ai, conversation, "a", assistant("one"), "b")
+    assert fake.chats[-1]["messages"] == [user("a"), assistant("one"), user("b")]
+    assert [content for _, content in await said(tenant, conversation)] == ["a", "one", "b", "better"]
+    versions = await tenant.history(conversation, include_superseded=True)
+    assert [turn["content"] for turn in versions] == ["a", "one", "b", "two", "better"]
+    assert (await tenant.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
+
+
+async def test_an_edited_question_is_added_and_nothing_goes(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.replies = [says("one"), says("two"), says("three"), says("four")]
+    await chat(ai, conversation, "a")
+    await chat(ai, conversation, "a", assistant("one"), "b")
+    await chat(ai, conversation, "a", assistant("one"), "b, or rather c")
+    await chat(ai, conversation, "a", assistant("one"), "b, or rather c", assistant("three"), "d")
+    assert [content for _, content in await said(tenant, conversation)] == [
+        "a", "one", "b", "two", "b, or rather c", "three", "d", "four"
+    ]  # fmt: skip
+
+
+async def test_the_same_words_said_again_are_said_again(ai: openai.AsyncOpenAI, tenant: Client) -> None:
+    conversation = await tenant.conversation()
+    for _ in range(3):
+        await chat(ai, conversation, "go on")
+    assert len(await said(tenant, conversation)) == 6
+
+
+async def test_a_request_that_the_client_sends_again_by_itself_is_stored_once(
+    ai: openai.AsyncOpenAI, tenant: Client
+) -> None:
+    conversation = await tenant.conversation()
+    await chat(ai, conversation, "once")
+    await chat(ai, conversation, "once", extra_headers={"x-stainless-retry-count": "1"})
+    assert await said(tenant, conversation) == [("user", "once"), ("assistant", "Hello.")]
+
+
+async def test_a_conversation_is_named_in_metadata_in_a_header_or_by_a_name_of_its_own(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation(external_id="room 1")
+    await chat(ai, None, "a", metadata={"conversation_id": conversation})
+    assert "metadata" not in fake.chats[-1]
+    await chat(ai, None, "b", metadata={"conversation_id": conversation, "team": "x"})
+    assert fake.chats[-1]["metadata"] == {"team": "x"}
+    raw = await ai.chat.completions.with_raw_response.create(
+        model=CHAT_MODEL, messages=[user("c")], extra_headers={"X-Conversation-Id": "room 1"}
+    )
+    assert raw.headers["x-conversation-id"] == conversation
+    assert [content for role, content in await said(tenant, conversation) if role == "user"] == ["a", "b", "c"]
+    await chat(ai, "room 2", "d")
+    found = (await tenant.get("/v1/conversations", params={"external_id": "room 2"})).json()["data"]
+    assert await said(tenant, found[0]["id"]) == [("user", "d"), ("assistant", "Hello.")]
+
+
+async def test_every_parameter_goes_to_the_model_and_no_key_of_ours(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    more = {"conversation_id": conversation, "token_budget": 500, "context": {"include_summary": False}, "odd": [1]}
+    await ai.chat.completions.create(
+        model="another", messages=[user("a")], temperature=0.3, seed=7, n=1, extra_body=more, max_completion_tokens=9
+    )
+    sent = fake.chats[-1]
+    assert {name: sent[name] for name in sent if name != "messages"} == {
+        "model": "another", "temperature": 0.3, "seed": 7, "n": 1, "odd": [1], "max_completion_tokens": 9
+    }  # fmt: skip
+    assert fake.headers[-1]["authorization"] == f"Bearer {UPSTREAM_KEY}"
+    assert tenant.key not in str(fake.headers)
+
+
+async def test_without_a_conversation_it_is_a_proxy_that_stores_nothing(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    messages = [{"role": "system", "content": "x"}, user("a")]
+    answer = await chat(ai, None, *messages, extra_headers={"X-Agent-Id": "a"})
+    assert answer.choices[0].message.content == "Hello."
+    assert fake.chats[-1] == {"model": CHAT_MODEL, "messages": messages}
+    pieces = await streamed(ai, None, *messages)
+    assert text_of(pieces) == "Hello."
+    assert not any(piece.usage for piece in pieces)
+    assert (await tenant.get("/v1/conversations")).json()["data"] == []
+
+
+async def test_the_context_stays_within_the_budget(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    await tenant.append(conversation, *[f"number {n} " + "word " * 50 for n in range(30)])
+    more = {"conversation_id": conversation, "token_budget": 400}
+    await ai.chat.completions.create(model=CHAT_MODEL, messages=[user("and?")], extra_body=more)
+    assert 1 < len(fake.chats[-1]["messages"]) < 10
+    with pytest.raises(openai.UnprocessableEntityError) as refused:
+        await ai.chat.completions.create(model=CHAT_MODEL, messages=[user("word " * 900)], extra_body=more)
+    assert refused.value.code == "budget_too_small"
+
+
+# streamed answers
+
+
+async def test_a_streamed_answer_comes_as_it_is_said_and_is_stored_once(ai: openai.AsyncOpenAI, tenant: Client) -> None:
+    conversation = await tenant.conversation()
+    pieces = await streamed(ai, conversation, "hi")
+    assert text_of(pieces) == "Hello."
+    assert len(pieces) > 2
+    assert not any("usage" in piece.model_dump(exclude_unset=True) for piece in pieces)
+    assert await said(tenant, conversation) == [("user", "hi"), ("assistant", "Hello.")]
+    turn = (await tenant.history(conversation))[-1]
+    assert turn["usage"] == {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
+    assert turn["seq"] == 2
+
+
+async def test_usage_is_shown_to_who_asks_for_it(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    pieces = await streamed(ai, conversation, "hi", stream_options={"include_usage": True})
+    assert pieces[-1].usage.total_tokens == 30
+    fake.stream_options = False  # an endpoint that does not know them
+    pieces = await streamed(ai, conversation, "again")
+    assert text_of(pieces) == "Hello."
+    assert len(await said(tenant, conversation)) == 4
+
+
+async def test_followers_see_the_answer_while_it_is_written(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat, port: int
+) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = says("one two three four", pause_s=0.02)
+    async with socket_on(port, conversation, tenant.key) as socket:
+        await socket.send("subscribe")
+        await socket.until("snapshot")
+        asking = asyncio.create_task(streamed(ai, conversation, "count"))
+        opened = await socket.until("turn.opened")
+        assert opened["turn"]["content"] == "count"
+        answer = await socket.until("turn.opened")
+        text = ""
+        while len(text) < len("one two three four"):
+            delta = await socket.until("turn.delta")
+            assert (delta["turn_id"], delta["offset"]) == (answer["turn"]["id"], len(text))
+            text += delta["delta"]
+        committed = await socket.until("turn.committed")
+        assert committed["turn"]["content"] == "count"
+        committed = await socket.until("turn.committed")
+        assert committed["turn"]["content"] == text == "one two three four"
+        await asking
+
+
+async def test_tool_calls_and_their_results_are_kept(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    call = ("call_1", "weather", '{"city": "Rome"}')
+    fake.replies = [Reply("", tool_calls=(call, ("call_2", "weather", "{}"))), says("Sunny.")]
+    pieces = await streamed(ai, conversation, "weather?", tools=TOOLS)
+    arguments = "".join(
+        one.function.arguments or ""
+        for piece in pieces if piece.choices
+        for one in piece.choices[0].delta.tool_calls or [] if one.index == 0
+    )  # fmt: skip
+    assert arguments == '{"city": "Rome"}'
+    calls = [
+        {"id": key, "type": "function", "function": {"name": name, "arguments": text}}
+        for key, name, text in (call, ("call_2", "weather", "{}"))
+    ]
+    results = [{"role": "tool", "tool_call_id": key, "content": f"result of {key}"} for key in ("call_1", "call_2")]
+    asked = {"role": "assistant", "content": None, "tool_calls": calls}
+    answer = await chat(ai, conversation, "weather?", asked, *results, tools=TOOLS)
+    assert answer.choices[0].message.content == "Sunny."
+    assert fake.chats[-1]["messages"] == [user("weather?"), asked, *results]
+    turns = await tenant.history(conversation)
+    assert [turn["kind"] for turn in turns] == [
+        "user_message", "tool_call_request", "tool_result", "tool_result", "agent_message"
+    ]  # fmt: skip
+    assert turns[1]["tool_calls"] == calls
+
+
+async def test_what_the_model_says_beyond_text_is_kept(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = Reply("Yes\0\ud800.", more=(("reasoning_content", "because"),))
+    await streamed(ai, conversation, "hm?")
+    await chat(ai, conversation, "hm?", assistant("Yes."), "and?")
+    turns = [turn for turn in await tenant.history(conversation) if turn["role"] == "assistant"]
+    for turn in turns:
+        assert turn["content"][0] == {"type": "text", "text": "Yes."}
+        assert turn["content"][1]["members"] == {"reasoning_content": "because"}
+
+
+# what goes wrong
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "error", "status"),
+    [
+        ("rate_limited", openai.RateLimitError, 429),
+        ("error", openai.InternalServerError, 500),
+        ("overloaded", openai.InternalServerError, 503),
+        ("too_long", openai.BadRequestError, 400),
+        ("no_model", openai.NotFoundError, 404),
+        ("unauthorized", openai.InternalServerError, 503),
+        ("garbage", openai.InternalServerError, 502),
+        ("html", openai.InternalServerError, 502),
+        ("reset", openai.InternalServerError, 503),
+        ("timeout", openai.InternalServerError, 503),
+    ],
+)
+async def test_a_failure_of_the_endpoint_keeps_its_status_and_commits_nothing(
+    ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat, mode: str, error: Any, status: int,
+    stream: bool,  # noqa: FBT001
+) -> None:  # fmt: skip
+    conversation = await tenant.conversation()
+    fake.reply, fake.retry_after = Reply(mode=mode), "7"
+    with pytest.raises(error) as raised:
+        await (streamed if stream else chat)(ai, conversation, "hi")
+    assert raised.value.status_code == status
+    if mode == "rate_limited":
+        assert raised.value.response.headers["retry-after"] == "7"
+        assert raised.value.body == {"message": "slow down", "code": "rate_limit_exceeded"}
+    if mode == "unauthorized":
+        assert "sk-" not in str(raised.value.body)
+    assert await rows(modelled, tenant, conversation) == [("user", "aborted"), ("assistant", "aborted")]
+    aborted = await said(tenant, conversation)
+    assert aborted == []
+    fake.reply = says("Better.")
+    await chat(ai, conversation, "hi")
+    assert await said(tenant, conversation) == [("user", "hi"), ("assistant", "Better.")]
+
+
+async def test_a_stream_that_is_cut_ends_in_an_error_and_keeps_what_there_was_as_aborted(
+    ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = says("one two three", breaks_after=2)
+    with pytest.raises(openai.APIError) as raised:
+        await streamed(ai, conversation, "hi")
+    assert raised.value.code == "model_unavailable"
+    assert await said(tenant, conversation) == []
+    assert await rows(modelled, tenant, conversation) == [("user", "aborted"), ("assistant", "aborted")]
+    async with modelled.container.database.transaction(tenant.tenant_id) as tx:
+        kept = await tx.fetch(
+            "select content, metadata from turns where tenant_id = $1 order by role", tenant.tenant_id
+        )
+    assert [row["content"] for row in kept] == ['"one t"', '"hi"']
+    assert all("model_unavailable" in row["metadata"] for row in kept)
+
+
+async def test_who_hangs_up_in_the_middle_stores_nothing(
+    ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = says("one two three", stops_after=2)
+    stream = await chat(ai, conversation, "hi", stream=True)
+    async for _ in stream:
+        break
+    await stream.close()
+    await nothing_is_pending(modelled, tenant, conversation)
+    assert await rows(modelled, tenant, conversation) == [("user", "aborted"), ("assistant", "aborted")]
+
+
+async def test_who_hangs_up_before_the_answer_stores_nothing(
+    ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = Reply(mode="timeout")
+    fake.asked.clear()
+    asking = asyncio.create_task(chat(ai, conversation, "hi"))
+    await fake.asked.wait()
+    assert await rows(modelled, tenant, conversation) == [("user", "pending"), ("assistant", "pending")]
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await nothing_is_pending(modelled, tenant, conversation)
+    assert await rows(modelled, tenant, conversation) == [("user", "aborted"), ("assistant", "aborted")]
+
+
+async def test_an_answer_may_take_longer_than_a_lease(
+    ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = says("late", delay_s=2.6)
+    asking = asyncio.create_task(streamed(ai, conversation, "hi"))
+    await asyncio.sleep(2.4)
+    assert await modelled.container.conversations.streams.abort_expired() == 0
+    await asking
+    assert await said(tenant, conversation) == [("user", "hi"), ("assistant", "late")]
+
+
+async def test_several_at_once_in_one_conversation_are_each_stored_whole(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    fake.reply = lambda request: says("re: " + request["messages"][-1]["content"], pause_s=0.01)
+    await asyncio.gather(*(streamed(ai, conversation, f"question {n}") for n in range(6)))
+    contents = [content for _, content in await said(tenant, conversation)]
+    assert len(contents) == 12
+    for question, answer in zip(contents[::2], contents[1::2], strict=True):
+        assert answer == f"re: {question}"
+    assert (await tenant.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
+
+
+async def test_errors_of_our_own_are_the_clients_own_exceptions(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    other = ai.with_options(api_key="tk_wrong")
+    with pytest.raises(openai.AuthenticationError):
+        await chat(other, None, "hi")
+    with pytest.raises(openai.NotFoundError) as missing:
+        await chat(ai, "01JZZZZZZZZZZZZZZZZZZZZZZZ", "hi")
+    assert (missing.value.code, missing.value.type) == ("not_found", "not_found_error")
+    conversation = await tenant.conversation()
+    with pytest.raises(openai.UnprocessableEntityError) as wrong:
+        await chat(ai, conversation, {"role": "narrator", "content": "x"})
+    assert wrong.value.param == "messages.0.role"
+    orphan = {"role": "tool", "tool_call_id": "call_x", "content": "x"}
+    with pytest.raises(openai.UnprocessableEntityError) as wrong:
+        await chat(ai, conversation, orphan)
+    assert wrong.value.code == "tool_call_unknown"
+    assert fake.chats == []
+
+
+async def test_a_call_is_in_the_ledger(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
+    await chat(ai, None, "a")
+    await streamed(ai, await tenant.conversation(), "b")
+    fake.reply = says("one two three", breaks_after=2)
+    with pytest.raises(openai.APIError):
+        await streamed(ai, None, "b")
+    [day] = (await tenant.get("/v1/admin/usage")).json()["data"]
+    assert (day["purpose"], day["calls"], day["failed"]) == ("generation", 3, 1)
+    assert day["prompt_tokens"] >= 40
+
+
+async def test_the_synchronous_client_streams_and_answers(port: int, tenant: Client) -> None:
+    conversation = await tenant.conversation()
+
+    def talk() -> tuple[str, str]:
+        body = {"conversation_id": conversation}
+        with openai.OpenAI(api_key=tenant.key, base_url=f"http://127.0.0.1:{port}/openai/v1") as client:
+            plain = client.chat.completions.create(model=CHAT_MODEL, messages=[user("a")], extra_body=body)
+            stream = client.chat.completions.create(
+                model=CHAT_MODEL, messages=[user("b")], extra_body=body, stream=True
+            )
+            return str(plain.choices[0].message.content), text_of(list(stream))
+
+    assert await asyncio.to_thread(talk) == ("Hello.", "Hello.")
+    assert [content for _, content in await said(tenant, conversation)] == ["a", "Hello.", "b", "Hello."]
+
+
+async def test_embeddings_and_models_are_passed_through(ai: openai.AsyncOpenAI, fake: FakeChat) -> None:
+    found = await ai.embeddings.create(model="fake-embedding", input=["a", "b"])
+    assert [len(one.embedding) for one in found.data] == [fake.dimensions] * 2
+    assert [model.id async for model in ai.models.list()] == [CHAT_MODEL]
+    assert (await ai.models.retrieve(CHAT_MODEL)).id == CHAT_MODEL
+    with pytest.raises(openai.NotFoundError):
+        await ai.models.retrieve("none")
+
+
+async def test_another_tenants_conversation_is_not_there(
+    ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat
+) -> None:
+    async with await modelled.new_tenant() as other:
+        theirs = await other.conversation(external_id="room")
+        await other.append(theirs, "the quokka is asleep")
+        for ask in (chat, streamed):
+            with pytest.raises(openai.NotFoundError):
+                await ask(ai, theirs, "what is asleep?")
+        response = await tenant.post("/v1/generate", json={"conversation_id": theirs, "messages": [user("what?")]})
+        assert response.status_code == 404
+        assert fake.chats == []
+        await chat(ai, "room", "what is asleep?")  # of the same name, and one's own
+        assert "quokka" not in str(fake.chats)
+        assert [turn["content"] for turn in await other.history(theirs)] == ["the quokka is asleep"]
+
+
+async def test_limits_of_bodies_hold_here_too(tenant: Client) -> None:
+    deep: Any = "x"
+    for _ in range(40):
+        deep = [deep]
+    for path in ("chat/completions", "conversations"):
+        response = await tenant.post(f"/openai/v1/{path}", json={"messages": [], "deep": deep})
+        assert (response.status_code, response.json()["error"]["code"]) == (422, "json_too_deep")
+        response = await tenant.post(f"/openai/v1/{path}", content=b" " * (8 * 2**20 + 1))
+        assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
+
+
+async def test_any_replica_answers_in_any_conversation(
+    service: Service, fake: FakeChat, ai: openai.AsyncOpenAI, tenant: Client, tmp_path: Any
+) -> None:
+    conversation = await tenant.conversation()
+    async with (
+        open_modelled(service, fake, tmp_path) as second,
+        serving(second.app, second.settings) as port,
+        openai.AsyncOpenAI(api_key=tenant.key, base_url=f"http://127.0.0.1:{port}/openai/v1") as there,
+    ):
+        history: list[Any] = []
+        for number, asking in enumerate((ai, there, ai, there)):
+            fake.reply = says(f"answer {number}")
+            history.append(user(f"question {number}"))
+            history.append(assistant(text_of(await streamed(asking, conversation, *history))))
+        assert [content for _, content in await said(tenant, conversation)] == [one["content"] for one in history]
+        # what one replica gives up while it waits, the other's sweep leaves alone, and takes when it is dead
+        fake.reply = says("one two three", stops_after=3)
+        stream = await chat(there, conversation, "and?", stream=True)
+        async for piece in stream:
+            if text_of([piece]):
+                break
+        assert await second.container.conversations.streams.abort_expired() == 0
+        await stream.close()

@@ -18,6 +18,7 @@ from app.dashboard import pages
 from app.mcp.door import McpDoor
 from app.routers import (
     admin,
+    agents,
     context,
     conversations,
     docs,
@@ -55,7 +56,7 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
-        admin, jobs, spaces, ops,
+        agents, admin, jobs, spaces, ops,
     )
 )  # fmt: skip
 

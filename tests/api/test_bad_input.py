@@ -46,6 +46,7 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "extract": ("POST", "/v1/conversations/{c}/facts/extract", {}),
     "store": ("POST", "/v1/memories", {"content": "fine"}),
     "remember": ("POST", "/v1/memories/search", {"query": "fine"}),
+    "ask": ("POST", "/v1/agent/ask", {"query": "fine"}),
 }
 SCHEMAS = {
     "create": "ConversationCreate",
@@ -63,6 +64,7 @@ SCHEMAS = {
     "extract": "FactsExtract",
     "store": "MemoryStore",
     "remember": "MemoryQuery",
+    "ask": "AskAgent",
 }
 
 
@@ -294,6 +296,7 @@ async def test_every_operation_needs_its_scope(
         "update",
         "delete",
         "append",
+        "ask",
         "fork",
         "revise",
         "erase",
@@ -494,6 +497,7 @@ TEXTS = [
     ("store", "/metadata/a/b/0", "/metadata"),
     ("remember", "/query", "/query"),
     ("remember", "/filters/owner", "/filters/owner"),
+    ("ask", "/query", "/query"),
     ("remember", "/filters/metadata/a", "/filters/metadata"),
 ]
 
@@ -866,6 +870,10 @@ async def test_a_wrong_type_is_refused_and_named(victim: Victim, operation: str,
         ("fact", "/source_turn_ids", ["01ARZ3NDEKTSV4RRFFQ69G5FAV"] * 101),
         ("fact", "/replaces", "yes"),
         ("extract", "/through", MARK),
+        ("ask", "/query", ""),
+        ("ask", "/query", " \t\n\u00a0\u3000"),
+        ("ask", "/query", MARK * 4000),
+        ("ask", "/conversation_id", MARK),
         ("store", "/content", ""),
         ("store", "/content", " \t\n\u00a0\u3000"),
         ("store", "/owner", ""),

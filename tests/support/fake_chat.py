@@ -23,8 +23,8 @@ _COMPLETIONS, _MODELS = "POST /v1/chat/completions ", "GET /v1/models "
 class Reply:
     """One answer. `mode` is "ok" or a failure: those of `REFUSALS`, of `WRONG_BODIES`, or a broken connection.
 
-    `usage` None leaves the usage out. Streamed, the text comes in pieces of `piece` characters; with `breaks_after` the
-    connection is lost after so many of them.
+    `usage` None leaves the usage out; `calls` are of tools. Streamed, the text comes in pieces of `piece` characters;
+    with `breaks_after` the connection is lost after so many of them.
     """
 
     text: str | None = ""
@@ -35,11 +35,22 @@ class Reply:
     delay_s: float = 0.0
     piece: int = 5
     breaks_after: int | None = None
+    calls: tuple[tuple[str, object], ...] = ()
+
+
+def calls(*wanted: tuple[str, object], **more: Any) -> Reply:
+    """A reply that calls tools: each by its name, with arguments as JSON or as the very text."""
+    return Reply(None, finish_reason="tool_calls", calls=wanted, **more)
 
 
 def says(value: object, **more: Any) -> Reply:
     """A reply that is this text, or this value as JSON."""
     return Reply(value if isinstance(value, str) else json.dumps(value), **more)
+
+
+def _call(number: int, name: str, arguments: object) -> dict[str, Any]:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": text}}
 
 
 FILTERED = Reply(mode="filtered")
@@ -106,7 +117,9 @@ class FakeChat(FakeOpenAI):
             return await self._lose(reply, writer)
         if request.get("stream"):
             return await self._stream(reply, request, writer)
-        message = {"role": "assistant", "content": reply.text, "refusal": reply.refusal}
+        message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": reply.refusal}
+        if reply.calls:
+            message["tool_calls"] = [_call(number, *one) for number, one in enumerate(reply.calls)]
         choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason, "logprobs": None}
         return await self._send(writer, 200, self._head(request, reply) | {"choices": [choice]})
 

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from app.agents.asking import Asker, AskOptions
 from app.agents.generation import Generation, GenerationOptions
 from app.agents.openai_conversations import OpenAIConversations
 from app.agents.service import Lifecycle, LifecycleOptions
+from app.agents.tools import ToolServices
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.drafts import DraftLimits
@@ -83,6 +85,8 @@ class Container:
     index: SearchIndex
     tiers: Tiers
     spaces: SpaceAdministration
+    asker: Asker
+    tools: ToolServices
 
     def end_live(self) -> None:
         """End what follows conversations: the process is being stopped. May be called again."""
@@ -91,7 +95,7 @@ class Container:
 
     def memory_of(self, caller: Caller) -> MemoryGateway:
         """The long-term memory of the agent that asks; Forbidden where its key has none."""
-        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
+        return self.tools.memory_of(caller)
 
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write what it has spent."""
@@ -362,6 +366,21 @@ def _follower(settings: Settings, base: Foundation, facts: Facts) -> Follower:
     return follower
 
 
+def _recaller(
+    settings: Settings, base: Foundation, conversations: Conversations, facts: Facts, memories: Memories,
+    index: SearchIndex,
+) -> Recaller:  # fmt: skip
+    return Recaller(
+        base.database,
+        conversations=conversations,
+        facts=facts,
+        memories=memories,
+        index=index,
+        # searches are the longest statements: they leave connections for everything else
+        concurrent_searches=max(1, settings.database_pool_size // 2),
+    )
+
+
 def _contexts(
     settings: Settings, conversations: Conversations, facts: Facts, recaller: Recaller,
     counters: Mapping[str, TokenCounter],
@@ -419,17 +438,14 @@ def build_container(
     facts = _facts(settings, base, conversations, index, chat, cursors)
     bounds = MemoryOptions.of(settings)
     memories = Memories(base.database, tenancy=base.tenancy, index=index, cursors=cursors, options=bounds)
-    # searches are the longest statements: they leave connections for everything else
-    searches = max(1, settings.database_pool_size // 2)
-    recaller = Recaller(
-        base.database, conversations=conversations, facts=facts, memories=memories, index=index,
-        concurrent_searches=searches,
-    )  # fmt: skip
+    recaller = _recaller(settings, base, conversations, facts, memories, index)
     contexts = _contexts(settings, conversations, facts, recaller, counters)
     compactor = _compactor(settings, conversations, chat, counters["o200k_base"])
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
     )
+    tools = ToolServices(conversations, contexts, recaller, memories)
+    asker = Asker(tools, chat=chat, options=AskOptions.of(settings))
     return Container(
         settings=settings,
         database=base.database,
@@ -458,4 +474,6 @@ def build_container(
         index=index,
         tiers=spaces.first.tiers,
         spaces=_space_administration(base, spaces, queue, bus),
+        asker=asker,
+        tools=replace(tools, agent=asker),
     )

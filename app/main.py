@@ -18,6 +18,7 @@ from app.dashboard import pages
 from app.mcp.door import McpDoor
 from app.routers import (
     admin,
+    agents,
     context,
     conversations,
     docs,
@@ -60,7 +61,7 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
-        lifecycle, generation, openai, openai_conversations, admin, jobs, spaces, ops,
+        lifecycle, generation, openai, openai_conversations, agents, admin, jobs, spaces, ops,
     )
 )  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""What agents call around each of their turns, and the doors that generate answers."""
+"""Turnkeep at the side of agents: what they call around each turn, doors that answer, and tools for models."""

@@ -204,6 +204,12 @@ class Appender:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
         return await store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
 
+    async def replayed(self, caller: Caller, repeat: Repeatable) -> AppendResult | None:
+        """What an append with this key has stored, if one has."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+            return None if replay is None else await self._replayed(caller, tx, replay)
+
     async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> AppendResult:
         rows = await store.find_turns(tx, caller.tenant_id, replay.result_ids)
         if len(rows) != len(replay.result_ids):

@@ -301,6 +301,10 @@ class Conversations:
             repeat=None if repeat is None else repeat.of(caller),
         )
 
+    async def replayed(self, caller: Caller, *, repeat: Repeatable) -> AppendResult | None:
+        """What an append with this Idempotency-Key has stored, if one has. Raises Conflict `idempotency_mismatch`."""
+        return await self._appender.replayed(caller, repeat)
+
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """One turn of a conversation. Tokens reach it."""
         caller = caller.require_conversation(Scope.READ, conversation_id)

@@ -10,8 +10,11 @@ from typing import Final
 ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "admin_key_file_invalid": "The admin key file does not hold an API key.",
+        "agent_disabled": "No agent answers here.",
         "agent_id_required": "Memories belong to an agent, and none is named.",
         "agent_not_allowed": "Memories of another agent are not for this key.",
+        "agent_timeout": "The agent took too long to answer.",
+        "agent_tool_unknown": "A tool that the agent may use does not exist.",
         "already_superseded": "The turn has been superseded by another.",
         "body_too_large": "The request body is larger than this server takes.",
         "body_too_slow": "The request body came too slowly.",

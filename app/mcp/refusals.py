@@ -9,21 +9,16 @@ from typing import Final
 from mcp.shared.exceptions import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, TextContent
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
-from app.core.errors import AppError, FieldError, Invalid
-from app.core.invalid import MAX_FIELDS, cut_fields, field_errors
+from app.agents.tools import error_text
+from app.core.errors import AppError, FieldError
+from app.core.invalid import MAX_FIELDS, cut_fields
 
 RESOURCE_NOT_FOUND: Final = -32002
 """Of revisions before 2026-07-28, which retired it: there it is INVALID_PARAMS."""
 _OURS: Final = frozenset({"internal", "unavailable", "rate_limited"})
 """Kinds that the one who asks cannot mend by asking for something else."""
-
-
-def refused_arguments(error: ValidationError, arguments: object) -> AppError:
-    """What pydantic found wrong with the arguments of a tool."""
-    fields = field_errors([{**one, "loc": ("body", *one["loc"])} for one in error.errors()], arguments)
-    return Invalid("invalid_request", "The arguments break a rule; `errors` says which and where.", fields=fields)
 
 
 def error_members(error: AppError, *, request_id: str, known: frozenset[str]) -> dict[str, JsonValue]:
@@ -43,8 +38,7 @@ def error_members(error: AppError, *, request_id: str, known: frozenset[str]) ->
 def tool_error(error: AppError, *, request_id: str, known: frozenset[str]) -> CallToolResult:
     """An error as the result of a tool: a sentence for the model, and the members for the program around it."""
     members = error_members(error, request_id=request_id, known=known)
-    where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in cut_fields(error.fields, known)]
-    text = "\n".join([f"{error.code}: {error.detail}", *where[:MAX_FIELDS]])
+    text = error_text(error, known)
     return CallToolResult(content=[TextContent(text=text)], structured_content=members, is_error=True)
 
 

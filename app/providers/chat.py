@@ -18,15 +18,26 @@ import openai
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
+from app.providers.calling import calls_of, message_param, tool_params, words_of
 from app.providers.endpoint import InvalidAnswer, Refused, Trouble, delay
 from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
-from app.providers.schemas import ChatMessage, Ledger, ModelAnswer, ModelPurpose, ModelUsage, Shape
+from app.providers.schemas import (
+    ChatMessage,
+    Ledger,
+    ModelAnswer,
+    ModelCall,
+    ModelPurpose,
+    ModelUsage,
+    Said,
+    Shape,
+    ToolOffer,
+)
 from app.providers.shapes import Manner, UnusableError, Wanted, cleaned, other_manner, wanted
 from app.settings import Settings
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+    from openai.types.chat import ChatCompletion, ChatCompletionMessageParam, ChatCompletionToolParam
     from openai.types.chat.completion_create_params import ResponseFormat
 
 Result = TypeVar("Result")
@@ -153,6 +164,24 @@ class OpenAIChat:
         call = self._call(tenant_id, purpose, model, max_output_tokens)
         return await self._accounted(call, lambda: self._said(call, messages, None))
 
+    async def converse(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[ToolOffer],
+        tenant_id: TenantId,
+        purpose: ModelPurpose,
+        model: str | None = None,
+        max_output_tokens: int | None = None,
+    ) -> ModelAnswer[Said]:
+        """Answer with calls of these tools, or with text. What else it calls is for the caller to refuse."""
+        call = self._call(tenant_id, purpose, model, max_output_tokens)
+
+        async def work() -> Said:
+            return (await self._chosen(call, messages, None, tools)).said()
+
+        return await self._accounted(call, work)
+
     def _call(
         self, tenant_id: TenantId, purpose: ModelPurpose, model: str | None, max_output_tokens: int | None
     ) -> _Call:
@@ -221,13 +250,22 @@ class OpenAIChat:
         return value
 
     async def _said(self, call: _Call, messages: Sequence[ChatMessage], asked: Wanted[Shape] | None) -> str:
+        return (await self._chosen(call, messages, asked)).text()
+
+    async def _chosen(
+        self,
+        call: _Call,
+        messages: Sequence[ChatMessage],
+        asked: Wanted[Shape] | None,
+        tools: Sequence[ToolOffer] = (),
+    ) -> "_Choice":
         """What the model says, tried again where that may help, and in another manner where the endpoint wants one."""
         key = (call.model, None if asked is None else asked.name)
         known = manner = self._manners.get(key, self._first_manner())
         attempt = 0
         while True:
             try:
-                said = await self._request(call, messages, asked, manner)
+                said = await self._request(call, messages, asked, manner, tools)
             except _MannerRefusedError as refusal:
                 manner = refusal.other
             except (RateLimited, Unavailable) as error:
@@ -261,22 +299,28 @@ class OpenAIChat:
         self._manners[key] = manner
 
     async def _request(
-        self, call: _Call, messages: Sequence[ChatMessage], asked: Wanted[Shape] | None, manner: Manner
-    ) -> str:
-        """One request; its answer's text. Raises _MannerRefusedError where another manner may be taken."""
+        self,
+        call: _Call,
+        messages: Sequence[ChatMessage],
+        asked: Wanted[Shape] | None,
+        manner: Manner,
+        tools: Sequence[ToolOffer],
+    ) -> "_Choice":
+        """One request; its answer. Raises _MannerRefusedError where another manner may be taken."""
         if asked is not None and manner.format != "schema":
             messages = asked.instructed(messages)
         try:
             completion = await self._client.chat.completions.create(
                 model=call.model,
-                messages=[cast("ChatCompletionMessageParam", _param(message)) for message in messages],
+                messages=[cast("ChatCompletionMessageParam", message_param(message)) for message in messages],
                 response_format=_response_format(asked, manner) or openai.omit,
+                tools=cast("list[ChatCompletionToolParam]", tool_params(tools)) or openai.omit,
                 max_tokens=call.max_output_tokens if manner.limit == "max_tokens" else openai.omit,
                 max_completion_tokens=call.max_output_tokens if manner.limit != "max_tokens" else openai.omit,
                 temperature=0 if manner.temperature else openai.omit,
             )
             choice = _choice(completion)
-            _count(call, messages, completion, choice)
+            _count(call, words_of(messages, tools), completion, choice)
         except openai.APIStatusError as error:
             other = other_manner(manner, _complaint(error)) if error.status_code in _COMPLAINTS else None
             if other is not None and (other.format == manner.format or asked is not None):
@@ -286,12 +330,12 @@ class OpenAIChat:
             raise _TROUBLE.unanswered() from error
         except asyncio.CancelledError:
             # given up: what the model has made of it by now nobody tells, and at least it has been read
-            call.prompt_tokens += _estimated(messages)
+            call.prompt_tokens += _estimated(words_of(messages, tools))
             raise
         # an answer that is none fails wherever it is first read
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError, IndexError):
             raise _TROUBLE.invalid_answer() from None
-        return choice.text()
+        return choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +345,21 @@ class _Choice:
     content: object
     refusal: object
     finish_reason: object
+    calls: tuple[ModelCall, ...] = ()
 
     def text(self) -> str:
+        text = self._whole()
+        if not text:
+            raise _TROUBLE.invalid_answer()
+        return text
+
+    def said(self) -> Said:
+        text = self._whole()
+        if not text and not self.calls:
+            raise _TROUBLE.invalid_answer()
+        return Said(text, self.calls)
+
+    def _whole(self) -> str:
         if self.refusal or self.finish_reason == "content_filter":
             raise _declined()
         if self.finish_reason == "length":
@@ -310,10 +367,7 @@ class _Choice:
                 "model_invalid",
                 "The chat model's answer was cut off: it is longer than it may be; see the limit asked.",
             )
-        text = cleaned(self.content) if isinstance(self.content, str) else ""
-        if not text:
-            raise _TROUBLE.invalid_answer()
-        return text
+        return cleaned(self.content) if isinstance(self.content, str) else ""
 
 
 class _MannerRefusedError(Exception):
@@ -369,10 +423,6 @@ def _client(options: ChatOptions) -> openai.AsyncOpenAI:
     )
 
 
-def _param(message: ChatMessage) -> dict[str, str]:
-    return {"role": message.role, "content": message.content}
-
-
 def _response_format(asked: Wanted[Shape] | None, manner: Manner) -> "ResponseFormat | None":
     if asked is None or manner.format == "text":
         return None
@@ -386,14 +436,20 @@ def _choice(completion: "ChatCompletion") -> _Choice:
     choice = completion.choices[0]
     message = choice.message
     # endpoints leave members out that the client's types say are there
-    return _Choice(message.content, getattr(message, "refusal", None), getattr(choice, "finish_reason", None))
+    return _Choice(
+        message.content,
+        getattr(message, "refusal", None),
+        getattr(choice, "finish_reason", None),
+        calls_of(getattr(message, "tool_calls", None)),
+    )
 
 
-def _count(call: _Call, messages: Sequence[ChatMessage], completion: "ChatCompletion", choice: _Choice) -> None:
+def _count(call: _Call, asked: Sequence[str], completion: "ChatCompletion", choice: _Choice) -> None:
     """Add what the endpoint says it took; where it says nothing, what it will have been."""
     content = choice.content if isinstance(choice.content, str) else ""
+    content += "".join(f" {one.name} {one.arguments}" for one in choice.calls)
     usage: object = completion.usage
-    call.prompt_tokens += _told(usage, "prompt_tokens", _estimated(messages))
+    call.prompt_tokens += _told(usage, "prompt_tokens", _estimated(asked))
     call.completion_tokens += _told(usage, "completion_tokens", estimated_tokens(content))
 
 
@@ -402,8 +458,8 @@ def _told(usage: object, name: str, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else otherwise
 
 
-def _estimated(messages: Sequence[ChatMessage]) -> int:
-    return sum(estimated_tokens(message.content) for message in messages)
+def _estimated(texts: Sequence[str]) -> int:
+    return sum(map(estimated_tokens, texts))
 
 
 def _complaint(error: openai.APIStatusError) -> str:

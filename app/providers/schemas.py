@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from app.core.ids import TenantId
+from app.formats.schemas import JsonObject
 
 Purpose = Literal["document", "query"]
 Vectors: TypeAlias = NDArray[np.float32]
@@ -70,15 +71,46 @@ class ModelPurpose(StrEnum):
     FACTS = "facts"
     REDACTION = "redaction"
     GENERATION = "generation"
-    AGENT = "agent"
+    AGENT = "ask_agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """A tool that a model may call: what it is called, what it is for, and the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A model's wish to call a tool. `arguments` is the text that it wrote, which need not be JSON."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message to a chat model."""
+    """One message to a chat model.
 
-    role: Literal["system", "user", "assistant"]
+    Of the assistant, `calls` are those that it made; a tool's message says by `call_id` which of them it answers.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[ModelCall, ...] = ()
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a model said with tools at hand: calls, or a text, or both; never neither."""
+
+    text: str
+    calls: tuple[ModelCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +170,19 @@ class ChatModel(Protocol):
         max_output_tokens: int | None = None,
     ) -> ModelAnswer[str]:
         """Answer with text: not empty, and whole."""
+        ...
+
+    async def converse(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[ToolOffer],
+        tenant_id: TenantId,
+        purpose: ModelPurpose,
+        model: str | None = None,
+        max_output_tokens: int | None = None,
+    ) -> ModelAnswer[Said]:
+        """Answer with calls of these tools, or with text; nothing is called here. A call may name any tool."""
         ...
 
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
-from app.settings.kinds import ApiRoot, Money, NotNegative, Positive
+from app.settings.kinds import ApiRoot, Money, Names, NotNegative, Positive
 
 
 class ModelSettings(BaseSettings):
@@ -40,6 +40,29 @@ class ModelSettings(BaseSettings):
     )
     llm_daily_cost: Money = Field(
         default=0.0, description="What a tenant may spend on it in a day (UTC), by the prices above; 0: no limit."
+    )
+
+    # the agent behind ask_agent
+    enable_internal_agent: bool = Field(default=False, description="Whether `ask_agent` answers.")
+    internal_agent_exclusive: bool = Field(
+        default=True,
+        description="Whether `ask_agent`, where it answers, takes the place of all other tools for models.",
+    )
+    internal_agent_model: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None, description="The chat model that it asks; default: LLM_MODEL."
+    )
+    internal_agent_system_prompt: Annotated[str, Field(min_length=1, max_length=32_768)] | None = Field(
+        default=None, description="What that model is told of its task; default: a text of ours."
+    )
+    internal_agent_tools: Names = Field(
+        default=None,
+        description="Tools that it may use, parted by commas; default: those that read, and store_memory.",
+    )
+    max_tool_calls: Annotated[int, Field(ge=0, le=50)] = Field(
+        default=5, description="Rounds of tool calls in one answer of it, at most."
+    )
+    internal_agent_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=60.0, description="Longest time for one answer of it, tools included."
     )
 
     # embedders

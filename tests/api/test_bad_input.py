@@ -54,6 +54,7 @@ OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "run": ("POST", "/v1/lifecycle/run-turn", NAMED | {"current_input": [ITEM]}),
     "maintain": ("POST", "/v1/lifecycle/maintenance", {"session_id": "fine"}),
     "tree": ("POST", "/v1/lifecycle/tree", {"session_id": "fine"}),
+    "ask": ("POST", "/v1/agent/ask", {"query": "fine"}),
 }
 SCHEMAS = {
     "create": "ConversationCreate",
@@ -76,6 +77,7 @@ SCHEMAS = {
     "run": "RunTurn",
     "maintain": "SessionRequest",
     "tree": "TreeRequest",
+    "ask": "AskAgent",
 }
 
 
@@ -308,6 +310,7 @@ async def test_every_operation_needs_its_scope(
         "update",
         "delete",
         "append",
+        "ask",
         "fork",
         "revise",
         "erase",
@@ -511,6 +514,7 @@ TEXTS = [
     ("store", "/metadata/a/b/0", "/metadata"),
     ("remember", "/query", "/query"),
     ("remember", "/filters/owner", "/filters/owner"),
+    ("ask", "/query", "/query"),
     ("remember", "/filters/metadata/a", "/filters/metadata"),
     ("before", "/session_id", "/session_id"),
     ("before", "/base_instructions", "/base_instructions"),
@@ -895,6 +899,10 @@ async def test_a_wrong_type_is_refused_and_named(victim: Victim, operation: str,
         ("fact", "/source_turn_ids", ["01ARZ3NDEKTSV4RRFFQ69G5FAV"] * 101),
         ("fact", "/replaces", "yes"),
         ("extract", "/through", MARK),
+        ("ask", "/query", ""),
+        ("ask", "/query", " \t\n\u00a0\u3000"),
+        ("ask", "/query", MARK * 4000),
+        ("ask", "/conversation_id", MARK),
         ("store", "/content", ""),
         ("store", "/content", " \t\n\u00a0\u3000"),
         ("store", "/owner", ""),

@@ -454,6 +454,18 @@ async def says_only_that_there_is_no_model(two: Two, name: str) -> None:
     assert await two.owners_view() == before
 
 
+async def is_asked_about_its_own_tenant(two: Two, name: str) -> None:
+    """Here nobody is there to be asked; where somebody is, the test named below shows."""
+    tests = (Path(__file__).parent / "test_ask_agent.py").read_text()
+    assert "async def test_another_tenant_has_nothing_to_be_asked_about(" in tests
+    method, path = OPERATIONS[name]
+    before = await two.owners_view()
+    for conversation in (two.conversation, format_id(new_uuid()), two.mine):
+        body = {"query": SECRET, "conversation_id": conversation}
+        problem(await two.intruder.request(method, path, json=body), 503, "agent_disabled")
+    assert await two.owners_view() == before
+
+
 CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_conversation": creates_an_own_conversation,
     "generate": says_only_that_there_is_no_model,
@@ -514,6 +526,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "run_turn": has_sessions_of_its_own,
     "run_maintenance": has_sessions_of_its_own,
     "list_memory_tree": has_sessions_of_its_own,
+    "ask_agent": is_asked_about_its_own_tenant,
     "list_keys": knows_only_its_own_keys,
     "create_key": knows_only_its_own_keys,
     "rotate_key": knows_only_its_own_keys,

@@ -13,10 +13,11 @@ import pytest
 from mcp.client.client import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
+from app.agents.tools import raw_tools
 from app.core.errors import Unavailable
 from app.core.telemetry import configure_logging
 from app.main import create_app
-from app.mcp.tools import all_tools, offered_tools
+from app.mcp.listing import offered_tools
 from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service
@@ -94,7 +95,7 @@ async def test_tools_are_listed_with_titles_hints_and_schemas_that_hold(client: 
             with pytest.raises(MCPError) as refusal:
                 await method(cursor="another")
             assert refusal.value.code == -32602
-    assert [tool.name for tool in listed] == [tool.name for tool in all_tools()]
+    assert [tool.name for tool in listed] == [tool.name for tool in raw_tools()]
     assert [template.uri_template for template in templates] == [
         "conversation://{id}", "conversation://{id}/turns/{turn}",
     ]  # fmt: skip
@@ -205,7 +206,7 @@ async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, 
         "append_turns": {"conversation_id": conversation, "turns": [{"role": "user", "content": "x"}]},
         "get_history": {"conversation_id": conversation},
     }
-    assert calls.keys() == {tool.name for tool in all_tools()}
+    assert calls.keys() == {tool.name for tool in raw_tools()}
     writing = {"store_memory", "append_turns"}
     expected = {
         "reader": dict.fromkeys(writing, "forbidden"),
@@ -312,7 +313,7 @@ async def test_memory_tools_and_single_tools_are_switched_off(
 def test_a_hidden_tool_that_does_not_exist_stops_the_start() -> None:
     with pytest.raises(Unavailable, match="append_turns"):
         create_app(Settings(mcp_hidden_tools="append_turn"))  # type: ignore[arg-type]
-    assert len(offered_tools(Settings())) == len(all_tools())
+    assert len(offered_tools(Settings())) == len(raw_tools())
 
 
 async def test_a_call_is_logged_and_counted_by_ids_and_never_by_content(client: Client, port: int) -> None:

@@ -71,6 +71,15 @@ class Reply:
         return "tool_calls" if self.tool_calls else self.finish_reason
 
 
+def calls(*wanted: tuple[str, object], **more: Any) -> Reply:
+    """A reply that calls tools: each by its name, with arguments as JSON or as the very text."""
+    made = [
+        (f"call_{number}", name, given if isinstance(given, str) else json.dumps(given))
+        for number, (name, given) in enumerate(wanted)
+    ]
+    return Reply(None, tool_calls=tuple(made), **more)
+
+
 def says(value: object, **more: Any) -> Reply:
     """A reply that is this text, or this value as JSON."""
     return Reply(value if isinstance(value, str) else json.dumps(value), **more)

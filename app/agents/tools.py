@@ -1,7 +1,8 @@
-"""The tools, in one table. Each takes a schema that REST takes too, and calls the service method that REST calls.
+"""The tools that models are offered, in one table. Each takes a schema that REST takes too, and calls what REST calls.
 
-To add one: an entry in `_memory_tools` or `_conversation_tools`, with a handler that asks the caller for the scope that
-the route asks for. Listing, validation, errors, logs and metrics follow from the entry.
+What a tool is called over, MCP or a model of ours, is none of its business. To add one: an entry in `_memory_tools` or
+`_conversation_tools`, with a handler that asks the caller for the scope that the route asks for. Listing, validation,
+errors, logs and metrics follow from the entry.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,22 +11,25 @@ from enum import StrEnum
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
-from mcp.types import Tool as ListedTool
-from mcp.types import ToolAnnotations
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema
 
-from app.container import Container
+from app.agents.ask_schemas import AgentAnswer, AskAgent, Asks, agent_disabled
+from app.agents.tool_schemas import AppendTurns, BuildContext, GetHistory
 from app.context.schemas import Context
+from app.context.service import ContextBuilder
 from app.conversations.schemas import AppendResult
+from app.conversations.service import Conversations
 from app.conversations.summary_schemas import HistoryPage
-from app.core.errors import Unavailable
+from app.core.errors import AppError, Invalid
 from app.core.ids import ConversationId
-from app.mcp.schemas import AppendTurns, BuildContext, GetHistory
+from app.core.invalid import MAX_FIELDS, cut_fields, field_errors
+from app.memory.memories import Memories
 from app.memory.memory_schemas import MemoryEntries, MemoryQuery, MemoryStore, MemoryStored
+from app.recall.gateway import MemoryGateway
 from app.recall.schemas import Recall, RecallResult
-from app.settings import Settings
+from app.recall.service import Recaller
 from app.tenancy.schemas import Caller, Scope
 
 Arguments = Mapping[str, JsonValue]
@@ -38,33 +42,49 @@ ADDS: Final = {"read_only_hint": False, "destructive_hint": False, "open_world_h
 """Hints of a tool that adds, and takes nothing away."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolServices:
+    """What tools stand on. `agent` answers `ask_agent`; the agent's own tools have none."""
+
+    conversations: Conversations
+    contexts: ContextBuilder
+    recaller: Recaller
+    memories: Memories
+    agent: Asks | None = None
+
+    def memory_of(self, caller: Caller) -> MemoryGateway:
+        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
+
+
 class Group(StrEnum):
     """What a tool is about. The memory tools have a switch of their own."""
 
     MEMORY = "memory"
     CONVERSATION = "conversation"
+    AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call whose arguments are valid. `conversation_id` is for logs."""
 
-    run: Callable[[Container, Caller], Awaitable[BaseModel]]
+    run: Callable[[ToolServices, Caller], Awaitable[BaseModel]]
     conversation_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One entry of the table. `prepare` raises pydantic's ValidationError for arguments that break a rule."""
+    """One entry of the table. `prepare` raises Invalid for arguments that break a rule, with the fields."""
 
-    listed: ListedTool
+    name: str
+    title: str
+    description: str
+    input_schema: JsonSchema
+    output_schema: JsonSchema
+    hints: Mapping[str, bool]
     group: Group
     prepare: Callable[[Arguments], Call]
-
-    @property
-    def name(self) -> str:
-        """What it is called by."""
-        return self.listed.name
 
 
 class _Untitled(GenerateJsonSchema):
@@ -84,7 +104,7 @@ def tool(
     name: str,
     takes: type[InputT],
     gives: type[BaseModel],
-    handler: Callable[[Container, Caller, InputT], Awaitable[BaseModel]],
+    handler: Callable[[ToolServices, Caller, InputT], Awaitable[BaseModel]],
     *,
     title: str,
     description: str,
@@ -94,40 +114,47 @@ def tool(
     """An entry: what it takes and gives, who carries it out, and what a model is told of it."""
 
     def prepare(arguments: Arguments) -> Call:
-        body = takes.model_validate(arguments)
+        try:
+            body = takes.model_validate(arguments)
+        except ValidationError as error:
+            raise refused_arguments(error, arguments) from None
         return Call(
             lambda services, caller: handler(services, caller, body),
             cast("UUID | None", getattr(body, "conversation_id", None)),
         )
 
-    listed = ListedTool(
+    return Tool(
         name=name,
         title=title,
         description=description,
         input_schema=takes.model_json_schema(schema_generator=_Untitled),
         output_schema=gives.model_json_schema(schema_generator=_Untitled, mode="serialization"),
-        annotations=ToolAnnotations(title=title, **hints),
+        hints=hints,
+        group=group,
+        prepare=prepare,
     )
-    return Tool(listed, group, prepare)
+
+
+def refused_arguments(error: ValidationError, arguments: object) -> AppError:
+    """What pydantic found wrong with the arguments of a tool."""
+    fields = field_errors([{**one, "loc": ("body", *one["loc"])} for one in error.errors()], arguments)
+    return Invalid("invalid_request", "The arguments break a rule; `errors` says which and where.", fields=fields)
+
+
+def error_text(error: AppError, known: frozenset[str]) -> str:
+    """An error in a sentence for a model; `known` are the names that pointers may hold."""
+    where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in cut_fields(error.fields, known)]
+    return "\n".join([f"{error.code}: {error.detail}", *where[:MAX_FIELDS]])
 
 
 def all_tools() -> tuple[Tool, ...]:
     """Every tool there is, as they are listed."""
+    return (*raw_tools(), *_agent_tools())
+
+
+def raw_tools() -> tuple[Tool, ...]:
+    """The tools that do something themselves: those that `ask_agent` may be granted."""
     return (*_memory_tools(), *_conversation_tools())
-
-
-def offered_tools(settings: Settings) -> Mapping[str, Tool]:
-    """The tools that this installation offers, by name. Raises Unavailable where a hidden one does not exist."""
-    tools = {one.name: one for one in all_tools()}
-    hidden = frozenset(settings.mcp_hidden_tools or ())
-    if hidden - tools.keys():
-        names = ", ".join(tools)
-        raise Unavailable("mcp_tool_unknown", f"TURNKEEP_MCP_HIDDEN_TOOLS names a tool that is none of: {names}.")
-    return {
-        name: one
-        for name, one in tools.items()
-        if name not in hidden and (settings.enable_memory_tools or one.group is not Group.MEMORY)
-    }
 
 
 def _memory_tools() -> tuple[Tool, ...]:
@@ -227,28 +254,48 @@ def _conversation_tools() -> tuple[Tool, ...]:
     )
 
 
-async def _recall_memory(services: Container, caller: Caller, body: MemoryQuery) -> MemoryEntries:
+def _agent_tools() -> tuple[Tool, ...]:
+    return (
+        tool(
+            "ask_agent",
+            AskAgent,
+            AgentAnswer,
+            _ask_agent,
+            title="Ask the memory agent",
+            description=(
+                "Ask an agent that keeps the memory: it searches stored conversations and long-term memory for you,"
+                " stores what you tell it to remember, and answers in words. `query` is the question or the task, in"
+                " one message. Give the `conversation_id` of its answer back to go on in the same conversation; without"
+                " one it begins another. It may ask you back where it is unsure."
+            ),
+            group=Group.AGENT,
+            hints=ADDS,
+        ),
+    )
+
+
+async def _recall_memory(services: ToolServices, caller: Caller, body: MemoryQuery) -> MemoryEntries:
     caller.require(Scope.READ)
     return await services.memory_of(caller).recall_memory(body)
 
 
-async def _store_memory(services: Container, caller: Caller, body: MemoryStore) -> MemoryStored:
+async def _store_memory(services: ToolServices, caller: Caller, body: MemoryStore) -> MemoryStored:
     caller.require(Scope.WRITE)
     stored, _ = await services.memory_of(caller).store_memory(body)
     return stored
 
 
-async def _recall(services: Container, caller: Caller, body: Recall) -> RecallResult:
+async def _recall(services: ToolServices, caller: Caller, body: Recall) -> RecallResult:
     caller.require(Scope.READ)
     return await services.recaller.recall(caller, request=body)
 
 
-async def _build_context(services: Container, caller: Caller, body: BuildContext) -> Context:
+async def _build_context(services: ToolServices, caller: Caller, body: BuildContext) -> Context:
     caller.require(Scope.READ)
     return await services.contexts.build(caller, ConversationId(body.conversation_id), request=body)
 
 
-async def _append_turns(services: Container, caller: Caller, body: AppendTurns) -> AppendResult:
+async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> AppendResult:
     conversation_id = ConversationId(body.conversation_id)
     caller.require_conversation(Scope.WRITE, conversation_id)
     result, _, _ = await services.conversations.append(
@@ -257,7 +304,7 @@ async def _append_turns(services: Container, caller: Caller, body: AppendTurns) 
     return result
 
 
-async def _get_history(services: Container, caller: Caller, body: GetHistory) -> HistoryPage:
+async def _get_history(services: ToolServices, caller: Caller, body: GetHistory) -> HistoryPage:
     conversation_id = ConversationId(body.conversation_id)
     caller.require_conversation(Scope.READ, conversation_id)
     return await services.conversations.history(
@@ -272,3 +319,11 @@ async def _get_history(services: Container, caller: Caller, body: GetHistory) ->
         include_superseded=body.include_superseded,
         include_summaries=body.include_summaries,
     )
+
+
+async def _ask_agent(services: ToolServices, caller: Caller, body: AskAgent) -> AgentAnswer:
+    caller.require(Scope.WRITE)
+    if services.agent is None:
+        raise agent_disabled()
+    answer, _ = await services.agent.ask(caller, body=body, repeat=None)
+    return answer

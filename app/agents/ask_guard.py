@@ -1,0 +1,104 @@
+"""Whether a text gives away what a model was told. Pure.
+
+Compared are letters and digits alone, so that spaces, dashes, case, accents and full-width letters hide nothing; and
+the text is read in the simple ways in which a model may be talked into writing: backwards, by rot13, in base64, hex or
+numbers, with escapes or digits for letters. A translation, or a text in one's own words, is not found: of those the
+model itself is told to keep clear.
+"""
+
+import base64
+import binascii
+import codecs
+import html
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+from urllib.parse import unquote
+
+RUN: Final = 48
+"""Letters in a row that are no accident any more: eight to ten words."""
+_SHORTEST: Final = 16
+_BASE64 = re.compile(r"[A-Za-z0-9+/=_\-\s]{32,}")
+_BASE32 = re.compile(r"[A-Z2-7=\s]{32,}")
+_HEX = re.compile(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[\s,:;]*){24,}")
+_NUMBERS = re.compile(r"(?:\d{2,7}[\s,;.:-]+){24,}\d{2,7}")
+_ESCAPED = re.compile(r"\\u\{?([0-9A-Fa-f]{4,6})\}?|\\x([0-9A-Fa-f]{2})")
+_LEET: Final = {ord(one): other for one, other in zip("431057@$!|", "aeiostasil", strict=True)}
+_ALIKE: Final = {
+    0x430: "a", 0x435: "e", 0x43E: "o", 0x440: "p", 0x441: "c", 0x443: "y", 0x445: "x", 0x456: "i", 0x458: "j",
+    0x455: "s", 0x501: "d", 0x261: "g", 0x4BB: "h",
+}  # fmt: skip
+_MOST_CHARACTERS: Final = 200_000
+
+
+class Guard:
+    """Knows texts that no answer may repeat a run of."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._runs: set[str] = set()
+        self._short: set[str] = set()
+        for secret in secrets:
+            said = _letters(secret)
+            self._runs.update(said[at : at + RUN] for at in range(len(said) - RUN + 1))
+            if _SHORTEST <= len(said) < RUN:
+                self._short.add(said)
+
+    def reveals(self, text: str) -> bool:
+        """Whether the text repeats a run of one of them, plainly or in a simple disguise."""
+        return any(self._repeats(_letters(reading)) for reading in _readings(text[:_MOST_CHARACTERS]))
+
+    def _repeats(self, said: str) -> bool:
+        if any(said[at : at + RUN] in self._runs for at in range(len(said) - RUN + 1)):
+            return True
+        return any(short in said for short in self._short)
+
+
+def _letters(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text).casefold().translate(_ALIKE)
+    return "".join(one for one in plain if one.isalnum())
+
+
+def _readings(text: str) -> Iterator[str]:
+    yield text
+    yield text[::-1]
+    words = text.split()
+    yield " ".join(word[::-1] for word in words)
+    yield " ".join(reversed(words))
+    yield codecs.encode(text, "rot13")
+    yield unquote(html.unescape(text))
+    yield _ESCAPED.sub(_unescaped, text)
+    yield text.translate(_LEET)
+    for found in _NUMBERS.findall(text):
+        for base in (10, 8):
+            yield "".join(_character(number, base) for number in re.findall(r"\d+", found))
+    for found in _HEX.findall(text):
+        yield _decoded(re.sub(r"0x|\\x|[\s,:;]", "", found), lambda piece: bytes.fromhex(piece[: len(piece) // 2 * 2]))
+    for found in _BASE32.findall(text):
+        yield _decoded(re.sub(r"[\s=]", "", found), lambda piece: base64.b32decode(piece + "=" * (-len(piece) % 8)))
+    for found in _BASE64.findall(text):
+        piece = re.sub(r"[\s=]", "", found).translate(str.maketrans("-_", "+/"))
+        for offset in range(4):
+            yield _decoded(piece[offset:], _from_base64)
+
+
+def _from_base64(piece: str) -> bytes:
+    return base64.b64decode(piece[: len(piece) // 4 * 4])
+
+
+def _decoded(piece: str, decode: Callable[[str], bytes]) -> str:
+    try:
+        return decode(piece).decode("utf-8", "ignore")
+    except (ValueError, binascii.Error):
+        return ""
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return _character(found[1] or found[2], 16)
+
+
+def _character(digits: str, base: int) -> str:
+    try:
+        return chr(int(digits, base))
+    except (ValueError, OverflowError):
+        return ""

@@ -1,0 +1,40 @@
+"""What tools take beyond the bodies of the REST calls, whose paths and queries they have no place for."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, StrictInt, StringConstraints
+
+from app.context.schemas import ContextRequest
+from app.conversations.schemas import Append, Filter, IdIn, Strict
+
+_Position = Annotated[StrictInt, Field(ge=0, le=2**53)]
+
+
+class BuildContext(ContextRequest):
+    """A context to build: of which conversation, and within which token budget."""
+
+    conversation_id: IdIn
+
+
+class AppendTurns(Append):
+    """Turns to append to a conversation, all or none."""
+
+    conversation_id: IdIn
+
+
+class GetHistory(Strict):
+    """A page of a conversation's history to read."""
+
+    conversation_id: IdIn
+    after: _Position | None = Field(None, description="Only turns after this position.")
+    before: _Position | None = Field(None, description="Only turns before this position.")
+    actors: Annotated[list[Filter], Field(max_length=200)] | None = Field(
+        None, description="Only what these actors said."
+    )
+    order: Literal["asc", "desc"] = Field("asc", description="By position; desc begins with the newest turn.")
+    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 50
+    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
+        None, description="next_cursor of the page before, with the same filters."
+    )
+    include_superseded: StrictBool = False
+    include_summaries: StrictBool = False

@@ -89,7 +89,6 @@ async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFacto
     """The app of this worker."""
     async with open_service(database, tmp_path_factory.mktemp("data")) as opened:
         yield opened
-        opened.contract.note_in(Path(os.environ["TURNKEEP_TEST_FOLDER"]))
 
 
 @pytest.fixture

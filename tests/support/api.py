@@ -1,5 +1,6 @@
 """A client of the API as one tenant, and the app it talks to."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -125,4 +126,7 @@ async def open_service(database: TestDatabase, data_dir: Path, **more: Any) -> A
     settings = settings_for(database, data_dir, **more)
     app = create_app(settings)
     async with app.router.lifespan_context(app):
-        yield Service(app, app.state.container, settings, Contract(openapi_document(app)), database)
+        contract = Contract(openapi_document(app))
+        yield Service(app, app.state.container, settings, contract, database)
+    if (folder := os.environ.get("TURNKEEP_TEST_FOLDER")) is not None:  # a bench has none
+        contract.note_in(Path(folder))

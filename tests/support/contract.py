@@ -1,8 +1,8 @@
 """Holds every response that a test sees against the OpenAPI document."""
 
 import json
-import os
 import re
+import uuid
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,7 @@ class Contract:
     def note_in(self, folder: Path) -> None:
         """Leave what was seen where the end of the run finds it."""
         body = {"operations": sorted(self.operations), "seen": sorted({name for name, code in self.seen if code < 300})}
-        (folder / f"seen-{os.getpid()}-{id(self)}.json").write_text(json.dumps(body))
+        (folder / f"seen-{uuid.uuid4()}.json").write_text(json.dumps(body))
 
     def check(self, response: httpx.Response) -> None:
         """Fail unless the response is one that the document declares."""

@@ -101,8 +101,8 @@ class Asker:
     async def ask(self, caller: Caller, *, body: AskAgent, repeat: Repeatable | None) -> tuple[AgentAnswer, bool]:
         """Answer, and store query and answer; says whether the same request had been answered before.
 
-        Raises Forbidden without the scopes read and write, Unavailable `agent_disabled`, `model_not_configured` and
-        `agent_timeout`, NotFound for a conversation that is not there, and as the model does; nothing is stored then.
+        Raises Forbidden without the scopes read and write, or `agent_disabled`; Unavailable `model_not_configured` and
+        `agent_timeout`; NotFound for a conversation that is not there, and as the model does; nothing is stored then.
         """
         caller.require(Scope.WRITE)
         caller.require(Scope.READ)

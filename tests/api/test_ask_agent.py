@@ -397,7 +397,7 @@ async def test_without_the_switch_or_without_a_model_it_says_so(
     database: TestDatabase, tmp_path: Path, client: Client
 ) -> None:
     refusal = await client.post(ASK, json={"query": "x"})
-    assert problem(refusal, 503, "agent_disabled")["retryable"] is False
+    assert problem(refusal, 403, "agent_disabled")["retryable"] is False
     more = {"enable_internal_agent": True, "embedder": "none"}
     async with open_service(database, tmp_path, **more) as bare, await bare.new_tenant() as user:
         assert problem(await user.post(ASK, json={"query": "x"}), 503, "model_not_configured")["retryable"] is False

@@ -5,7 +5,7 @@ from typing import Annotated, Protocol
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from app.conversations.schemas import IdIn, Strict
-from app.core.errors import Unavailable
+from app.core.errors import Forbidden
 from app.core.times import TimeOut
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller, Repeatable
@@ -56,12 +56,6 @@ class Asks(Protocol):
         ...
 
 
-class Disabled(Unavailable):
-    """Something that the installation has not switched on: sent again, it is refused again."""
-
-    retryable = False
-
-
-def agent_disabled() -> Disabled:
+def agent_disabled() -> Forbidden:
     """What is said where no agent is to be asked."""
-    return Disabled("agent_disabled", "No agent answers here; TURNKEEP_ENABLE_INTERNAL_AGENT=true switches it on.")
+    return Forbidden("agent_disabled", "No agent answers here; TURNKEEP_ENABLE_INTERNAL_AGENT=true switches it on.")

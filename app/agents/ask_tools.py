@@ -25,6 +25,7 @@ from app.tenancy.schemas import Caller
 GRANTED: Final = ("recall_memory", "store_memory", "recall", "get_history")
 """Those that read, and the one that stores a memory; to append turns as somebody is for the program that asks."""
 MOST_RESULT_CHARACTERS: Final = 16_000
+MOST_ARGUMENT_CHARACTERS: Final = 32_768
 _DEPTH: Final = 16
 _CONVERSATION: Final = "conversation_id"
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -97,11 +98,13 @@ class Toolbox:
             return Prepared(
                 tool.name, "{}", tool.name, refusal=("too_many_calls", "Too many calls at once; call it again.")
             )
+        if len(call.arguments) > MOST_ARGUMENT_CHARACTERS:
+            return Prepared(tool.name, "{}", tool.name, refusal=("text_too_large", "These arguments are too long."))
         try:
             parsed = parse_json((call.arguments.strip() or "{}").encode("utf-8", "surrogatepass"), max_depth=_DEPTH)
             arguments: dict[str, JsonValue] = parsed if isinstance(parsed, dict) else {"": parsed}
             text = json.dumps(arguments, ensure_ascii=False)
-            if withhold(text):
+            if withhold("\n".join(_said(arguments))):
                 said = ("arguments_refused", "These arguments hold what is not to be stored or looked for.")
                 return Prepared(tool.name, "{}", tool.name, refusal=said)
             needs = _takes_conversation(tool.input_schema)
@@ -137,6 +140,15 @@ def _result_text(result: BaseModel) -> str:
     if len(text) <= MOST_RESULT_CHARACTERS:
         return text
     return f"{text[:MOST_RESULT_CHARACTERS]} […cut off here; ask for less at once]"
+
+
+def _said(value: JsonValue) -> list[str]:
+    """Every text and name in a value, without the escapes that JSON has for them."""
+    if isinstance(value, list):
+        return [text for item in value for text in _said(item)]
+    if isinstance(value, dict):
+        return [text for name, item in value.items() for text in (name, *_said(item))]
+    return [str(value)]
 
 
 def _lean(value: JsonValue) -> JsonValue:

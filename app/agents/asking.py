@@ -32,6 +32,7 @@ ACTOR: Final = "ask_agent"
 MOST_TURNS: Final = 10
 MOST_CALLS: Final = 8
 """Tools that are run in one round; of more, the model is told so."""
+_INLINE_CHARACTERS: Final = 20_000
 WITHHELD: Final = "I cannot answer that."
 UNFINISHED: Final = "I could not finish this. Please ask again, with less at once."
 
@@ -74,6 +75,7 @@ class _Talk:
     earlier: Sequence[str] = ()
     rounds: list[Round] = field(default_factory=list[Round])
     called: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    ran: list[str] = field(default_factory=list[str])
     prompt_tokens: int = 0
     completion_tokens: int = 0
     model: str = ""
@@ -81,8 +83,8 @@ class _Talk:
 
     @property
     def used(self) -> list[str]:
-        """The tools that were run, each once."""
-        return list(dict.fromkeys(one["tool"] for one in self.called if one["tool"] in self.granted.tools))
+        """The tools that were run, whatever came of it, each once."""
+        return list(dict.fromkeys(self.ran))
 
 
 class Asker:
@@ -99,8 +101,8 @@ class Asker:
     async def ask(self, caller: Caller, *, body: AskAgent, repeat: Repeatable | None) -> tuple[AgentAnswer, bool]:
         """Answer, and store query and answer; says whether the same request had been answered before.
 
-        Raises Forbidden without the scopes read and write, Unavailable `agent_disabled`, `model_not_configured` and
-        `agent_timeout`, NotFound for a conversation that is not there, and as the model does; nothing is stored then.
+        Raises Forbidden without the scopes read and write, or `agent_disabled`; Unavailable `model_not_configured` and
+        `agent_timeout`; NotFound for a conversation that is not there, and as the model does; nothing is stored then.
         """
         caller.require(Scope.WRITE)
         caller.require(Scope.READ)
@@ -123,7 +125,7 @@ class Asker:
             talk.earlier = await self._earlier(talk)
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                response = self._guarded(talk, await self._converse(chat, talk))
+                response = await self._guarded(talk, await self._converse(chat, talk))
         except TimeoutError as error:
             detail = f"The agent had no answer within {self._options.timeout_s:g} seconds."
             raise Unavailable("agent_timeout", detail) from error
@@ -173,6 +175,8 @@ class Asker:
             )  # fmt: skip
             if prepared.needs_conversation:
                 await self._ensure(talk)
+            if prepared.call is not None and prepared.tool is not None:
+                talk.ran.append(prepared.tool)
             text, status = await self._toolbox.run(prepared, talk.caller)
             made.append(ModelCall(f"{prefix}_{number}", prepared.name, prepared.arguments))
             results.append(text)
@@ -182,8 +186,11 @@ class Asker:
             )
         return tuple(made), tuple(results)
 
-    def _guarded(self, talk: _Talk, response: str) -> str:
-        talk.withheld = self._guard.reveals(response)
+    async def _guarded(self, talk: _Talk, response: str) -> str:
+        if len(response) <= _INLINE_CHARACTERS:
+            talk.withheld = self._guard.reveals(response)
+        else:
+            talk.withheld = await asyncio.to_thread(self._guard.reveals, response)
         if talk.withheld:
             self._log.warning("agent.withheld", conversation_id=talk.conversation_id)
         return WITHHELD if talk.withheld else response

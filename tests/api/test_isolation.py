@@ -462,7 +462,7 @@ async def is_asked_about_its_own_tenant(two: Two, name: str) -> None:
     before = await two.owners_view()
     for conversation in (two.conversation, format_id(new_uuid()), two.mine):
         body = {"query": SECRET, "conversation_id": conversation}
-        problem(await two.intruder.request(method, path, json=body), 503, "agent_disabled")
+        problem(await two.intruder.request(method, path, json=body), 403, "agent_disabled")
     assert await two.owners_view() == before
 
 

@@ -9,7 +9,7 @@ from app.agents.asking import Asker, AskOptions
 from app.agents.generation import Generation, GenerationOptions
 from app.agents.openai_conversations import OpenAIConversations
 from app.agents.service import Lifecycle, LifecycleOptions
-from app.agents.tools import ToolServices
+from app.agents.tooling import ToolServices
 from app.context.parts import Policy
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.drafts import DraftLimits
@@ -444,6 +444,7 @@ def build_container(
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
     )
+    lifecycle = _lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue)
     tools = ToolServices(conversations, contexts, recaller, memories)
     asker = Asker(tools, chat=chat, options=AskOptions.of(settings))
     return Container(
@@ -462,7 +463,7 @@ def build_container(
         contexts=contexts,
         compactor=compactor,
         governance=governance,
-        lifecycle=_lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue),
+        lifecycle=lifecycle,
         bus=bus,
         queue=queue,
         jobs=JobAdministration(base.database, base.ops, queue=queue, cursors=cursors),
@@ -475,5 +476,5 @@ def build_container(
         tiers=spaces.first.tiers,
         spaces=_space_administration(base, spaces, queue, bus),
         asker=asker,
-        tools=replace(tools, agent=asker),
+        tools=replace(tools, lifecycle=lifecycle, agent=asker),
     )

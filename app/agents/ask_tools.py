@@ -12,7 +12,8 @@ from typing import Final, cast
 
 from pydantic import BaseModel, JsonValue
 
-from app.agents.tools import Call, Group, Tool, ToolServices, error_text, raw_tools
+from app.agents.tooling import Call, Group, Tool, ToolServices, error_text
+from app.agents.tools import raw_tools
 from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.invalid import property_names

@@ -16,7 +16,7 @@ from app.agents.ask_fence import INSTRUCTIONS, RULES, Round, request, turn_line
 from app.agents.ask_guard import Guard
 from app.agents.ask_schemas import AgentAnswer, AgentTurn, AskAgent, agent_disabled
 from app.agents.ask_tools import Granted, Toolbox
-from app.agents.tools import ToolServices
+from app.agents.tooling import ToolServices
 from app.conversations.schemas import AppendResult, ConversationCreate, Turn, TurnInput, content_text, turn_text
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, new_uuid, parse_id

@@ -6,7 +6,8 @@ from typing import Final
 from mcp.types import Tool as ListedTool
 from mcp.types import ToolAnnotations
 
-from app.agents.tools import Group, Tool, all_tools
+from app.agents.tooling import Group, Tool
+from app.agents.tools import all_tools
 from app.core.errors import Unavailable
 from app.settings import Settings
 

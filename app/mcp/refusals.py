@@ -11,7 +11,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, TextConten
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import JsonValue
 
-from app.agents.tools import error_text
+from app.agents.tooling import error_text
 from app.core.errors import AppError, FieldError
 from app.core.invalid import MAX_FIELDS, cut_fields
 

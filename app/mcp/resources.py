@@ -1,7 +1,9 @@
-"""Conversations and turns as resources: what a program may show a model without a tool call."""
+"""Conversations, turns and the memory of sessions as resources: what a program may show a model without a tool call."""
 
 import re
+from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 from uuid import UUID
 
 from mcp.types import ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
@@ -18,8 +20,27 @@ NEWEST_TURNS: Final = 50
 """Turns that the resource of a conversation shows; `get_history` gives the rest."""
 PAGE: Final = 50
 _JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
 _ID: Final = "[0-9A-Za-z-]{26,36}"
 _URI: Final = re.compile(f"conversation://(?P<id>{_ID})(?:/turns/(?P<turn>{_ID}))?")
+_MEMORY: Final = re.compile(r"memory://(?P<project>[^/?#]+)/(?P<session>[^/?#]+)(?:/(?P<path>[^?#]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationUri:
+    """A conversation, or one turn of it."""
+
+    conversation_id: UUID
+    turn_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUri:
+    """A place in the memory of a session."""
+
+    project: str
+    session_id: str
+    path: str
 
 
 def templates() -> list[ResourceTemplate]:
@@ -39,15 +60,28 @@ def templates() -> list[ResourceTemplate]:
             description="One turn of a stored conversation. Both ids are ULIDs or UUIDs.",
             mime_type=_JSON,
         ),
+        ResourceTemplate(
+            uri_template="memory://{project}/{session}/{+path}",
+            name="memory",
+            title="Memory of a session",
+            description=(
+                "One place in what is remembered of a session, such as `context/summary` or `memory_tiers/l3`;"
+                " memory_list_dir_with_abstract lists the paths. What is not a letter or digit in the names is"
+                " percent-encoded."
+            ),
+            mime_type=_TEXT,
+        ),
     ]
 
 
-def parse_uri(uri: str) -> tuple[UUID, UUID | None]:
-    """The ids of the conversation and the turn that a URI names. Raises NotFound for what names neither."""
-    found = _URI.fullmatch(uri)
+def parse_uri(uri: str) -> ConversationUri | MemoryUri:
+    """What a URI names. Raises NotFound for what names nothing."""
     try:
-        if found is not None:
-            return parse_id(found["id"]), None if found["turn"] is None else parse_id(found["turn"])
+        if (found := _URI.fullmatch(uri)) is not None:
+            return ConversationUri(parse_id(found["id"]), None if found["turn"] is None else parse_id(found["turn"]))
+        if (found := _MEMORY.fullmatch(uri)) is not None:
+            names = [unquote(found[name] or "", errors="strict") for name in ("project", "session", "path")]
+            return MemoryUri(*names)
     except ValueError:
         pass
     raise NotFound("not_found", "There is no such resource.")
@@ -66,13 +100,18 @@ async def list_page(services: Container, caller: Caller, *, cursor: str | None) 
 
 
 async def read(
-    services: Container, caller: Caller, *, uri: str, conversation_id: UUID, turn_id: UUID | None
+    services: Container, caller: Caller, *, uri: str, named: ConversationUri | MemoryUri
 ) -> ReadResourceResult:
-    """What a resource says, as JSON."""
-    name = ConversationId(conversation_id)
+    """What a resource says: JSON, or of a place in memory its text."""
+    if isinstance(named, MemoryUri):
+        node = await services.lifecycle.read(
+            caller, project=named.project, session_id=named.session_id, path=named.path
+        )
+        return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_TEXT, text=node.text)])
+    name = ConversationId(named.conversation_id)
     contents: BaseModel
-    if turn_id is not None:
-        contents = await services.conversations.turn(caller, name, turn_id=TurnId(turn_id))
+    if named.turn_id is not None:
+        contents = await services.conversations.turn(caller, name, turn_id=TurnId(named.turn_id))
     else:
         conversation = await services.conversations.get(caller, name)
         page = await services.conversations.history(

@@ -28,7 +28,7 @@ from mcp.types import (
 from pydantic import JsonValue
 from starlette.requests import Request
 
-from app.agents.tools import Tool
+from app.agents.tooling import Tool
 from app.container import Container
 from app.core.errors import AppError
 from app.core.ids import format_id
@@ -134,11 +134,10 @@ class McpServer:
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         async def run(asking: Asking, account: Account) -> ReadResourceResult:
-            conversation_id, turn_id = resources.parse_uri(params.uri)
-            account.conversation_id = conversation_id
-            return await resources.read(
-                self._services(), asking.caller, uri=params.uri, conversation_id=conversation_id, turn_id=turn_id
-            )
+            named = resources.parse_uri(params.uri)
+            if isinstance(named, resources.ConversationUri):
+                account.conversation_id = named.conversation_id
+            return await resources.read(self._services(), asking.caller, uri=params.uri, named=named)
 
         return await self._answer(context, "resources/read", run)
 

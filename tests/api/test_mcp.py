@@ -13,7 +13,8 @@ import pytest
 from mcp.client.client import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
-from app.agents.tools import raw_tools
+from app.agents.tooling import Group
+from app.agents.tools import all_tools
 from app.core.errors import Unavailable
 from app.core.telemetry import configure_logging
 from app.main import create_app
@@ -27,6 +28,10 @@ from tests.support.postgres import TestDatabase
 
 MODES: list[Mode] = ["auto", "legacy"]
 FOREIGN = "01J00000000000000000000000"
+OFFERED = [tool.name for tool in all_tools() if tool.group is not Group.AGENT]
+WRITING = {"append_turns", "store_memory", "memory_after_turn", "memory_run_turn", "memory_run_maintenance"}
+SESSION = {"session_id": "s", "user_id": "mia", "turn_id": "t1"}
+ITEM = {"role": "user", "content": "The ferry leaves at nine."}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +92,38 @@ async def test_every_tool_and_resource_does_what_its_call_over_rest_does(client:
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_a_session_of_an_agent_needs_two_tools_a_turn(client: Client, port: int, mode: Mode) -> None:
+    answer = {"type": "message", "role": "assistant", "content": "At nine, noted."}
+    async with mcp_client(port, client.key, mode) as mcp:
+        before = await structured(mcp, "memory_before_turn", **SESSION, current_input=[ITEM], base_instructions="Sail.")
+        assert [item["content"] for item in before["input_items"]] == ["Sail.", ITEM["content"]]
+        for _ in range(2):
+            done = await structured(mcp, "memory_after_turn", **SESSION, input_items=[ITEM], output_items=[answer])
+            assert done == {"ok": True}
+        second = SESSION | {"turn_id": "t2"}
+        asked = [{"role": "user", "content": "When does it leave?"}]
+        prepared = await structured(mcp, "memory_run_turn", **second, current_input=asked)
+        assert [item["content"] for item in prepared["input_items"]][-3:] == [
+            ITEM["content"], answer["content"], "When does it leave?",
+        ]  # fmt: skip
+        token = prepared["operation_token"]
+        assert await structured(mcp, "memory_run_turn", operation_token=token, output_items=[answer]) == {"ok": True}
+        kept = await structured(mcp, "memory_run_maintenance", session_id="s")
+        assert (kept["ok"], kept["counts"]["turns_erased"]) == (True, 0)
+        tree = await structured(mcp, "memory_list_dir_with_abstract", session_id="s")
+        assert "/memory/s/context/recent" in [one["path"] for one in tree["summaries"]]
+        read = await mcp.read_resource("memory://default/s/context/recent")
+        assert read.contents[0].mime_type == "text/plain"
+        assert "The ferry leaves at nine." in read.contents[0].text
+        for uri in ("memory://default/none/meta", "memory://default/s/nowhere", "memory://default", "memory:///s/meta"):
+            with pytest.raises(MCPError):
+                await mcp.read_resource(uri)
+        assert (await refused(mcp, "memory_before_turn", **SESSION))["code"] == "invalid_request"
+    (session,) = (await client.get("/v1/conversations", params={"external_id": "s"})).json()["data"]
+    assert [turn["role"] for turn in await client.history(session["id"])] == ["user", "assistant"] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_tools_are_listed_with_titles_hints_and_schemas_that_hold(client: Client, port: int, mode: Mode) -> None:
     async with mcp_client(port, client.key, mode) as mcp:
         listed = (await mcp.list_tools()).tools
@@ -95,15 +132,15 @@ async def test_tools_are_listed_with_titles_hints_and_schemas_that_hold(client: 
             with pytest.raises(MCPError) as refusal:
                 await method(cursor="another")
             assert refusal.value.code == -32602
-    assert [tool.name for tool in listed] == [tool.name for tool in raw_tools()]
+    assert [tool.name for tool in listed] == OFFERED
     assert [template.uri_template for template in templates] == [
-        "conversation://{id}", "conversation://{id}/turns/{turn}",
+        "conversation://{id}", "conversation://{id}/turns/{turn}", "memory://{project}/{session}/{+path}",
     ]  # fmt: skip
     for tool in listed:
         assert tool.title
         assert len(tool.description or "") > 100
         assert tool.annotations is not None
-        assert tool.annotations.read_only_hint is (tool.name not in {"append_turns", "store_memory"})
+        assert tool.annotations.read_only_hint is (tool.name not in WRITING)
         assert tool.annotations.open_world_hint is False
         for schema in (tool.input_schema, tool.output_schema):
             assert schema is not None
@@ -205,12 +242,19 @@ async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, 
         "build_context": {"conversation_id": conversation, "token_budget": 500},
         "append_turns": {"conversation_id": conversation, "turns": [{"role": "user", "content": "x"}]},
         "get_history": {"conversation_id": conversation},
+        "memory_before_turn": SESSION | {"current_input": [ITEM]},
+        "memory_after_turn": SESSION | {"input_items": [ITEM]},
+        "memory_run_turn": SESSION | {"turn_id": "t2", "current_input": [ITEM]},
+        "memory_run_maintenance": {"session_id": "s"},
+        "memory_list_dir_with_abstract": {"session_id": "s"},
     }
-    assert calls.keys() == {tool.name for tool in raw_tools()}
-    writing = {"store_memory", "append_turns"}
+    assert calls.keys() == set(OFFERED)
+    first = await client.post("/v1/lifecycle/after-turn", json=calls["memory_after_turn"])
+    assert first.status_code == 200, first.text
     expected = {
-        "reader": dict.fromkeys(writing, "forbidden"),
-        "writer": dict.fromkeys(calls.keys() - writing, "forbidden"),
+        "reader": dict.fromkeys(WRITING, "forbidden"),
+        # the context that run_turn gives is read
+        "writer": dict.fromkeys((calls.keys() - WRITING) | {"memory_run_turn"}, "forbidden"),
         "forgetful": dict.fromkeys(("recall_memory", "store_memory"), "long_term_disabled"),
     }
     for name, key in keys.items():
@@ -313,7 +357,7 @@ async def test_memory_tools_and_single_tools_are_switched_off(
 def test_a_hidden_tool_that_does_not_exist_stops_the_start() -> None:
     with pytest.raises(Unavailable, match="append_turns"):
         create_app(Settings(mcp_hidden_tools="append_turn"))  # type: ignore[arg-type]
-    assert len(offered_tools(Settings())) == len(raw_tools())
+    assert list(offered_tools(Settings())) == OFFERED
 
 
 async def test_a_call_is_logged_and_counted_by_ids_and_never_by_content(client: Client, port: int) -> None:

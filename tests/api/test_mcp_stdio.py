@@ -14,7 +14,7 @@ from mcp.client.client import Client as McpClient
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
-from app.agents.tools import raw_tools
+from tests.api.test_mcp import OFFERED
 from tests.support.api import Client, Service
 from tests.support.live import serving
 from tests.support.mcp import REVISIONS, call, message
@@ -59,7 +59,7 @@ async def test_every_tool_and_resource_is_there_over_standard_input_and_output(
     conversation, foreign = await client.conversation(), await other.conversation()
     async with bridged(port, client.key, mode, "--agent", "pl") as mcp:
         assert mcp.protocol_version == REVISIONS["legacy" if mode == "legacy" else "auto"]
-        assert [tool.name for tool in (await mcp.list_tools()).tools] == [tool.name for tool in raw_tools()]
+        assert [tool.name for tool in (await mcp.list_tools()).tools] == OFFERED
         turns = [{"role": "user", "content": "Käse & 雪, peanuts"}]
         appended = await structured(mcp, "append_turns", conversation_id=conversation, turns=turns)
         assert appended["turns"] == await client.history(conversation)

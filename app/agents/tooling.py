@@ -1,0 +1,144 @@
+"""What a tool for models is: a name, words for the model, schemas, and who carries it out.
+
+What it is called over, MCP or a model of ours, is none of its business: listing, validation, errors, logs and metrics
+follow from the entry.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar, cast
+from uuid import UUID
+
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import CoreSchema
+
+from app.agents.ask_schemas import Asks
+from app.agents.service import Lifecycle
+from app.context.service import ContextBuilder
+from app.conversations.service import Conversations
+from app.core.errors import AppError, Invalid
+from app.core.invalid import MAX_FIELDS, cut_fields, field_errors
+from app.memory.memories import Memories
+from app.recall.gateway import MemoryGateway
+from app.recall.service import Recaller
+from app.tenancy.schemas import Caller
+
+Arguments = Mapping[str, JsonValue]
+JsonSchema = dict[str, object]
+InputT = TypeVar("InputT", bound=BaseModel)
+
+READS: Final = {"read_only_hint": True, "open_world_hint": False}
+"""Hints of a tool that changes nothing. Whatever is called twice gives the same, so it needs no hint of that."""
+ADDS: Final = {"read_only_hint": False, "destructive_hint": False, "open_world_hint": False}
+"""Hints of a tool that adds, and takes nothing away."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolServices:
+    """What tools stand on. `lifecycle` is around the turns of agents outside, `agent` answers `ask_agent`.
+
+    The tools of that agent itself have neither.
+    """
+
+    conversations: Conversations
+    contexts: ContextBuilder
+    recaller: Recaller
+    memories: Memories
+    lifecycle: Lifecycle | None = None
+    agent: Asks | None = None
+
+    def memory_of(self, caller: Caller) -> MemoryGateway:
+        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
+
+
+class Group(StrEnum):
+    """What a tool is about. The memory tools have a switch of their own."""
+
+    MEMORY = "memory"
+    CONVERSATION = "conversation"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call whose arguments are valid. `conversation_id` is for logs."""
+
+    run: Callable[[ToolServices, Caller], Awaitable[BaseModel]]
+    conversation_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One entry of the table. `prepare` raises Invalid for arguments that break a rule, with the fields."""
+
+    name: str
+    title: str
+    description: str
+    input_schema: JsonSchema
+    output_schema: JsonSchema
+    hints: Mapping[str, bool]
+    group: Group
+    prepare: Callable[[Arguments], Call]
+
+
+class _Untitled(GenerateJsonSchema):
+    """Schemas without a title for every member, which repeats its name and costs a model tokens."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """No member has one."""
+        del schema
+        return False
+
+    def generate(self, schema: CoreSchema, mode: str = "validation") -> JsonSchema:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The schema, with the dialect that it is in."""
+        return {"$schema": self.schema_dialect, **super().generate(schema, mode)}  # pyright: ignore[reportArgumentType]
+
+
+def tool(
+    name: str,
+    takes: type[InputT],
+    gives: type[BaseModel],
+    handler: Callable[[ToolServices, Caller, InputT], Awaitable[BaseModel]],
+    *,
+    title: str,
+    description: str,
+    group: Group,
+    hints: Mapping[str, bool],
+) -> Tool:
+    """An entry: what it takes and gives, who carries it out, and what a model is told of it."""
+
+    def prepare(arguments: Arguments) -> Call:
+        try:
+            body = takes.model_validate(arguments)
+        except ValidationError as error:
+            raise refused_arguments(error, arguments) from None
+        return Call(
+            lambda services, caller: handler(services, caller, body),
+            cast("UUID | None", getattr(body, "conversation_id", None)),
+        )
+
+    return Tool(
+        name=name,
+        title=title,
+        description=description,
+        input_schema=takes.model_json_schema(schema_generator=_Untitled),
+        output_schema=gives.model_json_schema(schema_generator=_Untitled, mode="serialization"),
+        hints=hints,
+        group=group,
+        prepare=prepare,
+    )
+
+
+def refused_arguments(error: ValidationError, arguments: object) -> AppError:
+    """What pydantic found wrong with the arguments of a tool."""
+    fields = field_errors([{**one, "loc": ("body", *one["loc"])} for one in error.errors()], arguments)
+    return Invalid("invalid_request", "The arguments break a rule; `errors` says which and where.", fields=fields)
+
+
+def error_text(error: AppError, known: frozenset[str]) -> str:
+    """An error in a sentence for a model; `known` are the names that pointers may hold."""
+    where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in cut_fields(error.fields, known)]
+    return "\n".join([f"{error.code}: {error.detail}", *where[:MAX_FIELDS]])

@@ -168,7 +168,10 @@ def test_no_generated_request_breaks_or_is_echoed(
             sent.append(response.status_code)
             if response.content == NOT_HTTP:
                 return  # a line of more than 64 KiB: the server answers before the service sees it
-            case.validate_response(response, checks=CHECKS, headers=headers)
+            # no model is named here: that is what is answered then, and no fault of the server
+            unnamed = response.status_code == 503 and response.json().get("code") == "model_not_configured"
+            checks = [one for one in CHECKS if not (unnamed and one is not_a_server_error)]
+            case.validate_response(response, checks=checks, headers=headers)
             if response.status_code >= 400:
                 assert MARK not in response.text
                 assert response.headers["content-type"] == ["application/problem+json"]

@@ -69,7 +69,7 @@ async def test_every_tool_and_resource_is_there_over_standard_input_and_output(
         await structured(mcp, "store_memory", content="Mia is allergic to peanuts.")
         assert (await structured(mcp, "recall_memory", query="peanuts"))["entries"][0]["agent_id"] == "pl"
         assert [one.uri for one in (await mcp.list_resources()).resources] == [f"conversation://{conversation}"]
-        assert len((await mcp.list_resource_templates()).resource_templates) == 2
+        assert len((await mcp.list_resource_templates()).resource_templates) == 3
         for uri in (
             f"conversation://{conversation}",
             f"conversation://{conversation}/turns/{appended['turns'][0]['id']}",

@@ -69,7 +69,7 @@ async def test_every_tool_and_resource_is_there_over_standard_input_and_output(
         await structured(mcp, "store_memory", content="Mia is allergic to peanuts.")
         assert (await structured(mcp, "recall_memory", query="peanuts"))["entries"][0]["agent_id"] == "pl"
         assert [one.uri for one in (await mcp.list_resources()).resources] == [f"conversation://{conversation}"]
-        assert len((await mcp.list_resource_templates()).resource_templates) == 2
+        assert len((await mcp.list_resource_templates()).resource_templates) == 3
         for uri in (
             f"conversation://{conversation}",
             f"conversation://{conversation}/turns/{appended['turns'][0]['id']}",
@@ -128,6 +128,18 @@ async def test_a_refusal_of_a_message_carries_its_id(client: Client, port: int) 
     lines = [json.dumps(call("recall", {"query": "x" * 9_000_000}, 10)).encode()]
     answers = await asyncio.to_thread(say, port, client.key, lines)
     assert (answers[0]["id"], answers[0]["error"]["data"]["code"]) == (10, "body_too_large")
+
+
+@pytest.mark.parametrize("method", ["tools/cäll", "tools/c\nall", "雪"])
+async def test_an_odd_name_of_a_method_is_answered_and_ends_nothing(client: Client, port: int, method: str) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    lines = [json.dumps(message(method, {"_meta": meta}, 7)).encode(), json.dumps(message("ping")).encode()]
+    answers = {answer["id"]: answer for answer in await asyncio.to_thread(say, port, client.key, lines)}
+    assert answers[7]["error"]["code"] == -32020  # no header says such a name as the message does
+    assert answers[1]["result"] == {}
 
 
 def test_the_configuration_is_printed_for_both_ways_in() -> None:

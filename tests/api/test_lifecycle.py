@@ -582,6 +582,17 @@ async def test_run_turn_says_what_it_misses(client: Client) -> None:
     problem(await client.post("/v1/lifecycle/run-turn", json=mixed), 422, "invalid_request", "/project")
 
 
+async def test_members_that_are_null_are_left_out_in_both_halves(client: Client) -> None:
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("base_instructions", "max_input_tok", "include_memories", "agent_id", "operation_token", "output_items")
+    )
+    prepared = await call(client, "run-turn", nothing | named("t1", current_input=[said("user", "hello")]))
+    ended = nothing | dict.fromkeys(("project", "session_id", "user_id", "turn_id", "current_input"))
+    ended |= {"operation_token": prepared["operation_token"], "output_items": [said("assistant", "hi")]}
+    assert await call(client, "run-turn", ended) == {"ok": True}
+    assert texts(await turns_of(client)) == ["hello", "hi"]
+
+
 async def test_repeats_of_both_halves_at_once_store_each_once(client: Client) -> None:
     body = named("t1", current_input=[said("user", "hello")])
     await asyncio.gather(*(patiently(client, "run-turn", body) for _ in range(8)))

@@ -9,7 +9,8 @@ from app.conversations.schemas import MAX_TURNS, Name, ParsedObject, Strict
 from app.core.times import TimeOut
 
 MAX_PATH_CHARACTERS = 1024
-MAX_OPERATION_CHARACTERS = 8192
+# the longest names, signed, take 14 600
+MAX_OPERATION_CHARACTERS = 16_384
 MAX_DEPTH = 32
 MAX_ENTRIES = 200
 

@@ -282,7 +282,8 @@ class Lifecycle:
         )
 
     async def _end(self, caller: Caller, request: RunTurn, token: str) -> TurnDone:
-        given = [one for one in _ONLY_TO_PREPARE if one in request.model_fields_set]
+        # a client that fills in all members of a schema says null for those that it leaves out
+        given = [one for one in _ONLY_TO_PREPARE if getattr(request, one) is not None]
         if given:
             raise refusal(f"/{given[0]}", "is of the turn that operation_token names; leave it out")
         operation = read_operation(self._secret, token, tenant_id=caller.tenant_id, now=datetime.now(UTC))

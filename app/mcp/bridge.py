@@ -161,7 +161,10 @@ class Bridge:
         version = meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
         method = str(body.get("method"))
         if isinstance(version, str):
-            headers |= {MCP_PROTOCOL_VERSION_HEADER: encode_header_value(version), MCP_METHOD_HEADER: method}
+            headers |= {
+                MCP_PROTOCOL_VERSION_HEADER: encode_header_value(version),
+                MCP_METHOD_HEADER: encode_header_value(method),
+            }
             named = given.get(NAME_BEARING_METHODS.get(method, ""))
             if isinstance(named, str):
                 headers[MCP_NAME_HEADER] = encode_header_value(named)

@@ -81,7 +81,9 @@ def parse_uri(uri: str) -> ConversationUri | MemoryUri:
             return ConversationUri(parse_id(found["id"]), None if found["turn"] is None else parse_id(found["turn"]))
         if (found := _MEMORY.fullmatch(uri)) is not None:
             names = [unquote(found[name] or "", errors="strict") for name in ("project", "session", "path")]
-            return MemoryUri(*names)
+            # no name that is stored holds NUL, and the database takes none to look for
+            if not any("\0" in name for name in names):
+                return MemoryUri(*names)
     except ValueError:
         pass
     raise NotFound("not_found", "There is no such resource.")

@@ -524,6 +524,15 @@ async def test_a_turn_that_is_stored_already_may_be_prepared_and_stays_as_it_is(
     assert [turn["content"] for turn in await turns_of(client)] == ["hello", "hi"]
 
 
+async def test_a_turn_of_the_longest_names_is_ended_by_its_token(client: Client) -> None:
+    names = {"project": "\U0001f35d" * 128, "session_id": "\U0001f35d" * 512, "turn_id": "\U0001f35d" * 256}
+    prepared = await call(client, "run-turn", {**names, "user_id": "ann", "current_input": [said("user", "q")]})
+    ended = {"operation_token": prepared["operation_token"], "output_items": [said("assistant", "a")]}
+    assert await call(client, "run-turn", ended) == {"ok": True}
+    project, session_id = names["project"], names["session_id"]
+    assert texts(await turns_of(client, project=project, session_id=session_id)) == ["q", "a"]
+
+
 async def test_an_operation_token_that_does_not_hold_is_refused(
     client: Client, other: Client, service: Service
 ) -> None:
@@ -571,6 +580,17 @@ async def test_run_turn_says_what_it_misses(client: Client) -> None:
     problem(response, 422, "invalid_request", "/output_items")
     mixed = named("t1") | {"operation_token": token, "output_items": [said("assistant", "x")]}
     problem(await client.post("/v1/lifecycle/run-turn", json=mixed), 422, "invalid_request", "/project")
+
+
+async def test_members_that_are_null_are_left_out_in_both_halves(client: Client) -> None:
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("base_instructions", "max_input_tok", "include_memories", "agent_id", "operation_token", "output_items")
+    )
+    prepared = await call(client, "run-turn", nothing | named("t1", current_input=[said("user", "hello")]))
+    ended = nothing | dict.fromkeys(("project", "session_id", "user_id", "turn_id", "current_input"))
+    ended |= {"operation_token": prepared["operation_token"], "output_items": [said("assistant", "hi")]}
+    assert await call(client, "run-turn", ended) == {"ok": True}
+    assert texts(await turns_of(client)) == ["hello", "hi"]
 
 
 async def test_repeats_of_both_halves_at_once_store_each_once(client: Client) -> None:

@@ -118,6 +118,10 @@ async def test_a_session_of_an_agent_needs_two_tools_a_turn(client: Client, port
         for uri in ("memory://default/none/meta", "memory://default/s/nowhere", "memory://default", "memory:///s/meta"):
             with pytest.raises(MCPError):
                 await mcp.read_resource(uri)
+        for uri in ("memory://default/s%00/meta", "memory://%00/s/meta", "memory://default/s/meta%00"):
+            with pytest.raises(MCPError) as refusal:
+                await mcp.read_resource(uri)
+            assert refusal.value.data["code"] == "not_found", uri
         assert (await refused(mcp, "memory_before_turn", **SESSION))["code"] == "invalid_request"
     (session,) = (await client.get("/v1/conversations", params={"external_id": "s"})).json()["data"]
     assert [turn["role"] for turn in await client.history(session["id"])] == ["user", "assistant"] * 2

@@ -130,6 +130,18 @@ async def test_a_refusal_of_a_message_carries_its_id(client: Client, port: int) 
     assert (answers[0]["id"], answers[0]["error"]["data"]["code"]) == (10, "body_too_large")
 
 
+@pytest.mark.parametrize("method", ["tools/cäll", "tools/c\nall", "雪"])
+async def test_an_odd_name_of_a_method_is_answered_and_ends_nothing(client: Client, port: int, method: str) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    lines = [json.dumps(message(method, {"_meta": meta}, 7)).encode(), json.dumps(message("ping")).encode()]
+    answers = {answer["id"]: answer for answer in await asyncio.to_thread(say, port, client.key, lines)}
+    assert answers[7]["error"]["code"] == -32020  # no header says such a name as the message does
+    assert answers[1]["result"] == {}
+
+
 def test_the_configuration_is_printed_for_both_ways_in() -> None:
     key = "tk_x"
     done = subprocess.run(

@@ -575,3 +575,16 @@ async def test_any_replica_answers_in_any_conversation(
                 break
         assert await second.container.conversations.streams.abort_expired() == 0
         await stream.close()
+
+
+@pytest.mark.parametrize("model", ["../files", "..", "%2e%2e/files", "a/../../chat/completions", "."])
+async def test_the_name_of_a_model_leads_to_no_other_path_of_the_endpoint(
+    port: int, tenant: Client, fake: FakeChat, model: str
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"GET /openai/v1/models/{model} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant.key}\r\n"
+    writer.write(f"{head}Connection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 422 ")
+    assert fake.headers == []

@@ -11,21 +11,22 @@ import json
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Final, cast
 
 from pydantic import JsonValue
 
 from app.agents.generation_align import Alignment, align, stored_messages
-from app.agents.generation_answer import AnswerSoFar, Delta, bare, choice_of, storable
-from app.agents.generation_schemas import Answered, Asked, ConversationName
+from app.agents.generation_answer import AnswerSoFar, Delta, bare, choice_of, pieces_of, storable, usage_of
+from app.agents.generation_schemas import MAX_MESSAGES, Answered, Asked, ConversationName
 from app.context.service import ContextBuilder
 from app.conversations.ending import Replaced
 from app.conversations.exchanges import Exchange, Exchanges, answering
 from app.conversations.frames import Chunk
 from app.conversations.schemas import ConversationCreate, Turn, TurnInput, content_text
 from app.conversations.service import Conversations
-from app.core.errors import AppError, Invalid
+from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject, Kind, ParsedTurn, Role
@@ -40,20 +41,27 @@ _MORE_THAN_SENT: Final = 50
 _MOST_STORED: Final = 2000
 _RENEWALS_PER_LEASE: Final = 6
 _LONGEST_MODEL: Final = 256
+_THREAD_MESSAGES: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """Settings: the model's window and longest answer, in tokens, and how long a turn stays open unheard of."""
+    """Settings: the model's window and longest answer, in tokens, how long a turn stays open unheard of, its chunks."""
 
     context_tokens: int
     answer_tokens: int
     lease_s: float
+    chunk_bytes: int
 
     @classmethod
     def of(cls, settings: Settings) -> "GenerationOptions":
         """Take them out of the settings."""
-        return cls(settings.llm_context_tokens, settings.llm_max_output_tokens, settings.stream_lease_s)
+        return cls(
+            settings.llm_context_tokens,
+            settings.llm_max_output_tokens,
+            settings.stream_lease_s,
+            settings.max_chunk_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,11 @@ class Generation:
         self._upstream = upstream
         self._options = options
         self._ending: set[asyncio.Task[object]] = set()
+
+    @property
+    def longest_piece(self) -> int:
+        """Characters that surely make no chunk that is too large."""
+        return max(1, self._options.chunk_bytes // 4)
 
     @property
     def _exchanges(self) -> Exchanges:
@@ -150,6 +163,9 @@ class Generation:
     async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject) -> _Prepared:
         given = body.get("messages")
         cleaned = [bare(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
+        if isinstance(cleaned, list) and len(cleaned) > MAX_MESSAGES:
+            fields = [FieldError("/messages", "too many")]
+            raise Invalid("invalid_request", f"A request may have {MAX_MESSAGES} messages.", fields=fields)
         parsed = formats.parse(Format.OPENAI, cleaned)
         messages = cast("list[JsonObject]", cleaned)
         spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
@@ -192,7 +208,8 @@ class Generation:
         )  # fmt: skip
         turns = [turn for turn in reversed(page.data) if turn.kind is not Kind.COMPACTION]
         stored = stored_messages(turns, [turn.erased_at is not None for turn in turns])
-        return align(messages, stored, is_retry=asked.is_retry, is_cut=page.has_more), turns
+        found = partial(align, messages, stored, is_retry=asked.is_retry, is_cut=page.has_more)
+        return (await asyncio.to_thread(found) if len(messages) > _THREAD_MESSAGES else found()), turns
 
     def _default_budget(self, body: JsonObject) -> int:
         """The model's window without the longest answer, and without the tools that are described to it."""
@@ -314,8 +331,10 @@ class Relay:
         if self._prepared is None or not isinstance(text, str) or not text:
             return
         offset = self._lengths.get(delta.part, 0)
-        await self._generation.publish(self._caller, self._prepared, Delta(delta.part, text), offset)
-        self._lengths[delta.part] = offset + len(text)
+        for piece in pieces_of(text, self._generation.longest_piece):
+            await self._generation.publish(self._caller, self._prepared, Delta(delta.part, piece), offset)
+            offset += len(piece)
+        self._lengths[delta.part] = offset
 
     def _shown(self, piece: JsonObject, data: str) -> str | None:
         """An event as it came; without the usage where only we asked for it."""
@@ -409,7 +428,7 @@ def _answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
     model = answer.model or (asked if isinstance(asked, str) else None)
     noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
     told = {
-        "usage": storable(answer.usage),
+        "usage": usage_of(answer),
         "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
         "metadata": {name: storable(value) for name, value in noted.items() if value is not None},
     }

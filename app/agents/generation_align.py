@@ -90,6 +90,8 @@ def _tail(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> tuple[in
     """Where in the request the longest run ends that what is stored ends with, and how much of it is the very same."""
     best, where, weight = 0, 0, 0
     for end in range(len(told), 0, -1):
+        if best >= min(end, len(stored)):
+            break  # none is longer
         length = same = 0
         for back in range(1, min(end, len(stored)) + 1):
             likeness = _likeness(told[end - back], stored[-back])

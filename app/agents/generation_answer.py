@@ -4,9 +4,11 @@ Only the first choice is kept: a conversation has one next turn. Members that ar
 put together, anything else is as it came last.
 """
 
+import json
+import math
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from pydantic import JsonValue
 
@@ -15,6 +17,8 @@ from app.formats.schemas import JsonObject
 _MOST_CALLS: Final = 128
 _JOINED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
 _NOTHING: Final[tuple[JsonValue, ...]] = (None, [], {})
+_MOST_INTEGER: Final = 2**53 - 1
+_LONGEST_USAGE: Final = 4096
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -134,8 +138,16 @@ def bare(message: JsonObject) -> JsonObject:
     return {name: value for name, value in message.items() if value not in _NOTHING or name == "content"}
 
 
+def pieces_of(text: str, length: int) -> list[str]:
+    """A text in pieces of so many characters: endpoints may send all of an answer at once."""
+    return [text[at : at + length] for at in range(0, len(text), length)]
+
+
 def storable(value: JsonValue) -> JsonValue:
-    """A value without the characters that cannot be stored: halves of pairs that were parted are joined, others go."""
+    """A value without what cannot be stored: halves of pairs that were parted are joined, other characters go.
+
+    Numbers that JSON readers do not agree on are null: integers beyond 2^53 - 1, and what is no number.
+    """
     if isinstance(value, str):
         if _NOT_STORABLE.search(value):
             joined = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
@@ -145,4 +157,15 @@ def storable(value: JsonValue) -> JsonValue:
         return [storable(one) for one in value]
     if isinstance(value, dict):
         return {str(storable(name)): storable(one) for name, one in value.items()}
-    return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return None if isinstance(value, int) and abs(value) > _MOST_INTEGER else value
+
+
+def usage_of(answer: AnswerSoFar) -> JsonObject | None:
+    """What the endpoint says that the answer took; where it says too much to be kept, only the two counts."""
+    usage = storable(cast("JsonValue", answer.usage))
+    if not isinstance(usage, dict) or len(json.dumps(usage)) <= _LONGEST_USAGE:
+        return usage if isinstance(usage, dict) else None
+    counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}

@@ -17,6 +17,7 @@ from app.context.schemas import (
     Tokenizer,
 )
 from app.conversations.schemas import IdIn, ParsedObject, Strict, Turn
+from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
 from app.formats.schemas import JsonObject
 
@@ -40,12 +41,16 @@ class ContextOptions(Strict):
     tokenizer: Tokenizer = "o200k_base"
 
     def request(self, *, token_budget: int, system: str | None) -> ContextRequest:
-        """The whole request of a context; the system text of the messages stands behind the one given here."""
-        texts = [text for text in (self.system, system) if text]
+        """The whole request of a context; the system text of the messages stands behind the one given here.
+
+        Raises TooLarge `text_too_large` where the two are too long together.
+        """
+        texts = "\n\n".join(text for text in (self.system, system) if text)
+        if len(texts) > MAX_SYSTEM_CHARACTERS:
+            detail = f"The system texts of a request may have {MAX_SYSTEM_CHARACTERS} characters together."
+            raise TooLarge("text_too_large", detail, fields=[FieldError("/messages", "too much system text")])
         members = {name: getattr(self, name) for name in type(self).model_fields}
-        return ContextRequest.model_validate(
-            {**members, "token_budget": token_budget, "system": "\n\n".join(texts) or None}
-        )
+        return ContextRequest.model_validate({**members, "token_budget": token_budget, "system": texts or None})
 
 
 class Generate(Strict):

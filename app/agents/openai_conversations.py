@@ -1,6 +1,8 @@
 """OpenAI's Conversations over the same conversations and turns: what is made here is read there, and the reverse."""
 
+import hashlib
 from collections.abc import Sequence
+from uuid import UUID
 
 from pydantic import BaseModel, Field, JsonValue
 
@@ -16,12 +18,12 @@ from app.conversations.schemas import (
     TurnInput,
 )
 from app.conversations.service import Conversations, Order
-from app.core.errors import AppError, NotFound
+from app.core.errors import AppError, Invalid, NotFound, TooLarge
 from app.core.ids import ConversationId, parse_id
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject
 from app.governance.service import Governance
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, Repeatable
 
 MAX_ITEMS = 500
 _PAGE = 100
@@ -80,19 +82,30 @@ class OpenAIConversations:
         self._conversations = conversations
         self._governance = governance
 
-    async def create(self, caller: Caller, *, body: NewConversation) -> OpenAIConversation:
-        """Begin a conversation. Where its items cannot be stored there is none."""
+    async def create(
+        self, caller: Caller, *, body: NewConversation, repeat: Repeatable | None = None
+    ) -> tuple[OpenAIConversation, bool]:
+        """Begin a conversation; says whether it was begun before. Where its items cannot be stored there is none."""
         turns = _turns(body.items or [])
         create = ConversationCreate(metadata=body.metadata or {})
-        made, _, _ = await self._conversations.create(caller, body=create, repeat=None)
+        if not turns:
+            made, _, replayed = await self._conversations.create(caller, body=create, repeat=repeat)
+            return _view(made), replayed
+        if repeat is not None:
+            before = await self._conversations.replayed(caller, repeat=repeat)
+            if before is not None:
+                return await self.get(caller, ConversationId(parse_id(before.conversation_id))), True
+            create = create.model_copy(update={"id": _id_of(caller, repeat)})
+        made, created, _ = await self._conversations.create(caller, body=create, repeat=None)
         conversation_id = ConversationId(parse_id(made.id))
-        if turns:
-            try:
-                await self._conversations.append(caller, conversation_id, turns=turns)
-            except AppError:
+        try:
+            _, _, replayed = await self._conversations.append(caller, conversation_id, turns=turns, repeat=repeat)
+        except AppError as error:
+            # under a key the same request may have been answered meanwhile, unless it never can be
+            if created and (repeat is None or isinstance(error, Invalid | TooLarge)):
                 await self._governance.delete_conversation(caller, conversation_id)
-                raise
-        return _view(made)
+            raise
+        return _view(made), replayed
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> OpenAIConversation:
         """One conversation."""
@@ -158,6 +171,12 @@ class OpenAIConversations:
         if turn.status != "committed" or turn.superseded_by is not None:
             raise NotFound("not_found", "There is no such item in this conversation.")
         return turn
+
+
+def _id_of(caller: Caller, repeat: Repeatable) -> UUID:
+    """The id of a conversation that is begun under an Idempotency-Key: the same whenever the request is sent."""
+    named = hashlib.sha256(b"openai" + caller.tenant_id.bytes + repeat.request_hmac + repeat.key.encode()).digest()
+    return UUID(bytes=named[:16], version=4)
 
 
 def _item(turn: Turn, item_id: str) -> JsonObject:

@@ -37,9 +37,9 @@ _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 _CORS_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _CORS_REQUEST_HEADERS: Final = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Agent-Id", REQUEST_ID_HEADER,
-    "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name",
+    "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", "X-Conversation-Id", "X-Project",
 )  # fmt: skip
-_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "Idempotent-Replayed", "Retry-After")
+_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "Idempotent-Replayed", "Retry-After", "X-Conversation-Id")
 _CORS_MAX_AGE_S: Final = 600
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0

@@ -24,6 +24,8 @@ from app.routers.problems import problem_responses, status_of
 
 CONVERSATION_HEADER: Final = "X-Conversation-Id"
 _MAX_NAME: Final = 512
+_MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*)*$"
+"""Of a model's name no part begins with a dot: `..` would lead to other paths of the endpoint, with the key of ours."""
 _OURS: Final = ("conversation_id", "token_budget", "context")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
 
@@ -103,7 +105,7 @@ async def list_models(caller: Reader, services: Services) -> Response:
     "/models/{model:path}", response_model=Passed, responses=problem_responses(401, 403, 404, 422, 429, 500, 502, 503)
 )
 async def get_model(
-    model: Annotated[str, Path(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+)*$")],
+    model: Annotated[str, Path(min_length=1, max_length=256, pattern=_MODEL)],
     caller: Reader,
     services: Services,
 ) -> Response:

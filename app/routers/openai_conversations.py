@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Body, Depends, Path, Query
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from app.agents.openai_conversations import (
     ChangedConversation,
@@ -16,7 +16,7 @@ from app.agents.openai_items import CONVERSATION_PREFIX
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import Order, Reader, Services, Writer
+from app.routers.deps import Order, Reader, Repeat, Services, Writer
 from app.routers.openai import Passed
 from app.routers.openai_errors import ROOT
 from app.routers.problems import problem_responses
@@ -44,10 +44,17 @@ _WRITING = (400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 
 @router.post("", responses=problem_responses(*_WRITING))
 async def create_openai_conversation(
-    caller: Writer, services: Services, body: Annotated[NewConversation | None, Body()] = None
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+    body: Annotated[NewConversation | None, Body()] = None,
 ) -> OpenAIConversation:
     """Begin a conversation, with items or without."""
-    return await services.openai_conversations.create(caller, body=body or NewConversation())
+    made, replayed = await services.openai_conversations.create(caller, body=body or NewConversation(), repeat=repeat)
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return made
 
 
 @router.get("/{conversation_id}", responses=problem_responses(*_READING))

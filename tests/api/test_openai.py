@@ -1,6 +1,8 @@
 """Chat completions through Turnkeep, by OpenAI's own client over a real connection, with a fake model behind it."""
 
 import asyncio
+import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,6 +10,8 @@ from typing import Any
 import openai
 import pytest
 
+from app.agents import generation
+from app.agents.generation_align import align
 from app.core.ids import parse_id
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
@@ -575,3 +579,80 @@ async def test_any_replica_answers_in_any_conversation(
                 break
         assert await second.container.conversations.streams.abort_expired() == 0
         await stream.close()
+
+
+@pytest.mark.parametrize("model", ["../files", "..", "%2e%2e/files", "a/../../chat/completions", "."])
+async def test_the_name_of_a_model_leads_to_no_other_path_of_the_endpoint(
+    port: int, tenant: Client, fake: FakeChat, model: str
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"GET /openai/v1/models/{model} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant.key}\r\n"
+    writer.write(f"{head}Connection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 422 ")
+    assert fake.headers == []
+
+
+async def test_too_much_system_text_is_refused(tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    messages = [{"role": "system", "content": "x " * 300_000}] * 2
+    body = {"conversation_id": conversation, "messages": [*messages, user("hi")], "token_budget": 5_000_000}
+    response = await tenant.post("/openai/v1/chat/completions", json=body)
+    assert (response.status_code, response.json()["code"]) == (413, "text_too_large")
+    assert fake.chats == []
+
+
+async def test_too_many_messages_are_refused_before_they_are_compared(tenant: Client) -> None:
+    conversation = await tenant.conversation()
+    body = {"conversation_id": conversation, "messages": [user("a")] * 10_001}
+    response = await tenant.post("/openai/v1/chat/completions", json=body)
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/messages")
+
+
+async def test_long_histories_are_compared_beside_all_else(
+    ai: openai.AsyncOpenAI, tenant: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def compared(*given: Any, **more: Any) -> Any:
+        threads.append(threading.current_thread())
+        return align(*given, **more)
+
+    monkeypatch.setattr(generation, "align", compared)
+    conversation = await tenant.conversation()
+    await tenant.append(conversation, *["a"] * 499, "b")
+    await chat(ai, conversation, *[user("a")] * 600, user("b"), user("c"))
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("ask", [chat, streamed])
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"prompt_tokens": 10**18, "completion_tokens": 2}, {"prompt_tokens": None, "completion_tokens": 2}),
+        ({"prompt_tokens": float("nan")}, {"prompt_tokens": None}),
+        ({"prompt_tokens": 1, "more": "x" * 20_000}, {"prompt_tokens": 1}),
+    ],
+)
+async def test_a_usage_that_cannot_be_kept_does_not_cost_the_answer(
+    tenant: Client, ai: openai.AsyncOpenAI, fake: FakeChat, monkeypatch: pytest.MonkeyPatch, ask: Any, told: Any,
+    kept: Any,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(fake, "_usage", lambda _: told)
+    conversation = await tenant.conversation()
+    await ask(ai, conversation, "hi")
+    assert (await tenant.history(conversation))[-1]["usage"] == kept
+
+
+async def test_a_stream_may_say_all_at_once(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    long = "Ünd so weiter. " * 10_000
+    calling = Reply(None, tool_calls=(("c", "weather", json.dumps({"a": long})),), piece=10**6)
+    fake.replies = [says(long, piece=10**6), calling]
+    assert text_of(await streamed(ai, conversation, "tell me")) == long
+    await streamed(ai, conversation, "and call", tools=TOOLS)
+    turns = await tenant.history(conversation)
+    assert turns[1]["content"] == long
+    assert json.loads(turns[3]["tool_calls"][0]["function"]["arguments"]) == {"a": long}

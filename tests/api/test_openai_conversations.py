@@ -127,3 +127,21 @@ async def test_the_synchronous_client_too(port: int, client: Client) -> None:
             return [item.type for item in ai.conversations.items.list(made.id)]
 
     assert await asyncio.to_thread(talk) == ["message"]
+
+
+async def test_a_conversation_is_begun_once_for_an_idempotency_key(client: Client) -> None:
+    path = "/openai/v1/conversations"
+    item = {"type": "message", "role": "user", "content": "hi"}
+    for key, body in (("bare", {}), ("items", {"items": [item], "metadata": {"a": "b"}})):
+        answers = [await client.post(path, json=body, headers={"Idempotency-Key": key}) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert answers[0].json() == answers[1].json()
+        assert [answer.headers.get("idempotent-replayed") for answer in answers] == [None, "true"]
+        other = await client.post(path, json={"metadata": {"other": "x"}}, headers={"Idempotency-Key": key})
+        assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
+    wrong = {"items": [{"type": "function_call_output", "call_id": "none", "output": "x"}]}
+    for _ in range(2):
+        refused = await client.post(path, json=wrong, headers={"Idempotency-Key": "wrong"})
+        assert (refused.status_code, refused.json()["code"]) == (422, "tool_call_unknown")
+    listed = (await client.get("/v1/conversations")).json()["data"]
+    assert sorted(one["turn_count"] for one in listed) == [0, 1]

@@ -478,3 +478,14 @@ async def test_an_answer_may_take_longer_than_the_body_it_is_to(registry: Collec
         for _ in range(2):  # and so does a connection that is used again
             answer = await session.post(f"http://{host}:{port}/patient", content=b" " * 100_000)
             assert (answer.status_code, answer.json()) == (200, 100_000)
+
+
+async def test_a_page_may_name_a_conversation_by_header_and_read_which_one_it_was() -> None:
+    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+    async with browser(CollectorRegistry(), PAGE) as page:
+        allowed = await page.options(
+            "/hello", headers=asked | {"Access-Control-Request-Headers": "x-conversation-id, x-project"}
+        )
+        assert allowed.status_code == 200
+        answer = await page.get("/hello", headers={"Origin": PAGE})
+        assert "X-Conversation-Id" in answer.headers["access-control-expose-headers"]

@@ -60,9 +60,10 @@ async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def ai(port: int, tenant: Client) -> AsyncIterator[openai.AsyncOpenAI]:
+async def ai(port: int, tenant: Client, modelled: Service) -> AsyncIterator[openai.AsyncOpenAI]:
     base = f"http://127.0.0.1:{port}/openai/v1"
-    async with openai.AsyncOpenAI(api_key=tenant.key, base_url=base, max_retries=0) as opened:
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [modelled.check]})
+    async with openai.AsyncOpenAI(api_key=tenant.key, base_url=base, max_retries=0, http_client=http) as opened:
         yield opened
 
 

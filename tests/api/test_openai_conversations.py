@@ -29,9 +29,10 @@ async def port(service: Service) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def ai(port: int, client: Client) -> AsyncIterator[openai.AsyncOpenAI]:
+async def ai(port: int, client: Client, service: Service) -> AsyncIterator[openai.AsyncOpenAI]:
     base = f"http://127.0.0.1:{port}/openai/v1"
-    async with openai.AsyncOpenAI(api_key=client.key, base_url=base, max_retries=0) as opened:
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [service.check]})
+    async with openai.AsyncOpenAI(api_key=client.key, base_url=base, max_retries=0, http_client=http) as opened:
         yield opened
 
 

@@ -31,6 +31,12 @@ class Contract:
         body = {"operations": sorted(self.operations), "seen": sorted({name for name, code in self.seen if code < 300})}
         (folder / f"seen-{uuid.uuid4()}.json").write_text(json.dumps(body))
 
+    def note(self, response: httpx.Response) -> None:
+        """Count a response whose body is not looked at."""
+        operation = self._operation(response.request.method, response.request.url.path)
+        if operation is not None:
+            self.seen.add((operation["operationId"], response.status_code))
+
     def check(self, response: httpx.Response) -> None:
         """Fail unless the response is one that the document declares."""
         operation = self._operation(response.request.method, response.request.url.path)

@@ -19,7 +19,7 @@ from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
 from app.providers.calling import calls_of, message_param, tool_params, words_of
-from app.providers.endpoint import InvalidAnswer, Refused, Trouble, delay
+from app.providers.endpoint import CHAT_TROUBLE, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay
 from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
@@ -49,17 +49,7 @@ _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
 """Statuses under which an endpoint may complain about one parameter of a request."""
 _MOST_MANNERS: Final = 1000
 _MOST_TOKENS: Final = 10**9
-_CONNECT_TIMEOUT_S: Final = 5.0
 _PROBE_TIMEOUT_S: Final = 10.0
-_TROUBLE: Final = Trouble(
-    name="The chat model's endpoint",
-    rate_limited="model_rate_limited",
-    overloaded="model_overloaded",
-    unavailable="model_unavailable",
-    invalid="model_invalid",
-    expected="answer to what it was asked",
-    event="model.refused",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +190,7 @@ class OpenAIChat:
                     value = await work()
                 failed = False
             except TimeoutError as error:
-                raise _TROUBLE.unanswered() from error
+                raise CHAT_TROUBLE.unanswered() from error
             finally:
                 await self._record(call, failed=failed)
         return ModelAnswer(value, call.model, call.usage)
@@ -244,7 +234,7 @@ class OpenAIChat:
         try:
             value = asked.read(again)
         except UnusableError:
-            raise _TROUBLE.invalid_answer() from None  # whose causes would quote the answer
+            raise CHAT_TROUBLE.invalid_answer() from None  # whose causes would quote the answer
         if not unusable.is_json:
             self._put_into_words(call, asked)
         return value
@@ -327,14 +317,14 @@ class OpenAIChat:
                 raise _MannerRefusedError(other) from None
             raise _refusal(error) from None
         except openai.APIConnectionError as error:
-            raise _TROUBLE.unanswered() from error
+            raise CHAT_TROUBLE.unanswered() from error
         except asyncio.CancelledError:
             # given up: what the model has made of it by now nobody tells, and at least it has been read
             call.prompt_tokens += _estimated(words_of(messages, tools))
             raise
         # an answer that is none fails wherever it is first read
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError, IndexError):
-            raise _TROUBLE.invalid_answer() from None
+            raise CHAT_TROUBLE.invalid_answer() from None
         return choice
 
 
@@ -350,13 +340,13 @@ class _Choice:
     def text(self) -> str:
         text = self._whole()
         if not text:
-            raise _TROUBLE.invalid_answer()
+            raise CHAT_TROUBLE.invalid_answer()
         return text
 
     def said(self) -> Said:
         text = self._whole()
         if not text and not self.calls:
-            raise _TROUBLE.invalid_answer()
+            raise CHAT_TROUBLE.invalid_answer()
         return Said(text, self.calls)
 
     def _whole(self) -> str:
@@ -418,7 +408,7 @@ def _client(options: ChatOptions) -> openai.AsyncOpenAI:
         # an endpoint without keys ignores it, and the client will not start without one
         api_key=options.api_key or "none",
         base_url=options.base_url,
-        timeout=openai.Timeout(options.timeout_s, connect=min(_CONNECT_TIMEOUT_S, options.timeout_s)),
+        timeout=openai.Timeout(options.timeout_s, connect=min(CONNECT_TIMEOUT_S, options.timeout_s)),
         max_retries=0,  # ours know the deadline and the taxonomy
     )
 
@@ -468,7 +458,7 @@ def _complaint(error: openai.APIStatusError) -> str:
 
 
 def _refusal(error: openai.APIStatusError) -> AppError:
-    return _declined() if error.code in _FILTERED else _TROUBLE.refused(error)
+    return _declined() if error.code in _FILTERED else CHAT_TROUBLE.refused(error)
 
 
 def _declined() -> Refused:

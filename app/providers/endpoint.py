@@ -5,6 +5,7 @@ Nothing of what an endpoint says is repeated: its messages may quote what it was
 
 import random
 from dataclasses import dataclass
+from typing import Final
 
 import openai
 
@@ -67,6 +68,18 @@ class Trouble:
     def invalid_answer(self) -> InvalidAnswer:
         """An answer, and not one that can be used."""
         return InvalidAnswer(self.invalid, f"{self.name} answered with something that is no {self.expected}.")
+
+
+CHAT_TROUBLE: Final = Trouble(
+    name="The chat model's endpoint",
+    rate_limited="model_rate_limited",
+    overloaded="model_overloaded",
+    unavailable="model_unavailable",
+    invalid="model_invalid",
+    expected="answer to what it was asked",
+    event="model.refused",
+)
+CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def delay(error: AppError, attempt: int, *, max_retries: int, timeout_s: float) -> float | None:

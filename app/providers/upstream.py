@@ -20,7 +20,7 @@ from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
-from app.providers.endpoint import InvalidAnswer, Refused, Trouble, delay, retry_after
+from app.providers.endpoint import CHAT_TROUBLE, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, retry_after
 from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
@@ -30,7 +30,6 @@ DONE: Final = "[DONE]"
 """The data of the last event of a stream."""
 
 _RAW: Final = {"X-Stainless-Raw-Response": "stream"}
-_CONNECT_TIMEOUT_S: Final = 5.0
 _MOST_TOKENS: Final = 10**9
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
 _OK: Final = 400
@@ -39,15 +38,6 @@ _SERVER_ERROR: Final = 500
 _OURS: Final = frozenset({401, 403})
 """Statuses by which an endpoint refuses our key: the caller has not sent it, and is not told of it."""
 _PASSING: Final = frozenset({408, 409, 429})
-_TROUBLE: Final = Trouble(
-    name="The chat model's endpoint",
-    rate_limited="model_rate_limited",
-    overloaded="model_overloaded",
-    unavailable="model_unavailable",
-    invalid="model_invalid",
-    expected="answer to what it was asked",
-    event="model.refused",
-)
 
 
 class UpstreamRefusal(Unavailable):
@@ -155,7 +145,7 @@ class Upstream:
         self._client = openai.AsyncOpenAI(
             api_key=options.api_key or "none",
             base_url=options.base_url,
-            timeout=openai.Timeout(options.timeout_s, connect=min(_CONNECT_TIMEOUT_S, options.timeout_s)),
+            timeout=openai.Timeout(options.timeout_s, connect=min(CONNECT_TIMEOUT_S, options.timeout_s)),
             max_retries=0,
         )
 
@@ -192,7 +182,7 @@ class Upstream:
         deadline = self._deadline()
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             if "text/event-stream" not in response.headers.get("content-type", ""):
-                raise _TROUBLE.invalid_answer()
+                raise CHAT_TROUBLE.invalid_answer()
             yield Streamed(self._events(response, deadline), spent)
 
     # one request
@@ -252,13 +242,13 @@ class Upstream:
                 async with asyncio.timeout_at(deadline):
                     return await self._send(path, body)
             except TimeoutError as error:
-                raise _TROUBLE.unanswered() from error
+                raise CHAT_TROUBLE.unanswered() from error
             except openai.APIStatusError as error:
                 refusal: AppError = _refusal(error)
             except openai.APIConnectionError:
-                refusal = _TROUBLE.unanswered()
+                refusal = CHAT_TROUBLE.unanswered()
             except (openai.OpenAIError, ValueError, TypeError):
-                raise _TROUBLE.invalid_answer() from None
+                raise CHAT_TROUBLE.invalid_answer() from None
             wait = delay(refusal, attempt, max_retries=self._options.max_retries, timeout_s=left)
             if wait is None:
                 raise refusal from None
@@ -279,13 +269,13 @@ class Upstream:
         async for piece in self._bytes(response, deadline):
             content += piece
             if len(content) > _MAX_ANSWER_BYTES:
-                raise _TROUBLE.invalid_answer()
+                raise CHAT_TROUBLE.invalid_answer()
         try:
             answer = cast("JsonValue", json.loads(content))
         except (ValueError, RecursionError):
-            raise _TROUBLE.invalid_answer() from None
+            raise CHAT_TROUBLE.invalid_answer() from None
         if not isinstance(answer, dict):
-            raise _TROUBLE.invalid_answer()
+            raise CHAT_TROUBLE.invalid_answer()
         return answer
 
     async def _bytes(self, response: _Response, deadline: float) -> AsyncGenerator[bytes]:
@@ -295,7 +285,7 @@ class Upstream:
                 async with asyncio.timeout_at(deadline):
                     piece = await anext(pieces, None)
             except TimeoutError as error:
-                raise _TROUBLE.unanswered() from error
+                raise CHAT_TROUBLE.unanswered() from error
             except Exception as error:
                 # whatever the client's connection raises: the answer was cut off
                 raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.") from error
@@ -309,7 +299,7 @@ class Upstream:
         async for piece in self._bytes(response, deadline):
             *lines, waiting = (waiting + piece).replace(b"\r\n", b"\n").split(b"\n")
             if len(waiting) + sum(map(len, data)) > _MAX_ANSWER_BYTES:
-                raise _TROUBLE.invalid_answer()
+                raise CHAT_TROUBLE.invalid_answer()
             for line in lines:
                 if line.startswith(b"data:"):
                     data.append(line[5:].removeprefix(b" "))
@@ -331,7 +321,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise _TROUBLE.invalid_answer() from None
+        raise CHAT_TROUBLE.invalid_answer() from None
 
 
 def _told(usage: JsonObject, name: str, otherwise: int) -> int:
@@ -342,12 +332,12 @@ def _told(usage: JsonObject, name: str, otherwise: int) -> int:
 
 
 def _refusal(error: openai.APIStatusError) -> AppError:
-    known = _TROUBLE.refused(error)
+    known = CHAT_TROUBLE.refused(error)
     status = error.status_code
     if status in _OURS:
         return known
     if status < _OK:
-        return _TROUBLE.invalid_answer()
+        return CHAT_TROUBLE.invalid_answer()
     if status < _SERVER_ERROR and status not in _PASSING and status != 404:  # noqa: PLR2004 - no such model
         known = AppError("model_refused", "The chat model's endpoint refuses this request as it is.")
     body = error.body

@@ -17,7 +17,7 @@ from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
 from app.index import removal_store
 from app.index.schemas import EntryKind, Scope
-from app.index.store import search_statement
+from app.index.search_store import search_statement
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words

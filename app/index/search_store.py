@@ -104,7 +104,7 @@ class Words:
 
 def norm(doc_length: str, mean_length: str) -> str:
     """What BM25 compares a word's count with: more in entries that are longer than the mean."""
-    return f"{BM25_K1} * (1 - {BM25_B} + {BM25_B} * {doc_length} / {mean_length})"
+    return f"({BM25_K1 * (1 - BM25_B)} + {BM25_K1 * BM25_B}::float8 * {doc_length} / {mean_length})"
 
 
 class Search:
@@ -249,6 +249,9 @@ def search_statement(
         weights as materialized (
             select c.mean_length {words.weights("c", "f")} from corpus c cross join frequencies f
         ),
+        by_vector as materialized (
+            select entry_id from near order by cosine desc fetch first ({best}) rows with ties
+        ),
         by_words as materialized (
             select entry_id from (
                 select f.entry_id, {words.bm25("f", "w")} as bm25
@@ -267,11 +270,8 @@ def search_statement(
         ),
         pool as materialized (
             select entry_id, conversation_id, session, position from scope
-            where entry_id in (
-                (select entry_id from near order by cosine desc fetch first ({best}) rows with ties)
-                union all select entry_id from by_words
-                union all select entry_id from waiting
-            )
+            where entry_id in (select entry_id from by_vector) or entry_id in (select entry_id from by_words)
+               or entry_id in (select entry_id from waiting)
         )
         select {OF_ENTRIES}, {words.bm25("f", "w")} as bm25, {search.cosine("f")} as cosine,
                exists (select from waiting) as pending

@@ -222,25 +222,11 @@ class Search:
             )"""  # noqa: S608
 
 
-def search_statement(
-    tenant_id: TenantId,
-    scope: Scope,
-    *,
-    space_id: int,
-    vector: FloatVector | None,
-    lexemes: Sequence[str],
-    pool: int,
-    by_index: bool,
-) -> tuple[str, list[object]]:
-    """The statement of one search with its arguments, apart from running it so that a test can EXPLAIN it."""
-    search = Search(tenant_id, scope)
-    search.look_for(space_id=space_id, vector=vector, lexemes=lexemes)
+def _best_of_each_way(search: Search, best: str) -> str:
+    """Of what is in scope: what is nearest, what has the words, what has no vector yet."""
     words = search.words
-    found = search.found_by_index() if by_index else search.found_side_by_side()
-    best = search.args.add(pool)
-    covers = "true" if vector is None else "(select count(*) from near) = c.n"
-    sql = f"""
-        with {found},
+    covered = "true" if search.vector is None else "(select count(*) from near) = c.n"
+    return f"""
         near as materialized ({search.near("scope")}),
         corpus as materialized (
             select count(*)::float8 as n, greatest(coalesce(avg(doc_length), 0), 1)::float8 as mean_length from scope
@@ -265,9 +251,30 @@ def search_statement(
         -- what has no vector in this space, whyever, competes all the same
         waiting as materialized (
             select entry_id from scope cross join corpus c
-            where not {covers} and entry_id not in (select entry_id from near)
+            where not {covered} and entry_id not in (select entry_id from near)
             order by occurred_at desc limit {best}
-        ),
+        )"""  # noqa: S608
+
+
+def search_statement(
+    tenant_id: TenantId,
+    scope: Scope,
+    *,
+    space_id: int,
+    vector: FloatVector | None,
+    lexemes: Sequence[str],
+    pool: int,
+    by_index: bool,
+) -> tuple[str, list[object]]:
+    """The statement of one search with its arguments, apart from running it so that a test can EXPLAIN it."""
+    search = Search(tenant_id, scope)
+    search.look_for(space_id=space_id, vector=vector, lexemes=lexemes)
+    words = search.words
+    found = search.found_by_index() if by_index else search.found_side_by_side()
+    best = search.args.add(pool)
+    sql = f"""
+        with {found},
+        {_best_of_each_way(search, best)},
         pool as materialized (
             select entry_id, conversation_id, session, position from scope
             where entry_id in (select entry_id from by_vector) or entry_id in (select entry_id from by_words)

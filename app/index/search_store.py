@@ -10,7 +10,7 @@ arrays of them cost several times as much to make, count and add up; vectors are
 one; and similarity is joined to nothing but the few candidates.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import asyncpg
@@ -41,10 +41,14 @@ class Arguments:
 
 
 class Words:
-    """The words of a query in a statement: a column `t1`, `t2` … each, in their order."""
+    """The words of a query in a statement: a column `t1`, `t2` … each, in their order.
+
+    Empty ones are added up to one of few numbers: a connection keeps each statement that it has prepared.
+    """
 
     def __init__(self, args: Arguments, lexemes: Sequence[str]) -> None:
         self._queries = [args.add(quote(lexeme)) for lexeme in lexemes]
+        self._queries += [args.add("") for _ in range(_room(len(lexemes)) - len(lexemes))]
 
     def __bool__(self) -> bool:
         return bool(self._queries)
@@ -97,9 +101,16 @@ class Words:
         terms = self._each(f"{weights}.w# * {entry}.t# / ({entry}.t# + {entry}.norm)").split(", ")[1:]
         return f"coalesce({' + '.join(terms)}, 0)" if terms else "0::float8"
 
-    def given(self, args: Arguments, weights: Iterable[float]) -> str:
+    def given(self, args: Arguments, weights: Sequence[float]) -> str:
         """Columns `w1` … of weights that are known, to go on a list."""
-        return "".join(f", {args.add(weight)}::float8 as w{number}" for number, weight in enumerate(weights, start=1))
+        known = [*weights, *[0.0] * (len(self._queries) - len(weights))]
+        return "".join(f", {args.add(weight)}::float8 as w{number}" for number, weight in enumerate(known, start=1))
+
+
+def _room(count: int) -> int:
+    """The next larger of 0, 4, 8, 12, 16, 24, 32, 48, 64 and so on."""
+    step = 4 if count <= 16 else 8 if count <= 32 else 16  # noqa: PLR2004 - said above
+    return -(-count // step) * step
 
 
 def norm(doc_length: str, mean_length: str) -> str:

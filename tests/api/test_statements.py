@@ -346,6 +346,18 @@ async def test_a_search_in_one_conversation_reads_its_entries_and_vectors_alone(
     assert '"Node Type": "Seq Scan"' not in plan
 
 
+def test_searches_by_any_number_of_words_are_few_statements() -> None:
+    def text(words: int) -> str:
+        lexemes = [f"word{n}" for n in range(words)]
+        scope = Scope(kinds=[EntryKind.TURN])
+        return search_statement(uuid.uuid4(), scope, space_id=1, vector=None, lexemes=lexemes, pool=1, by_index=False)[
+            0
+        ]
+
+    assert len({text(words) for words in range(1, 65)}) == 8
+    assert len(text(64).encode()) < 32 * 1024  # what the driver keeps prepared
+
+
 async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(
     service: Service, crowd: dict[str, Any]
 ) -> None:

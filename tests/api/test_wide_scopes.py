@@ -357,4 +357,6 @@ async def _counts(service: Service, tsvector: str, lexemes: list[str]) -> list[i
     )
     await connection.close()
     assert row is not None
-    return [int(count) for count in [*row.values()][1:]]
+    counts = [int(count) for count in [*row.values()][1:]]
+    assert not any(counts[len(lexemes) :])
+    return counts[: len(lexemes)]

@@ -2,9 +2,10 @@
 
     .venv/bin/python bench/lifecycle.py --key "$(cat data/admin-key)" --database data/postgres
 
-The session is filled first. Then rounds: a bare insert and a bare select of 50 rows asked of the same Postgres itself,
-a before-turn, an after-turn, and that once more. What is given last is how many times the bare work each call takes, in
-the same run.
+The session is filled first: with sentences of 22 words, all of them common, which is the worst that a search by words
+can meet; or with what people said (`--dataset`, LoCoMo as for replay.py), and its questions are asked. Then rounds: a
+bare insert and a bare select of 50 rows asked of the same Postgres itself, a before-turn, an after-turn, and that once
+more. What is given last is how many times the bare work each call takes, in the same run.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from uuid import uuid4
 from client import Client
 from figures import percentile
 from floor import Floor, embedded_url, open_floor
+from locomo import read_dialogues
 from pydantic import JsonValue
 
 _PER_CALL: Final = 100
@@ -34,7 +36,7 @@ _WARM: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure, where."""
+    """What to measure, where. `dataset`: conversations to speak from."""
 
     url: str
     key: str
@@ -42,19 +44,41 @@ class Options:
     turns: int
     rounds: int
     seed: int
+    dataset: Path | None
 
 
-def _sentence(rng: random.Random) -> str:
-    return f"{' '.join(rng.choice(_WORDS) for _ in range(rng.randint(6, 30)))}."
+class Speaker:
+    """What is said and asked: sentences of common words, or turns and questions of a dataset."""
+
+    def __init__(self, seed: int, dataset: Path | None) -> None:
+        self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        dialogues = [] if dataset is None else read_dialogues(dataset)
+        self._said = [turn.text for dialogue in dialogues for turn in dialogue.turns]
+        self._asked = [question.text for dialogue in dialogues for question in dialogue.questions]
+
+    def _words(self) -> str:
+        return f"{' '.join(self._rng.choice(_WORDS) for _ in range(self._rng.randint(6, 30)))}."
+
+    def say(self, role: str) -> JsonValue:
+        """A message."""
+        return {
+            "type": "message",
+            "role": role,
+            "content": self._rng.choice(self._said) if self._said else self._words(),
+        }
+
+    def ask(self) -> JsonValue:
+        """A message of the user that asks for what was said."""
+        return {
+            "type": "message",
+            "role": "user",
+            "content": self._rng.choice(self._asked) if self._asked else self._words(),
+        }
 
 
-def _message(role: str, rng: random.Random) -> JsonValue:
-    return {"type": "message", "role": role, "content": _sentence(rng)}
-
-
-async def _fill(client: Client, session: dict[str, JsonValue], turns: int, rng: random.Random) -> None:
+async def _fill(client: Client, session: dict[str, JsonValue], turns: int, speaker: Speaker) -> None:
     for start in range(0, turns, _PER_CALL):
-        items: list[JsonValue] = [_message("assistant" if at % 2 else "user", rng) for at in range(_PER_CALL)]
+        items: list[JsonValue] = [speaker.say("assistant" if at % 2 else "user") for at in range(_PER_CALL)]
         body: dict[str, JsonValue] = {**session, "turn_id": f"fill-{start}", "input_items": items}
         await client.demand("fill", "/v1/lifecycle/after-turn", body)
 
@@ -62,12 +86,12 @@ async def _fill(client: Client, session: dict[str, JsonValue], turns: int, rng: 
 async def _measure(
     client: Client, floor: Floor, session: dict[str, JsonValue], options: Options
 ) -> dict[str, JsonValue]:
-    rng = random.Random(options.seed)  # noqa: S311 - repeatable, not secret
-    await _fill(client, session, options.turns, rng)
+    speaker = Speaker(options.seed, options.dataset)
+    await _fill(client, session, options.turns, speaker)
     took: defaultdict[str, list[float]] = defaultdict(list)
     for number in range(options.rounds + _WARM):
         named: dict[str, JsonValue] = {**session, "turn_id": f"turn-{number}"}
-        asked, answered = _message("user", rng), _message("assistant", rng)
+        asked, answered = speaker.ask(), speaker.say("assistant")
         seconds = {"insert": await floor.insert(), "select": await floor.select()}
         before: dict[str, JsonValue] = {
             **named,
@@ -111,8 +135,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dataset", type=Path, help="conversations to speak from instead of common words")
     given = parser.parse_args()
-    options = Options(given.url, given.key, given.database, given.turns, given.rounds, given.seed)
+    options = Options(given.url, given.key, given.database, given.turns, given.rounds, given.seed, given.dataset)
     sys.stdout.write(json.dumps(asyncio.run(run(options)), indent=2) + "\n")
 
 

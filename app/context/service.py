@@ -6,9 +6,10 @@ says so.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from app.context.assembly import assemble
 from app.context.compaction import COMPACT_JOB, Compactor
@@ -25,10 +26,12 @@ from app.memory.memories import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.providers.schemas import TokenCounter
-from app.recall.service import Recaller
+from app.recall.service import Question, Recaller
 from app.tenancy.schemas import Caller
 
 __all__ = ["COMPACT_JOB", "Compactor", "ContextBuilder"]
+
+_T = TypeVar("_T")
 
 # recall reads no more of a query than its model does; a whole pasted document would only be analysed for nothing
 _MAX_QUERY_CHARACTERS = 10_000
@@ -93,10 +96,11 @@ class ContextBuilder:
         if upcoming:
             recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
         query = await self._query(caller, conversation_id, request, recent)
+        question, unready = await self._softly(self._question(request, recent, query), None)
         (recalled, degraded), (facts, without), (memories, forgetful) = await asyncio.gather(
-            self._recalled(caller, conversation_id, request, recent, query),
-            self._known_facts(caller, conversation_id, request, recent, query),
-            self._memories(caller, request, query),
+            self._softly(self._recalled(caller, conversation_id, request, recent, question), []),
+            self._known_facts(caller, conversation_id, request, recent, question),
+            self._softly(self._memories(caller, request, query), []),
         )
         parts = ContextParts(
             system=request.system,
@@ -108,7 +112,7 @@ class ContextBuilder:
             facts=facts,
             memories=memories,
             recalled=recalled,
-            degraded=list(dict.fromkeys([*degraded, *without, *forgetful])),
+            degraded=list(dict.fromkeys([*unready, *degraded, *without, *forgetful])),
         )
         return await self._assembled(parts, request, as_of_seq=recent.seq)
 
@@ -141,70 +145,72 @@ class ContextBuilder:
         query = whole[:_MAX_QUERY_CHARACTERS]
         return query if query.strip() else ""
 
+    async def _softly(self, found: Awaitable[tuple[_T, list[str]]], otherwise: _T) -> tuple[_T, list[str]]:
+        """What was found and what was degraded; where that fails, what there is otherwise, and why."""
+        try:
+            return await found
+        except Unavailable as error:
+            return otherwise, [error.code]
+        except Exception as error:  # noqa: BLE001 - a context without recall is worth more to its caller than an error
+            self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
+            return otherwise, ["recall_failed"]
+
+    async def _question(self, request: ContextRequest, recent: Recent, query: str) -> tuple[Question | None, list[str]]:
+        """What turns and facts are recalled by."""
+        if not query or (request.semantic_recall is None and not request.include_facts):
+            return None, []
+        return await self._recaller.question(query, participants=recent.participants), []
+
     async def _memories(self, caller: Caller, request: ContextRequest, query: str) -> tuple[list[TextPart], list[str]]:
         if not request.include_memories or not query:
             return [], []
-        try:
-            entries, degraded = await self._recaller.recall_memories(
-                caller, agent_id=request.agent_id, query=query, k=self._most_memories
-            )
-        except Unavailable as error:
-            return [], [error.code]
-        except Exception as error:  # noqa: BLE001 - as for recalled turns
-            self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
-            return [], ["recall_failed"]
+        entries, degraded = await self._recaller.recall_memories(
+            caller, agent_id=request.agent_id, query=query, k=self._most_memories
+        )
         return [TextPart(entry.id, entry.content, entry.score) for entry in entries], degraded
 
     async def _recalled(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent, query: str
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        request: ContextRequest,
+        recent: Recent,
+        question: Question | None,
     ) -> tuple[list[RecalledPart], list[str]]:
         wanted = request.semantic_recall
-        if wanted is None or not query:
+        if wanted is None or question is None:
             return [], []
-        try:
-            recalled, degraded = await self._recaller.recall_turns(
-                caller,
-                conversation_id,
-                query=query,
-                k=wanted.k,
-                threshold=wanted.threshold or None,
-                # assembly keeps the best k of those that are not in the window
-                known=[turn for turn in recent.turns if turn.position <= recent.seq],
-                participants=recent.participants,
-                actors=request.filter_participants,
-            )
-        except Unavailable as error:
-            return [], [error.code]
-        except Exception as error:  # noqa: BLE001 - a context without recall is worth more to its caller than an error
-            self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
-            return [], ["recall_failed"]
+        recalled, degraded = await self._recaller.recall_turns(
+            caller,
+            conversation_id,
+            question=question,
+            k=wanted.k,
+            threshold=wanted.threshold or None,
+            # assembly keeps the best k of those that are not in the window
+            known=[turn for turn in recent.turns if turn.position <= recent.seq],
+            actors=request.filter_participants,
+        )
         # what was appended since the newest turns were read belongs to the next context
         seen = [item for item in recalled if item.turn.position <= recent.seq]
         return [RecalledPart(item.turn, item.score) for item in seen], degraded
 
     async def _known_facts(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent, query: str
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        request: ContextRequest,
+        recent: Recent,
+        question: Question | None,
     ) -> tuple[list[TextPart], list[str]]:
         """The facts that the query is about, else the newest: the owner's, or without one the conversation's."""
         if not request.include_facts:
             return [], []
         actors, degraded = request.filter_participants, list[str]()
-        if query:
-            try:
-                found, degraded = await self._recaller.recall_facts(
-                    caller,
-                    conversation_id,
-                    owner=recent.owner,
-                    query=query,
-                    k=self._facts_limit,
-                    participants=recent.participants,
-                    actors=actors,
-                )
-            except Unavailable as error:
-                found, degraded = [], [error.code]
-            except Exception as error:  # noqa: BLE001 - the newest facts are worth more to a caller than an error
-                self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
-                found, degraded = [], ["recall_failed"]
+        if question is not None:
+            recall = self._recaller.recall_facts(
+                caller, conversation_id, owner=recent.owner, question=question, k=self._facts_limit, actors=actors
+            )
+            found, degraded = await self._softly(recall, [])
             if found:
                 return [_fact_part(item.fact, item.score) for item in found], degraded
         newest = await self._facts.newest(

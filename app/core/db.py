@@ -148,6 +148,8 @@ class Database:
                 command_timeout=options.timeout_s + 1,
                 timeout=options.timeout_s,
                 server_settings=server_settings,
+                # a search by the most words that the settings allow is still prepared once
+                max_cacheable_statement_size=32 * 1024,
                 init=_prepare_connection,
                 reset=_keep_session,
             )

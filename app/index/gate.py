@@ -30,6 +30,11 @@ class Corpus:
     mean_length: float
     frequencies: Sequence[int] = ()
 
+    @property
+    def weights(self) -> list[float]:
+        """What each word of the query weighs: what BM25 multiplies with."""
+        return [weight(self.entries, frequency) for frequency in self.frequencies]
+
 
 class Word(NamedTuple):
     """A word of the query that some entry has, and the most that it adds to a score."""
@@ -39,15 +44,19 @@ class Word(NamedTuple):
     bound: float
 
 
+def weight(entries: int, frequency: int) -> float:
+    """What a word weighs that so many entries of all have."""
+    return (BM25_K1 + 1) * math.log(1 + (entries - frequency + 0.5) / (frequency + 0.5))
+
+
 def words_by_rarity(lexemes: Sequence[str], corpus: Corpus) -> list[Word]:
     """The words that any entry has, the rarest first."""
     # a word stands in an entry at most as often as the entry is long; this is the limit for the longest
-    most = (BM25_K1 + 1) / (1 + BM25_K1 * BM25_B / corpus.mean_length)
+    most = 1 / (1 + BM25_K1 * BM25_B / corpus.mean_length)
     words: list[Word] = []
     for lexeme, frequency in zip(lexemes, corpus.frequencies, strict=True):
         if frequency:
-            rarity = math.log(1 + (corpus.entries - frequency + 0.5) / (frequency + 0.5))
-            words.append(Word(lexeme, frequency, most * rarity * _SLACK))
+            words.append(Word(lexeme, frequency, most * weight(corpus.entries, frequency) * _SLACK))
     return sorted(words, key=lambda word: (word.frequency, word.lexeme))
 
 

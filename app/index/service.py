@@ -16,7 +16,7 @@ from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
-from app.index import late_store, removal_store, store, wide
+from app.index import late_store, removal_store, search_store, store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
 from app.index.late import LateVectors, Maker
@@ -370,7 +370,7 @@ class SearchIndex:
             found = await self._search_wide(caller, tx, scope, query, pool, holding, tiers)
             if found is not None:
                 return found
-        return await store.search(
+        return await search_store.search(
             tx,
             caller.tenant_id,
             scope,

@@ -1,8 +1,8 @@
 """The search of a wide scope: what is nearest by the vector index, what matches by the text index.
 
-The same answer as the exact search in `store`, to a hair: the vector index gives candidates, which are put in order by
-their exact cosine; by words, entries are read as long as one may be among the best (`gate`). Only the scope's size and
-mean length are still read from all of it.
+The same answer as the exact search (`search_store`), to a hair: the vector index gives candidates, which are put in
+order by their exact cosine; by words, entries are read as long as one may be among the best (`gate`). Only the scope's
+size and mean length are still read from all of it.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from uuid import UUID
 from app.core.db import FloatVector, Transaction
 from app.core.ids import TenantId
 from app.core.schema import indexed_type, vector_index_name
-from app.index import store
 from app.index.analyser import any_of, quote
 from app.index.gate import Best, Corpus, first_words, gate, words_by_rarity
 from app.index.schemas import Found, Scope
+from app.index.search_store import OF_ENTRIES, Arguments, Search, Words, found_of, norm
 
 # taken from the vector index for each candidate wanted: its order is approximate, and entries may have several vectors
 _OVER_FETCH = 4
@@ -96,15 +96,15 @@ async def measure(
     """What the scope has; of one with up to `entries`, or without words to look for, not how many have each word."""
     # a plan that is right for the mean tenant sorts all vectors of a wide one: from here on each is made for its tenant
     await tx.execute("set local plan_cache_mode = force_custom_plan")
-    search = store.Search(tenant_id, scope)
-    most = search.arg(None if lexemes else entries + 1)
+    search = Search(tenant_id, scope)
+    most = search.args.add(None if lexemes else entries + 1)
     sql = f"""
         select count(*) as n, greatest(coalesce(avg(few.doc_length), 0), 1)::float8 as mean_length
         from (
             select e.doc_length from index_entries e where {search.where} limit {most}
         ) few
         """  # noqa: S608
-    row = await tx.fetchrow(sql, *search.args)
+    row = await tx.fetchrow(sql, *search.args.values)
     if row is None or row["n"] <= entries or not lexemes:
         return Corpus(0 if row is None else row["n"], 1.0 if row is None else row["mean_length"], [0] * len(lexemes))
     counts = await tx.fetch(
@@ -173,31 +173,30 @@ async def _score(
     matches: int,
 ) -> dict[UUID, float]:
     """The best of what a tsquery finds, with their scores; of those that score like the last, a good number."""
+    args = Arguments(query, matches, *_scope_arguments(scope))
+    words = Words(args, lexemes)
+    best, ties = args.add(pool), args.add(_TIES * pool)
     rows = await tx.fetch(
         f"""
         select entry_id, bm25 from (
             select * from (
-                select m.entry_id, m.occurred_at, {store.bm25("m", "c")} as bm25
+                select m.entry_id, m.occurred_at, {words.bm25("m", "w")} as bm25
                 from (
-                    select m.entry_id, m.occurred_at, m.doc_length, {store.counts("m", "$3")} as counts
-                    from match_in_scope($1::text::tsquery, $2::integer, {_scope_from(9)}) m offset 0
+                    select m.entry_id, m.occurred_at, {norm("m.doc_length", "c.mean_length")} as norm
+                           {words.counted("m.lexemes")}
+                    from (
+                        select entry_id, occurred_at, doc_length, lexemes || ''::tsvector as lexemes
+                        from match_in_scope($1::tsquery, $2::integer, {_scope_from(3)}) offset 0
+                    ) m cross join (select {args.add(corpus.mean_length)}::float8 as mean_length) c offset 0
                 ) m
-                cross join (values ($4::float8, $5::float8, $6::float8[])) as c (n, mean_length, dfs)
+                cross join (select true as one {words.given(args, corpus.weights)}) w
                 offset 0
             ) scored
-            where bm25 > 0 order by bm25 desc fetch first ($7::integer) rows with ties
+            where bm25 > 0 order by bm25 desc fetch first ({best}::integer) rows with ties
         ) best
-        order by bm25 desc, occurred_at desc, entry_id limit $8::integer
+        order by bm25 desc, occurred_at desc, entry_id limit {ties}::integer
         """,  # noqa: S608
-        query,
-        matches,
-        [quote(lexeme) for lexeme in lexemes],
-        float(corpus.entries),
-        corpus.mean_length,
-        [float(frequency) for frequency in corpus.frequencies],
-        pool,
-        _TIES * pool,
-        *_scope_arguments(scope),
+        *args.values,
     )
     return {row["entry_id"]: row["bm25"] for row in rows}
 
@@ -217,37 +216,33 @@ def wide_statement(
     tenant_id: TenantId, scope: Scope, wanted: Wanted, *, space: Space, uncovered: bool = False
 ) -> tuple[str, list[object]]:
     """The statement of one wide search with its arguments, apart from running it so that a test can EXPLAIN it."""
-    search = store.Search(tenant_id, scope)
+    search = Search(tenant_id, scope)
     search.look_for(space_id=space.id, vector=wanted.vector, lexemes=wanted.lexemes)
-    best = search.arg(wanted.pool)
+    best = search.args.add(wanted.pool)
     near = "select null::uuid, null::float8 where false"
     if wanted.vector is not None:
         near = _near(search, space, wanted.vector, wanted.pool)
-    corpus = ", ".join(
-        f"{search.arg(value)}::{kind}"
-        for value, kind in (
-            (float(wanted.corpus.entries), "float8"),
-            (wanted.corpus.mean_length, "float8"),
-            ([float(frequency) for frequency in wanted.corpus.frequencies], "float8[]"),
-        )
-    )
+    words, mean_length = search.words, search.args.add(wanted.corpus.mean_length)
+    weights = words.given(search.args, wanted.corpus.weights)
     sql = f"""
         with near (entry_id, cosine) as materialized ({near}),
         by_vector as materialized (
             select entry_id from near group by entry_id order by max(cosine) desc limit {best}
         ),
-        by_words (entry_id) as materialized (select unnest({search.arg(list(wanted.by_words))}::uuid[])),
+        by_words (entry_id) as materialized (select unnest({search.args.add(list(wanted.by_words))}::uuid[])),
         waiting as materialized (
             select e.entry_id from index_entries e
             where {search.where} and {_waits(space, wanted.vector, uncovered=uncovered)}
             order by e.occurred_at desc limit {best}
         ),
         {_around(search)}
-        select {store.OF_ENTRIES}, cosine, {store.bm25("f", "c")} as bm25,
+        select {OF_ENTRIES}, cosine, {words.bm25("f", "w")} as bm25,
                exists (select 1 from waiting) as pending, (select count(*) from by_vector) as near
-        from found f cross join (values ({corpus})) as c (n, mean_length, dfs)
+        from (
+            select f.*, {norm("f.doc_length", f"{mean_length}::float8")} as norm from found f offset 0
+        ) f cross join (select true as one {weights}) w
         """  # noqa: S608
-    return sql, search.args
+    return sql, search.args.values
 
 
 def _waits(space: Space, vector: FloatVector | None, *, uncovered: bool) -> str:
@@ -262,7 +257,7 @@ def _waits(space: Space, vector: FloatVector | None, *, uncovered: bool) -> str:
             )"""  # noqa: S608
 
 
-def _around(search: store.Search) -> str:
+def _around(search: Search) -> str:
     """What was found in each way, the turns beside it, and both scores' parts of all of them."""
     return f"""pool as materialized (
             select e.entry_id, e.conversation_id, e.session, e.position
@@ -285,15 +280,15 @@ def _around(search: store.Search) -> str:
         ),
         found as materialized (
             select f.* from chosen s cross join lateral (
-                select {search.entry}, {search.cosine}, {search.counts} as counts
+                select {search.entry}, {search.cosine("e")} as cosine {search.words.counted("e.lexemes")}
                 from index_entries e where e.tenant_id = $1 and e.entry_id = s.entry_id offset 0
             ) f
         )"""  # noqa: S608
 
 
-def _near(search: store.Search, space: Space, vector: FloatVector, pool: int) -> str:
+def _near(search: Search, space: Space, vector: FloatVector, pool: int) -> str:
     """The nearest in the tier by its index, and all that is not in it yet; filters hold for both."""
-    asked = search.arg(vector)
+    asked = search.args.add(vector)
     kind = indexed_type(space.dimensions)
     # looked up one by one, not joined: the index gives its rows in order of distance, and stops when there are enough
     in_scope = f"""cross join lateral (
@@ -313,12 +308,12 @@ def _near(search: store.Search, space: Space, vector: FloatVector, pool: int) ->
 async def search_wide(
     tx: Transaction, tenant_id: TenantId, scope: Scope, wanted: Wanted, *, space: Space, uncovered: bool
 ) -> Found | None:
-    """As `store.search`, by the indexes; None when these gave too little, and only the exact search will do."""
+    """As `search_store.search`, by the indexes; None when these gave too little, and only the exact search will do."""
     sql, args = wide_statement(tenant_id, scope, wanted, space=space, uncovered=uncovered)
     rows = await tx.fetch(sql, *args)
     if wanted.vector is not None and (not rows or rows[0]["near"] < wanted.pool):
         return None
-    return store.found_of(rows, wanted.lexemes)
+    return found_of(rows, wanted.lexemes)
 
 
 async def tier_some(tx: Transaction, tenant_id: TenantId, space: Space, *, lock: int, limit: int) -> int:

@@ -1,5 +1,6 @@
 """What is asked of recall, and what it answers."""
 
+from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Literal, TypeAlias
 
@@ -8,7 +9,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Strin
 from app.conversations.schemas import IdIn, Name, Strict, Turn
 from app.conversations.summary_schemas import Summary
 from app.core.times import TimeIn
-from app.formats.schemas import JsonObject, Role
+from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.schemas import EntryKind, Mode
 from app.memory.memory_schemas import Memory
 from app.memory.schemas import Fact
@@ -178,3 +179,19 @@ class SpaceComparisonResult(BaseModel):
     overlap: float
     rank_agreement: float
     queries: list[ComparedQuery]
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledTurn:
+    """A recalled turn as context assembly takes it."""
+
+    turn: CanonicalTurn
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledFact:
+    """A recalled fact as context assembly takes it."""
+
+    fact: Fact
+    score: float

@@ -37,6 +37,8 @@ from app.recall.schemas import (
     Hit,
     HitDate,
     Recall,
+    RecalledFact,
+    RecalledTurn,
     RecallResult,
     SpaceComparison,
     SpaceComparisonResult,
@@ -54,19 +56,12 @@ _DATES = TypeAdapter(list[HitDate])
 
 
 @dataclass(frozen=True, slots=True)
-class RecalledTurn:
-    """A recalled turn as context assembly takes it."""
+class Question:
+    """What is asked of a conversation, analysed and embedded once for all searches; `people` take part in it."""
 
-    turn: CanonicalTurn
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class RecalledFact:
-    """A recalled fact as context assembly takes it."""
-
-    fact: Fact
-    score: float
+    text: str
+    people: Sequence[Participant]
+    query: Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +212,19 @@ class Recaller:
         ]
         return entries, list(ranking.degraded)
 
+    async def question(self, text: str, *, participants: Sequence[Participant]) -> Question:
+        """Make a question ready; participants' names do not count in what it means. Opens no transaction."""
+        return Question(text, participants, await self._prepare(text, Mode.HYBRID, participants))
+
     async def recall_turns(
         self,
         caller: Caller,
         conversation_id: ConversationId,
         *,
-        query: str,
+        question: Question,
         k: int,
         threshold: float | None,
         known: Sequence[CanonicalTurn],
-        participants: Sequence[Participant],
         actors: Sequence[str] | None,
     ) -> tuple[list[RecalledTurn], list[str]]:
         """The turns of one conversation that a context may want, best first, and what was degraded.
@@ -235,11 +233,10 @@ class Recaller:
         the `k` best of the others with them.
         """
         loaded = {parse_id(turn.id): turn for turn in known}
-        asked = _Asked(query, k=k + len(known), threshold=threshold)
+        asked = _Asked(question.text, k=k + len(known), threshold=threshold)
         scope = Scope(kinds=[EntryKind.TURN], conversation_ids=[conversation_id], actors=actors)
-        prepared = await self._prepare(query, Mode.HYBRID, participants)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
+            ranking = await self._rank(caller, tx, asked, scope, question.query, question.people)
             fresh = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
             hydrated = await self._hydrate(caller, tx, fresh)
             found = {key: turn for key, (_, turn) in hydrated.turns.items()} | loaded
@@ -286,19 +283,17 @@ class Recaller:
         conversation_id: ConversationId,
         *,
         owner: str | None,
-        query: str,
+        question: Question,
         k: int,
-        participants: Sequence[Participant],
         actors: Sequence[str] | None,
     ) -> tuple[list[RecalledFact], list[str]]:
         """The facts that a context may want, best first: the owner's, else the conversation's; what was degraded."""
         scope = Scope(
             kinds=[EntryKind.FACT], owner=owner, conversation_ids=[conversation_id] if owner is None else None
         )
-        prepared = await self._prepare(query, Mode.HYBRID, participants)
-        asked = _Asked(query, k=k, threshold=None)
+        asked = _Asked(question.text, k=k, threshold=None)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, asked, scope, prepared, participants)
+            ranking = await self._rank(caller, tx, asked, scope, question.query, question.people)
             wanted = _of_kind(ranking.ranked, EntryKind.FACT)
             facts = await self._facts.hydrate(caller, tx, fact_ids=wanted, actors=actors) if wanted else {}
         found = [

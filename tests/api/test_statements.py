@@ -17,7 +17,7 @@ from app.core.db import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
 from app.index import removal_store
 from app.index.schemas import EntryKind, Scope
-from app.index.store import search_statement
+from app.index.search_store import search_statement
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words
@@ -344,6 +344,18 @@ async def test_a_search_in_one_conversation_reads_its_entries_and_vectors_alone(
     assert '"Index Name": "index_entries_conversation_idx"' in plan
     assert '"Index Name": "vectors_pkey"' in plan
     assert '"Node Type": "Seq Scan"' not in plan
+
+
+def test_searches_by_any_number_of_words_are_few_statements() -> None:
+    def text(words: int) -> str:
+        lexemes = [f"word{n}" for n in range(words)]
+        scope = Scope(kinds=[EntryKind.TURN])
+        return search_statement(uuid.uuid4(), scope, space_id=1, vector=None, lexemes=lexemes, pool=1, by_index=False)[
+            0
+        ]
+
+    assert len({text(words) for words in range(1, 65)}) == 8
+    assert len(text(64).encode()) < 32 * 1024  # what the driver keeps prepared
 
 
 async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(

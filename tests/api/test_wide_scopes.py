@@ -13,11 +13,11 @@ import pytest
 from app.core.ids import KeyId, parse_id
 from app.core.schema import ensure_vector_index, indexed_type
 from app.index import wide as wide_search
-from app.index.analyser import Analyser, quote
+from app.index.analyser import Analyser
 from app.index.gate import Corpus
 from app.index.schemas import EntryKind, Found, Scope
+from app.index.search_store import Arguments, Words
 from app.index.service import Query
-from app.index.store import counts
 from app.index.wide import Holding, Space, Wanted, wide_statement
 from app.recall.ranking import Intent, rank
 from app.tenancy.schemas import Caller
@@ -336,20 +336,27 @@ async def test_a_word_is_counted_as_often_as_it_stands_in_an_entry(service: Serv
     analyser = Analyser()
     entry = analyser.document(text, actor="ann", occurred_at=datetime(2024, 5, 1, tzinfo=UTC), max_bytes=10_000)
     asked = [*analyser.query("salt pepper o'neil sugar 塩と 塩 absent may"), "it's", "back\\slash"]
+    assert await _counts(service, entry.tsvector, asked) == [3, 1, 1, 255, 1, 2, 0, 1, 0, 0]
+
+
+async def test_a_word_is_counted_exactly_however_often_it_stands(service: Service) -> None:
+    times = [*range(1, 256)]
+    tsvector = " ".join(f"w{n}:{','.join(map(str, range(1, n + 1)))}" for n in times)
+    for start in range(0, 255, 51):
+        part = times[start : start + 51]
+        assert await _counts(service, tsvector, [f"w{n}" for n in part]) == part
+
+
+async def _counts(service: Service, tsvector: str, lexemes: list[str]) -> list[int]:
+    args = Arguments(tsvector)
+    words = Words(args, lexemes)
     connection = await asyncpg.connect(service.database.superuser)
     row = await connection.fetchrow(
-        f"""
-        select {counts("e", "$2")}::int[] as counts, array(
-            select coalesce(cardinality(l.positions), 0) from unnest($3::text[]) with ordinality q (lexeme, n)
-            left join unnest(e.lexemes) l on l.lexeme = q.lexeme order by q.n
-        ) as positions
-        from (select $1::text::tsvector as lexemes) e
-        """,  # noqa: S608
-        entry.tsvector,
-        [quote(lexeme) for lexeme in asked],
-        asked,
+        f"select true as one {words.counted('e.lexemes')} from (select $1::text::tsvector as lexemes) e",  # noqa: S608
+        *args.values,
     )
     await connection.close()
     assert row is not None
-    assert row["counts"] == row["positions"]
-    assert {1, 3, 255} <= set(row["counts"])
+    counts = [int(count) for count in [*row.values()][1:]]
+    assert not any(counts[len(lexemes) :])
+    return counts[: len(lexemes)]

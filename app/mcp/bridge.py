@@ -9,9 +9,11 @@ the headers and the answer need is read here. Standard output carries the protoc
 import asyncio
 import io
 import json
-import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
@@ -33,6 +35,7 @@ from app.core.telemetry import error_type, get_logger
 
 _TIMEOUT_S: Final = 300.0
 _MOST_AT_ONCE: Final = 32
+_STANDARD_INPUT: Final = 0
 _CANCELLED: Final = "notifications/cancelled"
 
 
@@ -75,10 +78,30 @@ async def serve_stdio(target: Target) -> None:
         asyncio.TaskGroup() as tasks,
     ):
         bridge = Bridge(target, http, writing)
-        async for read in anyio.wrap_file(sys.stdin.buffer):
+        async for read in _lines():
             line = Line(read.rstrip(b"\r\n"))
             if not bridge.cancels(line):
                 await bridge.start(line, tasks)
+
+
+async def _lines() -> AsyncGenerator[bytes]:
+    """Standard input by lines, in a thread of its own that nobody waits for: what ends the process ends it at once."""
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.Queue[bytes | None](_MOST_AT_ONCE)
+
+    def give(line: bytes | None) -> None:
+        asyncio.run_coroutine_threadsafe(waiting.put(line), loop).result()
+
+    def read() -> None:
+        # the loop may be closed meanwhile, or what waits for room cancelled
+        with suppress(RuntimeError, CancelledError), open(_STANDARD_INPUT, "rb", closefd=False) as lines:
+            for line in lines:
+                give(line)
+            give(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (line := await waiting.get()) is not None:
+        yield line
 
 
 class Line:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -209,6 +210,25 @@ async def test_every_line_is_one_line_of_the_servers_log(client: Client, port: i
         ("unknown", "error", "malformed_json"),
         ("unknown", "error", "unknown_tool"),
     ]
+
+
+async def test_an_interrupt_ends_it_though_standard_input_is_open(client: Client, port: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, env=environment(port, client.key), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(message("ping")).encode() + b"\n")
+    await asyncio.wait_for(process.stdout.readline(), 60)
+    process.send_signal(signal.SIGINT)
+    try:
+        await asyncio.wait_for(process.wait(), 20)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.stderr is not None
+    assert b"Traceback" not in await process.stderr.read()
 
 
 def test_the_configuration_is_printed_for_both_ways_in() -> None:

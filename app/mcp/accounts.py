@@ -1,9 +1,13 @@
-"""Of every call one log line and one count: which tool, whose, how long, how it ended. Never what was said."""
+"""Of every request one log line and one count: which tool, whose, how long, how it ended. Never what was said.
+
+A handler that begins to carry a request out writes its line when it ends, however long after the client has gone. Of
+what no handler was reached for (refusals, pings, notifications) the door writes it.
+"""
 
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -12,15 +16,26 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from app.core.ids import format_id
 from app.core.telemetry import get_logger
 
+UNKNOWN: Final = "unknown"
+"""Stands for every tool and method that is none of ours: a caller's text is no label."""
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass(slots=True)
 class Account:
-    """A call under way. `status` is `ok` or the code of the error; a call that is never ended was cancelled."""
+    """A request under way. `status` is `ok` or the code of the error; one that is never ended was cancelled.
 
+    `tool` is the name of a tool or of a method, and never the caller's text.
+    """
+
+    request_id: str
+    tenant_id: str | None = None
+    key_id: str | None = None
+    tool: str = UNKNOWN
     conversation_id: UUID | None = None
     status: str = "cancelled"
+    is_carried: bool = False
+    started: float = field(default_factory=time.perf_counter)
 
 
 class Accounts:
@@ -29,37 +44,49 @@ class Accounts:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "turnkeep_mcp_calls",
-            "Calls over MCP, by tool (or method, for resources) and status: ok or the code of the error.",
+            "Requests over MCP, by tool (or method, for others) and status: ok or the code of the error.",
             ["tool", "status"],
             registry=registry,
         )
         self._duration = Histogram(
             "turnkeep_mcp_call_duration_seconds",
-            "Time of a call over MCP, from its valid envelope to its result.",
+            "Time of a request over MCP, from its head to its result.",
             ["tool"],
             registry=registry,
             buckets=_DURATION_BUCKETS_S,
         )
 
     @contextmanager
-    def of(self, tool: str, *, tenant_id: str, key_id: str, request_id: str) -> Generator[Account]:
-        """Account for one call, however it ends. `tool` is a name of ours, never the caller's text."""
-        account, started = Account(), time.perf_counter()
+    def of_request(self, account: Account) -> Generator[None]:
+        """Account for a request, unless a handler does."""
         try:
-            yield account
+            yield
         finally:
-            duration_s = time.perf_counter() - started
-            self._calls.labels(tool, account.status).inc()
-            self._duration.labels(tool).observe(duration_s)
-            named = account.conversation_id
-            get_logger().info(
-                "mcp.called",
-                tool=tool,
-                status="ok" if account.status == "ok" else "error",
-                code=None if account.status == "ok" else account.status,
-                duration_ms=round(duration_s * 1000, 1),
-                conversation_id=None if named is None else format_id(named),
-                tenant_id=tenant_id,
-                key_id=key_id,
-                request_id=request_id,
-            )
+            if not account.is_carried:
+                self._write(account)
+
+    @contextmanager
+    def of_call(self, account: Account, tool: str) -> Generator[None]:
+        """Account for what a handler carries out, however it ends."""
+        account.tool, account.is_carried = tool, True
+        try:
+            yield
+        finally:
+            self._write(account)
+
+    def _write(self, account: Account) -> None:
+        duration_s = time.perf_counter() - account.started
+        self._calls.labels(account.tool, account.status).inc()
+        self._duration.labels(account.tool).observe(duration_s)
+        named = account.conversation_id
+        get_logger().info(
+            "mcp.called",
+            tool=account.tool,
+            status="ok" if account.status == "ok" else "error",
+            code=None if account.status == "ok" else account.status,
+            duration_ms=round(duration_s * 1000, 1),
+            conversation_id=None if named is None else format_id(named),
+            tenant_id=account.tenant_id,
+            key_id=account.key_id,
+            request_id=account.request_id,
+        )

@@ -18,7 +18,7 @@ from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from prometheus_client import CollectorRegistry
 from pydantic import JsonValue
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -27,7 +27,8 @@ from app.core.errors import AppError, Forbidden, Invalid
 from app.core.ids import format_id
 from app.core.invalid import cut_fields
 from app.core.json_text import parse_json
-from app.mcp.accounts import Accounts
+from app.mcp.accounts import Account, Accounts
+from app.mcp.outcomes import Outcome
 from app.mcp.server import ASKING, Asking, McpServer
 from app.settings import Settings
 from app.tenancy.schemas import Caller, agent_name
@@ -45,7 +46,8 @@ class McpDoor:
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings = settings
-        self._server = McpServer(settings, Accounts(registry))
+        self._accounts = Accounts(registry)
+        self._server = McpServer(settings, self._accounts)
         self._known = self._server.known | _ENVELOPE
         self._manager: StreamableHTTPSessionManager | None = None
 
@@ -69,25 +71,40 @@ class McpDoor:
             await running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request, and account for it."""
+        state = cast("dict[str, object]", scope["state"])
+        account = Account(str(state.get("request_id", "")))
+        with self._accounts.of_request(account):
+            try:
+                await self._answer(account, Request(scope, receive), send)
+            except AppError as error:
+                account.status = error.code
+                raise
+            except ClientDisconnect:
+                raise
+            except Exception:
+                account.status = "internal_error"
+                raise
+
+    async def _answer(self, account: Account, request: Request, send: Send) -> None:
         if self._manager is None or self._server.services is None:
             raise RuntimeError("a request before the application is open")
-        request = Request(scope, receive)
         _require_place(request.headers, self._settings)
-        caller = await _authenticate(request, self._server.services)
+        caller = await _authenticate(request, account, self._server.services)
         body = await request.body()
         try:
-            message = await self._parse(request.headers, body)
+            message = _one_message(await self._parse(request.headers, body))
         except AppError as error:
+            account.status = error.code
             code = PARSE_ERROR if error.kind == "malformed" else INVALID_REQUEST
-            await self._refuse(code, error)(scope, receive, send)
+            await self._refuse(code, error)(request.scope, request.receive, send)
             return
-        if not _is_one_message(message):
-            await self._refuse(INVALID_REQUEST, Invalid("invalid_request", _NOT_ONE_MESSAGE))(scope, receive, send)
-            return
-        state = cast("dict[str, object]", scope["state"])
-        state[ASKING] = Asking(caller, str(state["tenant_id"]), str(state.get("request_id", "")))
-        await self._manager.handle_request(_trimmed(scope), _replaying(body, receive), send)
+        account.tool = self._server.label(*message)
+        cast("dict[str, object]", request.scope["state"])[ASKING] = Asking(caller, account)
+        outcome = Outcome(send)
+        await self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
+        if not account.is_carried and outcome.status is not None:
+            account.status = outcome.status
 
     async def _parse(self, headers: Headers, body: bytes) -> JsonValue:
         declared = email.message.Message()
@@ -117,13 +134,13 @@ async def _run_until(manager: StreamableHTTPSessionManager, stopping: asyncio.Ev
         await stopping.wait()
 
 
-async def _authenticate(request: Request, services: Container) -> Caller:
+async def _authenticate(request: Request, account: Account, services: Container) -> Caller:
     """The caller that the key or token stands for, as the agent that it names. Raises as over REST."""
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     key = credentials.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
     caller = await services.tenancy.authenticate(key or None)
-    request.state.tenant_id = format_id(caller.key_tenant_id)
-    request.state.key_id = format_id(caller.key_id)
+    request.state.tenant_id = account.tenant_id = format_id(caller.key_tenant_id)
+    request.state.key_id = account.key_id = format_id(caller.key_id)
     named = request.headers.get("x-agent-id")
     return caller if named is None else caller.acting_as(agent_name(named))
 
@@ -151,14 +168,17 @@ def _hostname(url: str) -> str:
         return ""
 
 
-def _is_one_message(message: JsonValue) -> bool:
-    """Whether this is a request or a notification. Answers of clients have nobody here who waits for them."""
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0" or not isinstance(message.get("method"), str):
-        return False
-    if not isinstance(message.get("params", {}), dict):
-        return False
-    name = message.get("id", "")
-    return isinstance(name, str | int) and not isinstance(name, bool)
+def _one_message(message: JsonValue) -> tuple[str, JsonValue]:
+    """The method of a request or a notification, and the name in it. Answers of clients have nobody who waits here."""
+    refused = Invalid("invalid_request", _NOT_ONE_MESSAGE)
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise refused
+    method, params, name = message.get("method"), message.get("params", {}), message.get("id", "")
+    if not isinstance(method, str) or not isinstance(params, dict):
+        raise refused
+    if not isinstance(name, str | int) or isinstance(name, bool):
+        raise refused
+    return method, params.get("name")
 
 
 def _trimmed(scope: Scope) -> Scope:

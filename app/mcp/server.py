@@ -31,11 +31,10 @@ from starlette.requests import Request
 from app.agents.tooling import Tool
 from app.container import Container
 from app.core.errors import AppError
-from app.core.ids import format_id
 from app.core.invalid import property_names
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.mcp import resources
-from app.mcp.accounts import Account, Accounts
+from app.mcp.accounts import UNKNOWN, Account, Accounts
 from app.mcp.listing import instructions, listed, offered_tools
 from app.mcp.refusals import protocol_error, tool_error
 from app.settings import Settings
@@ -44,17 +43,29 @@ from app.tenancy.schemas import Caller
 ASKING: Final = "mcp_asking"
 """Under this name the state of a request holds its `Asking`."""
 
+_METHODS: Final = frozenset(
+    {
+        "initialize", "ping", "server/discover", "notifications/initialized", "notifications/cancelled",
+        "tools/list", "resources/list", "resources/templates/list", "resources/read",
+    }
+)  # fmt: skip
+"""Methods that accounts call by their names; that of `tools/call` is the tool's."""
+
 Context: TypeAlias = ServerRequestContext[None, Request]
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who asks, and in which request."""
+    """Who asks, and the account of the request."""
 
     caller: Caller
-    tenant_id: str
-    request_id: str
+    account: Account
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request."""
+        return self.account.request_id
 
 
 class McpServer:
@@ -67,6 +78,12 @@ class McpServer:
         schemas = [tool.input_schema for tool in self._tools.values()]
         self.known: Final = frozenset(name for one in schemas for name in property_names(cast("JsonValue", one)))
         """Every member that arguments may have by name."""
+
+    def label(self, method: str, name: JsonValue) -> str:
+        """What a message asks for as accounts call it: the tool, else the method; what is none of ours, `unknown`."""
+        if method == "tools/call":
+            return name if isinstance(name, str) and name in self._tools else UNKNOWN
+        return method if method in _METHODS else UNKNOWN
 
     def protocol_server(self) -> Server[None]:
         """A server of the SDK over this one; one for each time that the application is opened."""
@@ -103,29 +120,28 @@ class McpServer:
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         asking = _asking(context)
+        account = asking.account
         tool = self._tools.get(params.name)
-        with self._account("unknown" if tool is None else tool.name, asking) as account:
+        with self._accounts.of_call(account, UNKNOWN if tool is None else tool.name):
             if tool is None:
                 account.status = "unknown_tool"
                 raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list names those that there are.")
             try:
-                return await self._carry_out(tool, params.arguments or {}, asking, account)
+                return await self._carry_out(tool, params.arguments or {}, asking)
             except Exception as error:  # noqa: BLE001 - nothing else may reach the SDK
                 refusal = _refusal(error, account)
                 return tool_error(refusal, request_id=asking.request_id, known=self.known)
 
-    async def _carry_out(
-        self, tool: Tool, arguments: dict[str, JsonValue], asking: Asking, account: Account
-    ) -> CallToolResult:
+    async def _carry_out(self, tool: Tool, arguments: dict[str, JsonValue], asking: Asking) -> CallToolResult:
         call = tool.prepare(arguments)
-        account.conversation_id = call.conversation_id
+        asking.account.conversation_id = call.conversation_id
         result = await call.run(self._services().tools, asking.caller)
-        account.status = "ok"
+        asking.account.status = "ok"
         text = TextContent(text=result.model_dump_json())
         return CallToolResult(content=[text], structured_content=result.model_dump(mode="json"))
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-        async def run(asking: Asking, _account: Account) -> ListResourcesResult:
+        async def run(asking: Asking) -> ListResourcesResult:
             cursor = None if params is None else params.cursor
             listed, next_cursor = await resources.list_page(self._services(), asking.caller, cursor=cursor)
             return ListResourcesResult(resources=listed, next_cursor=next_cursor)
@@ -133,34 +149,24 @@ class McpServer:
         return await self._answer(context, "resources/list", run)
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        async def run(asking: Asking, account: Account) -> ReadResourceResult:
+        async def run(asking: Asking) -> ReadResourceResult:
             named = resources.parse_uri(params.uri)
             if isinstance(named, resources.ConversationUri):
-                account.conversation_id = named.conversation_id
+                asking.account.conversation_id = named.conversation_id
             return await resources.read(self._services(), asking.caller, uri=params.uri, named=named)
 
         return await self._answer(context, "resources/read", run)
 
-    async def _answer(
-        self, context: Context, method: str, run: Callable[[Asking, Account], Awaitable[ResultT]]
-    ) -> ResultT:
+    async def _answer(self, context: Context, method: str, run: Callable[[Asking], Awaitable[ResultT]]) -> ResultT:
         asking = _asking(context)
-        with self._account(method, asking) as account:
+        with self._accounts.of_call(asking.account, method):
             try:
-                result = await run(asking, account)
+                result = await run(asking)
             except Exception as error:  # noqa: BLE001 - nothing else may reach the SDK
-                refusal = _refusal(error, account)
+                refusal = _refusal(error, asking.account)
                 raise protocol_error(refusal, request_id=asking.request_id, version=context.protocol_version) from None
-            account.status = "ok"
+            asking.account.status = "ok"
             return result
-
-    def _account(self, tool: str, asking: Asking):  # noqa: ANN202 - as `Accounts.of`
-        return self._accounts.of(
-            tool,
-            tenant_id=asking.tenant_id,
-            key_id=format_id(asking.caller.key_id),
-            request_id=asking.request_id,
-        )
 
     def _services(self) -> Container:
         if self.services is None:

@@ -3,7 +3,8 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ MODES: list[Mode] = ["auto", "legacy"]
 FOREIGN = "01J00000000000000000000000"
 OFFERED = [tool.name for tool in all_tools() if tool.group is not Group.AGENT]
 WRITING = {"append_turns", "store_memory", "memory_after_turn", "memory_run_turn", "memory_run_maintenance"}
+MARKER = "s3cret-marker"
 SESSION = {"session_id": "s", "user_id": "mia", "turn_id": "t1"}
 ITEM = {"role": "user", "content": "The ferry leaves at nine."}
 
@@ -364,41 +366,109 @@ def test_a_hidden_tool_that_does_not_exist_stops_the_start() -> None:
     assert list(offered_tools(Settings())) == OFFERED
 
 
-async def test_a_call_is_logged_and_counted_by_ids_and_never_by_content(client: Client, port: int) -> None:
-    marker = "s3cret-marker"
-    conversation = await client.conversation(title=marker)
-    lines = io.StringIO()
+@contextmanager
+def listening_to_logs() -> Iterator[list[dict[str, Any]]]:
+    """The lines that are written until the end, filled in then; that none holds the marker is asserted."""
+    lines, events = io.StringIO(), list[dict[str, Any]]()
     configure_logging(Settings(log_level="debug"), lines)
     try:
-        async with mcp_client(port, client.key) as mcp:
-            await structured(
-                mcp, "append_turns", conversation_id=conversation, turns=[{"role": "user", "content": marker}]
-            )
-            await refused(mcp, "recall", query=marker, k=marker)
-            with pytest.raises(MCPError):
-                await mcp.call_tool(marker, {marker: marker})
-            await mcp.list_resources()
-            with pytest.raises(MCPError):
-                await mcp.read_resource(f"memo://{marker}")
+        yield events
     finally:
         configure_logging(Settings(log_level="error"))
-    assert marker not in lines.getvalue()
-    events = [json.loads(line) for line in lines.getvalue().splitlines()]
-    called = [event for event in events if event["event"] == "mcp.called"]
-    assert [(event["tool"], event["status"], event.get("code")) for event in called] == [
+    assert MARKER not in lines.getvalue()
+    events += [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+def called(events: list[dict[str, Any]]) -> list[tuple[str, str, str | None]]:
+    """What the lines say of requests over MCP: one for each that was answered, with all that belongs in it."""
+    found = [event for event in events if event["event"] == "mcp.called"]
+    answered = [event for event in events if event["event"] == "request.finished" and event["route"] == "/mcp"]
+    assert sorted(one["request_id"] for one in found) == sorted(one["request_id"] for one in answered)
+    assert all(one["duration_ms"] >= 0 and one["request_id"] for one in found)
+    return [(one["tool"], one["status"], one["code"]) for one in found]
+
+
+async def test_a_call_is_logged_and_counted_by_ids_and_never_by_content(client: Client, port: int) -> None:
+    conversation = await client.conversation(title=MARKER)
+    with listening_to_logs() as events:
+        async with mcp_client(port, client.key) as mcp:
+            await structured(
+                mcp, "append_turns", conversation_id=conversation, turns=[{"role": "user", "content": MARKER}]
+            )
+            await refused(mcp, "recall", query=MARKER, k=MARKER)
+            with pytest.raises(MCPError):
+                await mcp.call_tool(MARKER, {MARKER: MARKER})
+            await mcp.list_resources()
+            with pytest.raises(MCPError):
+                await mcp.read_resource(f"memo://{MARKER}")
+    assert [one for one in called(events) if one[0] not in {"server/discover", "tools/list"}] == [
         ("append_turns", "ok", None),
         ("recall", "error", "invalid_request"),
         ("unknown", "error", "unknown_tool"),
         ("resources/list", "ok", None),
         ("resources/read", "error", "not_found"),
     ]
-    assert called[0]["conversation_id"] == conversation
-    assert {event["tenant_id"] for event in called} == {str(client.key).split("_")[1]}
-    assert all(event["duration_ms"] >= 0 and event["request_id"] for event in called)
+    lines = [event for event in events if event["event"] == "mcp.called"]
+    assert next(event for event in lines if event["tool"] == "append_turns")["conversation_id"] == conversation
+    assert {event["tenant_id"] for event in lines} == {str(client.key).split("_")[1]}
     metrics = (await client.get("/metrics")).text
     assert 'turnkeep_mcp_calls_total{status="invalid_request",tool="recall"}' in metrics
     assert 'turnkeep_mcp_call_duration_seconds_count{tool="append_turns"}' in metrics
-    assert marker not in metrics
+    assert MARKER not in metrics
+
+
+async def test_what_no_tool_was_reached_for_is_one_line_too(client: Client, port: int) -> None:
+    modern = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": MARKER}
+    revision = "io.modelcontextprotocol/protocolVersion"
+    meta = {"_meta": {revision: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}}
+    sent: list[tuple[Any, dict[str, str], tuple[str, str, str | None]]] = [
+        (message("ping"), {}, ("ping", "ok", None)),
+        (message("tools/list"), {}, ("tools/list", "ok", None)),
+        (message("resources/templates/list"), {}, ("resources/templates/list", "ok", None)),
+        (message("tools/list", {"cursor": MARKER}), {}, ("tools/list", "error", "invalid_params")),
+        ({"jsonrpc": "2.0", "method": "notifications/initialized"}, {}, ("notifications/initialized", "ok", None)),
+        (message(MARKER), {}, ("unknown", "error", "unknown_method")),
+        (call("recall", [MARKER]), {}, ("recall", "error", "invalid_params")),
+        (call(MARKER, [MARKER]), {}, ("unknown", "error", "invalid_params")),
+        (message("tools/list", meta), modern, ("tools/list", "error", "header_mismatch")),
+        (b'{"jsonrpc": ' + MARKER.encode(), {}, ("unknown", "error", "malformed_json")),
+        ([message(MARKER)], {}, ("unknown", "error", "invalid_request")),
+        (call("recall", {MARKER: "\0"}), {}, ("unknown", "error", "text_not_storable")),
+        (message("ping"), {"Content-Type": "text/plain"}, ("unknown", "error", "unsupported_media_type")),
+        (message("ping"), {"Origin": f"https://{MARKER}.example"}, ("unknown", "error", "origin_not_allowed")),
+        (message("ping"), {"X-Agent-Id": MARKER * 100}, ("unknown", "error", "invalid_request")),
+    ]
+    async with httpx.AsyncClient() as http:
+        with listening_to_logs() as events:
+            for body, headers, _ in sent:
+                await post(http, port, client.key, body, **headers)
+            await post(http, port, f"tk_{MARKER}", message("ping"))
+    assert called(events) == [*(line for _, _, line in sent), ("unknown", "error", "unauthenticated")]
+    lines = [event for event in events if event["event"] == "mcp.called"]
+    tenants = [event["tenant_id"] for event in lines]
+    mine = str(client.key).split("_")[1]
+    # where the request came from is looked at before its key
+    expected = [None if one["code"] in {"origin_not_allowed", "unauthenticated"} else mine for one in lines]
+    assert tenants == expected
+
+
+async def test_a_request_that_is_given_up_is_one_line(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    arguments = {"conversation_id": conversation, "turns": [{"role": "user", "content": MARKER}]}
+    body = json.dumps(call("append_turns", arguments)).encode()
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client.key}\r\n"
+        f"Content-Type: application/json\r\nAccept: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    with listening_to_logs() as events:
+        for part in (body, body[:20]):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + part)
+            await writer.drain()
+            await asyncio.sleep(0.005)
+            writer.close()
+        await asyncio.sleep(1)
+    assert sorted(called(events), key=str) == [("append_turns", "ok", None), ("unknown", "error", "cancelled")]
 
 
 async def test_an_exception_that_nobody_expected_says_nothing_of_itself(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -9,15 +10,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from mcp.client.client import Client as McpClient
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
-from tests.api.test_mcp import OFFERED
+from tests.api.test_mcp import MARKER, OFFERED, called, listening_to_logs
 from tests.support.api import Client, Service
 from tests.support.live import serving
-from tests.support.mcp import REVISIONS, call, message
+from tests.support.mcp import REVISIONS, call, message, post
 
 ROOT = Path(__file__).parents[2]
 # the newer one is named: the client asks for it with a time limit that a start on a busy machine may take
@@ -116,9 +118,57 @@ async def test_lines_that_are_no_message_are_answered_and_the_next_one_is_read(c
         json.dumps(message("ping")).encode(),
     ]
     answers = await asyncio.to_thread(say, port, client.key, lines)
-    assert answers[-1]["id"] == 1
-    assert answers[-1]["result"] == {}
-    assert all(answer["error"]["code"] == -32700 for answer in answers[:-1])
+    assert [answer["result"] for answer in answers if answer["id"] == 1] == [{}]
+    refused = [answer["error"]["code"] for answer in answers if answer["id"] is None]
+    assert sorted(refused) == [-32700, -32700, -32700, -32600, -32600]  # the lists are JSON
+
+
+NOT_JSON = [
+    ("NaN", -32700, "malformed_json"),
+    ("Infinity", -32700, "malformed_json"),
+    ("-Infinity", -32700, "malformed_json"),
+    ("1e400", -32600, "number_not_interoperable"),
+    ("12345678901234567890", -32600, "number_not_interoperable"),
+    ('{"a": 1, "a": 2}', -32600, "duplicate_key"),
+    (r'"\ud800"', -32600, "text_not_storable"),
+]
+
+
+async def test_what_is_no_json_is_refused_as_over_http_and_never_changed(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    turns = [{"role": "user", "content": "x", "metadata": {"n": "here"}}]
+    arguments = {"conversation_id": conversation, "turns": turns}
+    lines = [
+        json.dumps(call("append_turns", arguments, name)).replace('"here"', value).encode()
+        for name, (value, _, _) in enumerate(NOT_JSON)
+    ]
+    answers = {answer["id"]: answer["error"] for answer in await asyncio.to_thread(say, port, client.key, lines)}
+    async with httpx.AsyncClient() as http:
+        for name, line in enumerate(lines):
+            assert answers[name] == (await post(http, port, client.key, line)).json()["error"]
+    assert [(answers[name]["code"], answers[name]["data"]["code"]) for name in range(len(lines))] == [
+        (code, why) for _, code, why in NOT_JSON
+    ]
+    assert await client.history(conversation) == []
+
+
+async def test_bytes_that_are_no_text_are_refused_and_never_replaced(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    turns = [{"role": "user", "content": "@"}]
+    line = json.dumps(call("append_turns", {"conversation_id": conversation, "turns": turns})).encode()
+    answers = await asyncio.to_thread(say, port, client.key, [line.replace(b"@", b"\xff")])
+    assert [answer["error"]["data"]["code"] for answer in answers] == ["malformed_json"]
+    assert await client.history(conversation) == []
+
+
+async def test_an_id_that_is_none_is_answered_without_one_and_ends_nothing(client: Client, port: int) -> None:
+    names = ["null", "1.5", "NaN", "1e400", "true", "[1]", '{"a": 1}']
+    lines = [f'{{"jsonrpc": "2.0", "method": "ping", "id": {name}}}'.encode() for name in names]
+    lines.append(json.dumps(message("ping")).encode())
+    answers = await asyncio.to_thread(say, port, client.key, lines)
+    assert [answer["result"] for answer in answers if answer["id"] == 1] == [{}]
+    refused = [answer["error"]["code"] for answer in answers if answer["id"] is None]
+    assert sorted(refused) == [-32700] + [-32600] * 6
 
 
 async def test_a_refusal_of_a_message_carries_its_id(client: Client, port: int) -> None:
@@ -130,16 +180,55 @@ async def test_a_refusal_of_a_message_carries_its_id(client: Client, port: int) 
     assert (answers[0]["id"], answers[0]["error"]["data"]["code"]) == (10, "body_too_large")
 
 
-@pytest.mark.parametrize("method", ["tools/cäll", "tools/c\nall", "雪"])
-async def test_an_odd_name_of_a_method_is_answered_and_ends_nothing(client: Client, port: int, method: str) -> None:
+async def test_an_odd_name_of_a_method_is_answered_and_ends_nothing(client: Client, port: int) -> None:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    lines = [json.dumps(message(method, {"_meta": meta}, 7)).encode(), json.dumps(message("ping")).encode()]
+    methods = ["tools/cäll", "tools/c\nall", "雪", "\ud800"]
+    lines = [json.dumps(message(method, {"_meta": meta}, name)).encode() for name, method in enumerate(methods, 7)]
+    lines.append(json.dumps(message("ping")).encode())
     answers = {answer["id"]: answer for answer in await asyncio.to_thread(say, port, client.key, lines)}
-    assert answers[7]["error"]["code"] == -32020  # no header says such a name as the message does
+    for name in (7, 8, 9):
+        assert answers[name]["error"]["code"] == -32020  # no header says such a name as the message does
+    assert answers[10]["error"]["code"] == -32600  # half of a pair is no text
     assert answers[1]["result"] == {}
+
+
+async def test_every_line_is_one_line_of_the_servers_log(client: Client, port: int) -> None:
+    lines = [
+        json.dumps(call("recall", {"query": MARKER}, 1)).encode(),
+        json.dumps(call("recall", {"query": MARKER, "k": float("nan")}, 2)).encode(),
+        json.dumps(call(MARKER, {}, 3)).encode(),
+        MARKER.encode(),
+    ]
+    with listening_to_logs() as events:
+        await asyncio.to_thread(say, port, client.key, lines)
+    assert sorted(called(events), key=str) == [
+        ("recall", "ok", None),
+        ("unknown", "error", "malformed_json"),
+        ("unknown", "error", "malformed_json"),
+        ("unknown", "error", "unknown_tool"),
+    ]
+
+
+async def test_an_interrupt_ends_it_though_standard_input_is_open(client: Client, port: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, env=environment(port, client.key), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(message("ping")).encode() + b"\n")
+    await asyncio.wait_for(process.stdout.readline(), 60)
+    process.send_signal(signal.SIGINT)
+    try:
+        await asyncio.wait_for(process.wait(), 20)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.stderr is not None
+    assert b"Traceback" not in await process.stderr.read()
 
 
 def test_the_configuration_is_printed_for_both_ways_in() -> None:

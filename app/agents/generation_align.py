@@ -4,7 +4,8 @@ Clients of chat APIs send the whole conversation with every request, a window of
 their order (`docs/guides/openai.md` has them in plain words):
 
 1. The longest run of messages at the end of what is stored that stands in the request as well: what follows it is new
-   (where it ends alike only, it needs as much that is the very same as the run of rule 2).
+   (where it ends alike only, it needs as much that is the very same as the run of rule 2; so it does where the message
+   before it is none of what is stored there and the run of rule 2 goes beyond its end: two answers may be the same).
 2. Else the longest run that the request begins with and that is stored somewhere, if it holds an answer of the
    assistant, or the request says that it is sent again: what follows it is new. If nothing does, and only answers stand
    behind the run, the answer is asked for once more.
@@ -68,9 +69,10 @@ def says(message: JsonObject) -> str:
 def align(given: Sequence[JsonObject], stored: Sequence[Stored], *, is_retry: bool, is_cut: bool) -> Alignment:
     """Find what is new. `is_retry`: the client sends the request again; `is_cut`: more is stored before these."""
     told = [(str(message.get("role")), says(message)) for message in given]
-    end, weight = _tail(told, stored)
+    end, length, weight = _tail(told, stored)
     run, first, same = _head(told, stored, is_cut=is_cut)
-    if weight and (weight >= same or _likeness(told[end - 1], stored[-1]) == _SAME):
+    by_chance = length < end < first[0] + run
+    if weight and (weight >= same or (not by_chance and _likeness(told[end - 1], stored[-1]) == _SAME)):
         return Alignment(end)
     if run == 0 or not (is_retry or any(role == _ASSISTANT for role, _ in told[: run + first[0]])):
         return Alignment(0)
@@ -86,8 +88,8 @@ def _only_answers(rest: Sequence[Stored]) -> bool:
     return bool(rest) and rest[0].role == _ASSISTANT and all(one.role in {_ASSISTANT, "tool"} for one in rest)
 
 
-def _tail(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> tuple[int, int]:
-    """Where in the request the longest run ends that what is stored ends with, and how much of it is the very same."""
+def _tail(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> tuple[int, int, int]:
+    """The longest run that what is stored ends with: where in the request it ends, its length, how much is the same."""
     best, where, weight = 0, 0, 0
     for end in range(len(told), 0, -1):
         if best >= min(end, len(stored)):
@@ -102,7 +104,7 @@ def _tail(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> tuple[in
                 length = back
         if same and length > best:
             best, where, weight = length, end, same
-    return where, weight
+    return where, best, weight
 
 
 def _head(

@@ -40,6 +40,11 @@ def stored(text: str) -> list[Stored]:
         ("u:1", "u:- a:-", Alignment(0)),  # what is erased is not known to be the same
         ("u:1 a:2 u:3 a:4 u:5", "u:- a:- u:3 a:4", Alignment(4)),
         ("a:9 u:1", "u:0 a:2", Alignment(0)),
+        # two answers that are the same
+        ("u:1 a:yes u:2", "u:1 a:yes u:2 a:yes", Alignment(3, again_from=3)),
+        ("u:1 a:yes u:2 u:3", "u:1 a:yes u:2 a:yes", Alignment(3)),
+        ("u:1 a:yes u:2 a:yes u:3", "u:1 a:yes u:2 a:yes", Alignment(4)),
+        ("a:yes u:3", "u:1 a:yes u:2 a:yes", Alignment(1)),
     ],
 )
 def test_what_is_new(sent: str, kept: str, expected: Alignment) -> None:

@@ -18,18 +18,18 @@ from typing import Final, cast
 from pydantic import JsonValue
 
 from app.agents.generation_align import Alignment, align, stored_messages
-from app.agents.generation_answer import AnswerSoFar, Delta, bare, choice_of, pieces_of, storable, usage_of
+from app.agents.generation_answer import AnswerSoFar, Delta, answer_turn, bare, no_answer, pieces_of, turn_of
 from app.agents.generation_schemas import MAX_MESSAGES, Answered, Asked, ConversationName
 from app.context.service import ContextBuilder
 from app.conversations.ending import Replaced
 from app.conversations.exchanges import Exchange, Exchanges, answering
 from app.conversations.frames import Chunk
-from app.conversations.schemas import ConversationCreate, Turn, TurnInput, content_text
+from app.conversations.schemas import ConversationCreate, Turn, content_text
 from app.conversations.service import Conversations
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats import service as formats
-from app.formats.schemas import Format, JsonObject, Kind, ParsedTurn, Role
+from app.formats.schemas import Format, JsonObject, Kind, Role
 from app.providers.endpoint import InvalidAnswer
 from app.providers.pieces import estimated_tokens
 from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
@@ -40,7 +40,6 @@ _COMPLETIONS: Final = "/chat/completions"
 _MORE_THAN_SENT: Final = 50
 _MOST_STORED: Final = 2000
 _RENEWALS_PER_LEASE: Final = 6
-_LONGEST_MODEL: Final = 256
 _THREAD_MESSAGES: Final = 500
 
 
@@ -127,7 +126,7 @@ class Generation:
         try:
             async with self._renewed(prepared.exchange):
                 completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
-            turns = await self._commit(caller, prepared, _answer_in(completion))
+            turns = await self._commit(caller, prepared, AnswerSoFar.of(completion))
         except BaseException as error:
             await self._give_up(caller, prepared.exchange, error)
             raise
@@ -251,7 +250,7 @@ class Generation:
         )
 
     async def _commit(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
-        said = _answer_turn(answer, prepared.body)
+        said = answer_turn(answer, prepared.body)
         # whole by now: who goes away meanwhile does not keep it from being stored
         return await self._through(self._exchanges.commit(caller, prepared.exchange, answer=said))
 
@@ -271,8 +270,16 @@ class Generation:
         return cast("list[Turn]", await asyncio.shield(task))
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of an answer on its way: its data as the client is to see it, and the text that it adds."""
+
+    data: str
+    text: str = ""
+
+
 class Relay:
-    """An answer on its way: the data of its events as the client is to see them."""
+    """An answer on its way, in events."""
 
     def __init__(
         self,
@@ -294,17 +301,17 @@ class Relay:
         self._shows_usage = shows_usage
         self._lengths: dict[str, int] = {}
 
-    async def events(self) -> AsyncGenerator[str]:
-        """The data of each event. `[DONE]` comes when all is stored. Raises where the answer ends before its end."""
+    async def events(self) -> AsyncGenerator[Event]:
+        """The events; `[DONE]` comes when all is stored. Raises where the answer ends before its end."""
         try:
-            async for data in self._pieces():
-                yield data
+            async for event in self._pieces():
+                yield event
         except AppError as error:
             if self._prepared is not None:
                 await self._generation._give_up(self._caller, self._prepared.exchange, error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             raise
 
-    async def _pieces(self) -> AsyncGenerator[str]:
+    async def _pieces(self) -> AsyncGenerator[Event]:
         is_done = False
         async for data in self._streamed.events:
             if data.strip() == DONE:
@@ -317,21 +324,20 @@ class Relay:
                 await self._tell(delta)
             shown = self._shown(piece, data)
             if shown is not None:
-                yield shown
+                yield Event(shown, "".join(delta.text for delta in deltas if delta.part == "content"))
         if self.answer.finish_reason is None and (self._prepared is not None or not is_done):
             raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.")
         self._streamed.is_whole()
         if self._prepared is not None:
             self.turns = await self._generation._commit(self._caller, self._prepared, self.answer)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             self.is_committed = True
-        yield DONE
+        yield Event(DONE)
 
     async def _tell(self, delta: Delta) -> None:
-        text = storable(delta.text)
-        if self._prepared is None or not isinstance(text, str) or not text:
+        if self._prepared is None:
             return
         offset = self._lengths.get(delta.part, 0)
-        for piece in pieces_of(text, self._generation.longest_piece):
+        for piece in pieces_of(delta.text, self._generation.longest_piece):
             await self._generation.publish(self._caller, self._prepared, Delta(delta.part, piece), offset)
             offset += len(piece)
         self._lengths[delta.part] = offset
@@ -374,65 +380,14 @@ def _read(data: str) -> JsonObject:
     try:
         piece = cast("JsonValue", json.loads(data))
     except (ValueError, RecursionError):
-        raise _no_answer() from None
+        raise no_answer() from None
     if not isinstance(piece, dict):
-        raise _no_answer()
+        raise no_answer()
     error = piece.get("error")
     if error:
         known = InvalidAnswer("model_unavailable", "The chat model's endpoint broke off its answer.")
         raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
     return piece
-
-
-def turn_of(parsed: ParsedTurn) -> TurnInput:
-    """The turn to append of a message that was read."""
-    return TurnInput.model_construct(
-        None,
-        id=None,
-        role=parsed.role,
-        kind=None,
-        actor=parsed.actor,
-        content=parsed.content,
-        tool_calls=parsed.tool_calls,
-        tool_call_id=parsed.tool_call_id,
-        tool_results=parsed.tool_results,
-        usage=None,
-        model=None,
-        adapter=parsed.adapter,
-        metadata={},
-        occurred_at=None,
-    )
-
-
-def _answer_in(completion: JsonObject) -> AnswerSoFar:
-    choice = choice_of(completion)
-    if choice is None:
-        raise _no_answer()
-    answer = AnswerSoFar(message=choice[0], finish_reason=choice[1])
-    answer.add({**completion, "choices": []})
-    return answer
-
-
-def _answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
-    message = cast("JsonObject", storable(bare(answer.whole())))
-    message["role"] = "assistant"
-    try:
-        [parsed] = formats.parse(Format.OPENAI, [message])
-    except Invalid:
-        known = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
-        try:
-            [parsed] = formats.parse(Format.OPENAI, [known])
-        except Invalid:
-            raise _no_answer() from None
-    asked = body.get("model")
-    model = answer.model or (asked if isinstance(asked, str) else None)
-    noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
-    told = {
-        "usage": usage_of(answer),
-        "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
-        "metadata": {name: storable(value) for name, value in noted.items() if value is not None},
-    }
-    return turn_of(parsed).model_copy(update=told)
 
 
 def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:
@@ -444,9 +399,3 @@ def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:
 
 def _is_leaving(error: BaseException | None) -> bool:
     return error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)
-
-
-def _no_answer() -> InvalidAnswer:
-    return InvalidAnswer(
-        "model_invalid", "The chat model's endpoint answered with something that is no chat completion."
-    )

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, JsonValue
 
-from app.agents.generation import turn_of
+from app.agents.generation_answer import turn_of
 from app.agents.openai_items import CONVERSATION_PREFIX, item_place, items
 from app.conversations.schemas import (
     Conversation,

@@ -183,7 +183,7 @@ class Upstream:
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 raise CHAT_TROUBLE.invalid_answer()
-            yield Streamed(self._events(response, deadline), spent)
+            yield Streamed(event_data(self._bytes(response, deadline)), spent)
 
     # one request
 
@@ -293,21 +293,30 @@ class Upstream:
                 return
             yield piece
 
-    async def _events(self, response: _Response, deadline: float) -> AsyncGenerator[str]:
-        """The data of the events, whatever ends their lines."""
-        waiting, data = b"", list[bytes]()
-        async for piece in self._bytes(response, deadline):
-            *lines, waiting = (waiting + piece).replace(b"\r\n", b"\n").split(b"\n")
-            if len(waiting) + sum(map(len, data)) > _MAX_ANSWER_BYTES:
-                raise CHAT_TROUBLE.invalid_answer()
-            for line in lines:
-                if line.startswith(b"data:"):
-                    data.append(line[5:].removeprefix(b" "))
-                elif not line and data:
-                    yield _text(b"\n".join(data))
-                    data = []
-        if data:
-            yield _text(b"\n".join(data))
+
+async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
+    """The data of the events in a stream, in work in proportion to its bytes. Raises where one event is too large."""
+    waiting, data = list[bytes](), list[bytes]()
+    waiting_bytes = data_bytes = 0
+    async for piece in pieces:
+        waiting.append(piece)
+        waiting_bytes += len(piece)
+        if waiting_bytes + data_bytes > _MAX_ANSWER_BYTES:
+            raise CHAT_TROUBLE.invalid_answer()
+        if b"\n" not in piece:
+            continue
+        *lines, last = b"".join(waiting).split(b"\n")
+        waiting, waiting_bytes = [last], len(last)
+        for line in lines:
+            content = line.removesuffix(b"\r")
+            if content.startswith(b"data:"):
+                data.append(content[5:].removeprefix(b" "))
+                data_bytes += len(content)
+            elif not content and data:
+                yield _text(b"\n".join(data))
+                data, data_bytes = [], 0
+    if data:
+        yield _text(b"\n".join(data))
 
 
 def configured(upstream: Upstream | None) -> Upstream:

@@ -80,13 +80,10 @@ def _asked(body: Generate) -> Asked:
 
 
 async def _events(relay: Relay, request: Request) -> AsyncGenerator[bytes]:
-    sent = 0
     try:
-        async for _ in relay.events():
-            text = relay.answer.text
-            if len(text) > sent:
-                yield _event("delta", GeneratedDelta(type="delta", text=text[sent:]).model_dump_json())
-                sent = len(text)
+        async for event in relay.events():
+            if event.text:
+                yield _event("delta", GeneratedDelta(type="delta", text=event.text).model_dump_json())
     except AppError as error:
         problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
         yield _event("error", problem.model_dump_json())

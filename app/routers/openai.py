@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, Header, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
+from app.agents.generation import Event
 from app.agents.generation_schemas import Asked, ContextOptions, ConversationName, TokenBudget
 from app.agents.openai_items import CONVERSATION_PREFIX
 from app.core.errors import AppError, FieldError, Invalid
@@ -134,11 +135,11 @@ async def while_connected(request: Request, work: Coroutine[object, object, Resu
     return working.result()
 
 
-async def _events(data: AsyncGenerator[str]) -> AsyncGenerator[bytes]:
+async def _events(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
     """Events of a chat completion; one that fails on its way ends with an event that has OpenAI's `error`."""
     try:
-        async for one in data:
-            yield f"data: {one}\n\n".encode()
+        async for event in events:
+            yield f"data: {event.data}\n\n".encode()
     except AppError as error:
         given = error.error if isinstance(error, UpstreamRefusal) else None
         told = given or error_of(error, status=status_of(error), fields=error.fields)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.agents import generation_answer
 from app.core.ids import format_id, new_uuid
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
@@ -90,6 +91,32 @@ async def test_events_bring_the_text_and_then_what_was_stored(tenant: Client, fa
     assert "".join(data["text"] for _, data in deltas) == done["response"] == "one two three"
     assert last == "done"
     assert [turn["content"] for turn in await tenant.history(done["conversation_id"])] == ["hi", "one two three"]
+
+
+async def test_a_long_stream_takes_work_in_proportion_to_its_length(
+    tenant: Client, fake: FakeChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_through, storable = 0, generation_answer.storable
+
+    def counting(value: Any) -> Any:
+        nonlocal looked_through
+        looked_through += len(value) if isinstance(value, str) else 0
+        return storable(value)
+
+    monkeypatch.setattr(generation_answer, "storable", counting)
+    fake.reply = says("five!" * 400)
+    response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+    *deltas, (_, done) = events(response.text)
+    assert "".join(data["text"] for _, data in deltas) == done["response"] == "five!" * 400
+    assert len(deltas) == 400
+    assert looked_through <= 3 * len(done["response"])
+
+
+async def test_characters_that_were_parted_are_told_whole(tenant: Client, fake: FakeChat) -> None:
+    fake.reply = says("a\ud83d\ude00\0b", piece=2)
+    response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+    *deltas, (_, done) = events(response.text)
+    assert "".join(data["text"] for _, data in deltas) == done["response"] == "a\U0001f600b"
 
 
 async def test_a_stream_that_is_cut_ends_with_a_problem(tenant: Client, fake: FakeChat) -> None:

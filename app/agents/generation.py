@@ -319,7 +319,7 @@ class Relay:
                 break
             piece = _read(data)
             deltas = self.answer.add(piece)
-            self._streamed.note(piece, said=sum(len(delta.text) for delta in deltas))
+            self._streamed.note(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
             for delta in deltas:
                 await self._tell(delta)
             shown = self._shown(piece, data)

@@ -16,7 +16,7 @@ from app.conversations.schemas import TurnInput
 from app.core.errors import Invalid
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject, ParsedTurn
-from app.providers.endpoint import InvalidAnswer
+from app.providers.endpoint import InvalidAnswer, usage_in
 
 _MOST_CALLS: Final = 128
 _JOINED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
@@ -70,8 +70,7 @@ class AnswerSoFar:
         for name in ("id", "model"):
             if isinstance(value := piece.get(name), str) and getattr(self, name) is None:
                 setattr(self, name, value)
-        if isinstance(usage := piece.get("usage"), dict):
-            self.usage = usage
+        self.usage = usage_in(piece) or self.usage
         deltas: list[Delta] = []
         for choice in _first_choices(piece):
             if isinstance(reason := choice.get("finish_reason"), str):

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request, Response
 
 from app.agents.generation import Relay
 from app.agents.generation_schemas import (
-    Answered,
     Asked,
     ConversationName,
     Generate,
@@ -60,7 +59,8 @@ async def generate(body: Generate, caller: AgentWriter, services: Services, requ
     asked = _asked(body)
     if not body.stream:
         answered = await while_connected(request, services.generation.complete(caller, asked))
-        return Response(_generated(answered).model_dump_json(), media_type="application/json")
+        answer = _generated(answered.conversation_id, answered.turns)
+        return Response(answer.model_dump_json(), media_type="application/json")
     stack = AsyncExitStack()
     relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
     return EventStream(_events(relay, request), stack)
@@ -88,27 +88,21 @@ async def _events(relay: Relay, request: Request) -> AsyncGenerator[bytes]:
         problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
         yield _event("error", problem.model_dump_json())
         return
-    done = Answered({"usage": relay.answer.usage}, relay.conversation_id, relay.turns)
-    yield _event("done", _generated(done).model_dump_json())
+    yield _event("done", _generated(relay.conversation_id, relay.turns).model_dump_json())
 
 
 def _event(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _generated(answered: Answered) -> Generated:
-    usage = answered.completion.get("usage")
-    told = usage if isinstance(usage, dict) else {}
-    counts = [told.get(name) for name in ("prompt_tokens", "completion_tokens")]
+def _generated(conversation_id: ConversationId | None, turns: list[Turn]) -> Generated:
+    answer = turns[-1] if turns and turns[-1].role is Role.ASSISTANT else None
+    usage = (answer.usage if answer is not None else None) or {}
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (count if isinstance(count, int) else None for count in counts)
     return Generated(
-        conversation_id="" if answered.conversation_id is None else format_id(answered.conversation_id),
-        turns=answered.turns,
-        response=_text(answered.turns),
+        conversation_id="" if conversation_id is None else format_id(conversation_id),
+        turns=turns,
+        response="" if answer is None else content_text(answer.content),
         usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
     )
-
-
-def _text(turns: list[Turn]) -> str:
-    answer = turns[-1] if turns and turns[-1].role is Role.ASSISTANT else None
-    return "" if answer is None else content_text(answer.content)

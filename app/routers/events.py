@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, cast
@@ -60,17 +60,19 @@ TurnEvent = (
 ListEvent = ConversationUpdatedFrame | ConversationDeletedFrame | RelistFrame | ErrorFrame
 
 
+def event_content(data: Mapping[str, object], **members: Mapping[str, object]) -> dict[str, object]:
+    """Declare an answer in events: the schema of their data, and their other members."""
+    content = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    item = {"type": "object", "properties": {**members, "data": content}}
+    return {EVENTS_MEDIA_TYPE: {"schema": {"type": "string"}, "itemSchema": item}}
+
+
 def _responses(*models: type) -> dict[int | str, dict[str, object]]:
-    data = {"anyOf": [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]}
-    item = {
-        "type": "object",
-        "properties": {
-            "event": {"type": "string", "description": "The frame's `type`."},
-            "id": {"type": "string", "description": "Opaque; give the last one back as `Last-Event-ID`."},
-            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
-        },
-    }
-    content = {EVENTS_MEDIA_TYPE: {"schema": {"type": "string"}, "itemSchema": item}}
+    content = event_content(
+        {"anyOf": [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]},
+        event={"type": "string", "description": "The frame's `type`."},
+        id={"type": "string", "description": "Opaque; give the last one back as `Last-Event-ID`."},
+    )
     return {200: {"description": "Events, for as long as the connection lasts.", "content": content}}
 
 

@@ -21,32 +21,26 @@ from app.core.ids import ConversationId, format_id
 from app.formats.schemas import JsonObject, Role
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import AgentWriter, Services
-from app.routers.events import EVENTS_MEDIA_TYPE, EventStream
+from app.routers.events import EventStream, event_content
 from app.routers.openai import while_connected
 from app.routers.problems import problem_of, problem_responses, request_id_of, status_of
 
 router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=StrictJsonRoute)
 
-_DATA: Final = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Generated", "Problem")]}
-_EVENTS: Final = {
-    "schema": {"type": "string"},
-    "itemSchema": {
-        "type": "object",
-        "properties": {
-            "event": {
-                "type": "string",
-                "description": "`delta` (with `text`), then `done`, or `error` with a problem.",
-            },
-            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": _DATA},
-        },
-    },
+_EVENT: Final = {"type": "string", "description": "`delta` (with `text`), then `done`, or `error` with a problem."}
+_DATA: Final = {
+    "anyOf": [
+        GeneratedDelta.model_json_schema(),
+        {"$ref": "#/components/schemas/Generated"},
+        {"$ref": "#/components/schemas/Problem"},
+    ]
 }
 
 
 @router.post(
     "",
     response_model=Generated,
-    responses={200: {"model": Generated, "content": {EVENTS_MEDIA_TYPE: _EVENTS}}}
+    responses={200: {"model": Generated, "content": event_content(_DATA, event=_EVENT)}}
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
 )
 async def generate(body: Generate, caller: AgentWriter, services: Services, request: Request) -> Response:

@@ -19,7 +19,7 @@ from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import AgentWriter, Reader, Services, Writer
-from app.routers.events import EventStream, until_gone
+from app.routers.events import EventStream, event_content, until_gone
 from app.routers.openai_errors import ROOT, error_of
 from app.routers.problems import problem_responses, status_of
 
@@ -29,6 +29,12 @@ _MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-
 """Of a model's name no part begins with a dot: `..` would lead to other paths of the endpoint, with the key of ours."""
 _OURS: Final = ("conversation_id", "token_budget", "context")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
+
+_DATA: Final = {
+    "type": "object",
+    "description": "A `chat.completion.chunk` as OpenAI has it, or an object with `error`. `[DONE]`, which is no JSON,"
+    " is the last one.",
+}
 
 Result = TypeVar("Result")
 
@@ -58,7 +64,11 @@ ProjectHeader: TypeAlias = Annotated[
 RetryHeader: TypeAlias = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
 
-@router.post("/chat/completions", response_model=Passed, responses=problem_responses(*_FAILURES))
+@router.post(
+    "/chat/completions",
+    response_model=Passed,
+    responses={200: {"model": Passed, "content": event_content(_DATA)}} | problem_responses(*_FAILURES),
+)
 async def create_chat_completion(
     body: PassedBody,
     caller: AgentWriter,

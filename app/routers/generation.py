@@ -21,7 +21,7 @@ from app.core.ids import ConversationId, format_id
 from app.formats.schemas import JsonObject, Role
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import AgentWriter, Services
-from app.routers.events import EventStream, event_content
+from app.routers.events import EventStream, event_content, kept_alive
 from app.routers.openai import while_connected
 from app.routers.problems import problem_of, problem_responses, request_id_of, status_of
 
@@ -57,7 +57,7 @@ async def generate(body: Generate, caller: AgentWriter, services: Services, requ
         return Response(answer.model_dump_json(), media_type="application/json")
     stack = AsyncExitStack()
     relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
-    return EventStream(_events(relay, request), stack)
+    return EventStream(kept_alive(_events(relay, request), every_s=services.settings.live_heartbeat_s), stack)
 
 
 def _asked(body: Generate) -> Asked:

@@ -19,7 +19,7 @@ from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import AgentWriter, Reader, Services, Writer
-from app.routers.events import EventStream, event_content, until_gone
+from app.routers.events import EventStream, event_content, kept_alive, until_gone
 from app.routers.openai_errors import ROOT, error_of
 from app.routers.problems import problem_responses, status_of
 
@@ -94,7 +94,8 @@ async def create_chat_completion(
         return response
     stack = AsyncExitStack()
     relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
-    stream = EventStream(_events(relay.events()), stack)
+    events = kept_alive(_events(relay.events()), every_s=services.settings.live_heartbeat_s)
+    stream = EventStream(events, stack)
     if relay.conversation_id is not None:
         stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
     return stream

@@ -4,12 +4,14 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import openai
 import pytest
 
 from app.agents import generation_answer
 from app.core.ids import format_id, new_uuid
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.live import serving
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -117,6 +119,35 @@ async def test_characters_that_were_parted_are_told_whole(tenant: Client, fake: 
     response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
     *deltas, (_, done) = events(response.text)
     assert "".join(data["text"] for _, data in deltas) == done["response"] == "a\U0001f600b"
+
+
+async def test_while_the_model_is_silent_comments_keep_the_connection(
+    service: Service, fake: FakeChat, tmp_path: Any
+) -> None:
+    fake.reply = says("one two", piece=4, pause_s=0.35)
+    settings = {"embedder": "none", "llm_model": CHAT_MODEL, "llm_base_url": fake.url, "live_heartbeat_s": 0.1}
+    async with (
+        open_service(service.database, tmp_path, **settings) as opened,
+        await opened.new_tenant() as tenant,
+        serving(opened.app, opened.settings) as port,
+    ):
+        response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+        comments = [block for block in response.text.split("\n\n") if block == ": keep-alive"]
+        assert len(comments) >= 4
+        *deltas, (_, done) = events(response.text.replace(": keep-alive\n\n", ""))
+        assert "".join(data["text"] for _, data in deltas) == done["response"] == "one two"
+        # OpenAI's own client passes over them
+        base = f"http://127.0.0.1:{port}/openai/v1"
+        async with openai.AsyncOpenAI(api_key=tenant.key, base_url=base, max_retries=0) as ai:
+            body = {"conversation_id": done["conversation_id"]}
+            stream = await ai.chat.completions.create(model=CHAT_MODEL, messages=HI, stream=True, extra_body=body)
+            said = "".join([piece.choices[0].delta.content or "" async for piece in stream if piece.choices])
+            raw = await ai.post(
+                "/chat/completions", cast_to=str, body={"model": CHAT_MODEL, "messages": HI, "stream": True} | body
+            )
+        assert said == "one two"
+        assert raw.count(": keep-alive\n\n") >= 4
+        assert len(await tenant.history(done["conversation_id"])) == 6
 
 
 async def test_a_stream_that_is_cut_ends_with_a_problem(tenant: Client, fake: FakeChat) -> None:

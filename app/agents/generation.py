@@ -26,11 +26,11 @@ from app.conversations.exchanges import Exchange, Exchanges, answering
 from app.conversations.frames import Chunk
 from app.conversations.schemas import ConversationCreate, Turn, content_text
 from app.conversations.service import Conversations
-from app.core.errors import AppError, FieldError, Invalid
-from app.core.ids import ConversationId, TurnId, parse_id
+from app.core.errors import AppError, FieldError, Invalid, TooLarge
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject, Kind, Role
-from app.providers.endpoint import InvalidAnswer
+from app.providers.endpoint import InvalidAnswer, Refused
 from app.providers.pieces import estimated_tokens
 from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
 from app.settings import Settings
@@ -41,16 +41,23 @@ _MORE_THAN_SENT: Final = 50
 _MOST_STORED: Final = 2000
 _RENEWALS_PER_LEASE: Final = 6
 _THREAD_MESSAGES: Final = 500
+_BYTES_A_CHARACTER: Final = 4
+"""At most, in UTF-8: so many characters surely make no chunk that is too large."""
+
+
+class AnswerTooLarge(Refused):
+    """An answer that no turn can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """Settings: the model's window and longest answer, in tokens, how long a turn stays open unheard of, its chunks."""
+    """Settings: the model's window and longest answer, in tokens, how long a turn stays open unheard of, its sizes."""
 
     context_tokens: int
     answer_tokens: int
     lease_s: float
     chunk_bytes: int
+    text_bytes: int
 
     @classmethod
     def of(cls, settings: Settings) -> "GenerationOptions":
@@ -60,6 +67,7 @@ class GenerationOptions:
             settings.llm_max_output_tokens,
             settings.stream_lease_s,
             settings.max_chunk_bytes,
+            settings.max_text_bytes,
         )
 
 
@@ -88,11 +96,6 @@ class Generation:
         self._upstream = upstream
         self._options = options
         self._ending: set[asyncio.Task[object]] = set()
-
-    @property
-    def longest_piece(self) -> int:
-        """Characters that surely make no chunk that is too large."""
-        return max(1, self._options.chunk_bytes // 4)
 
     @property
     def _exchanges(self) -> Exchanges:
@@ -126,7 +129,7 @@ class Generation:
         try:
             async with self._renewed(prepared.exchange):
                 completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
-            turns = await self._commit(caller, prepared, AnswerSoFar.of(completion))
+            turns = await self._commit_whole(caller, prepared, AnswerSoFar.of(completion))
         except BaseException as error:
             await self._give_up(caller, prepared.exchange, error)
             raise
@@ -237,22 +240,51 @@ class Generation:
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(renewing, return_exceptions=True)
 
-    async def publish(self, caller: Caller, prepared: _Prepared, delta: Delta, offset: int) -> None:
-        """Tell followers of the conversation what the answer goes on with."""
+    async def publish(self, caller: Caller, prepared: _Prepared, delta: Delta, offset: int) -> int:
+        """Tell followers of the conversation what the answer goes on with; gives where it goes on from."""
         exchange = prepared.exchange
-        await self._conversations.streams.chunk(
-            caller,
-            prepared.conversation_id,
-            turn_id=exchange.answer_id,
-            chunk=Chunk.model_construct(None, offset=offset, delta=delta.text, part=delta.part),
-            epoch=exchange.epoch,
-            wait=False,
-        )
+        for piece in pieces_of(delta.text, max(1, self._options.chunk_bytes // _BYTES_A_CHARACTER)):
+            try:
+                await self._conversations.streams.chunk(
+                    caller,
+                    prepared.conversation_id,
+                    turn_id=exchange.answer_id,
+                    chunk=Chunk.model_construct(None, offset=offset, delta=piece, part=delta.part),
+                    epoch=exchange.epoch,
+                    wait=False,
+                )
+            except TooLarge:
+                raise self._too_large(prepared) from None
+            offset += len(piece)
+        return offset
+
+    async def _commit_whole(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
+        """Store an answer that came in one piece; of one that is too large the aborted turn has the beginning."""
+        try:
+            return await self._commit(caller, prepared, answer)
+        except AnswerTooLarge:
+            with suppress(AppError):
+                await self.publish(caller, prepared, Delta("content", answer.text), 0)
+            raise
 
     async def _commit(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
         said = answer_turn(answer, prepared.body)
-        # whole by now: who goes away meanwhile does not keep it from being stored
-        return await self._through(self._exchanges.commit(caller, prepared.exchange, answer=said))
+        try:
+            # whole by now: who goes away meanwhile does not keep it from being stored
+            return await self._through(self._exchanges.commit(caller, prepared.exchange, answer=said))
+        except TooLarge:  # what else is stored was taken before the model was asked
+            raise self._too_large(prepared) from None
+
+    def _too_large(self, prepared: _Prepared) -> AnswerTooLarge:
+        return AnswerTooLarge(
+            "answer_too_large",
+            f"The chat model's answer has more than the {self._options.text_bytes} bytes that a turn may have; it was"
+            " not committed. Ask for less at once (`max_tokens`), and for the rest in a further request.",
+            extra={
+                "conversation_id": format_id(prepared.conversation_id),
+                "turn_id": format_id(prepared.exchange.answer_id),
+            },
+        )
 
     async def _give_up(self, caller: Caller, exchange: Exchange, error: BaseException | None) -> None:
         reason = (
@@ -337,10 +369,7 @@ class Relay:
         if self._prepared is None:
             return
         offset = self._lengths.get(delta.part, 0)
-        for piece in pieces_of(delta.text, self._generation.longest_piece):
-            await self._generation.publish(self._caller, self._prepared, Delta(delta.part, piece), offset)
-            offset += len(piece)
-        self._lengths[delta.part] = offset
+        self._lengths[delta.part] = await self._generation.publish(self._caller, self._prepared, delta, offset)
 
     def _shown(self, piece: JsonObject, data: str) -> str | None:
         """An event as it came; without the usage where only we asked for it."""

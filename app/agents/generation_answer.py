@@ -65,6 +65,12 @@ class AnswerSoFar:
                 return answer
         raise no_answer()
 
+    @property
+    def text(self) -> str:
+        """What is said, of a whole answer, as text that can be stored."""
+        content = storable(self.whole().get("content"))
+        return content if isinstance(content, str) else ""
+
     def add(self, piece: JsonObject) -> list[Delta]:
         """Take one piece; gives what it adds to the turn that is followed live, as text that can be stored."""
         for name in ("id", "model"):

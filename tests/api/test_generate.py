@@ -226,3 +226,84 @@ async def test_wrong_requests_are_refused_before_anything_is_stored(tenant: Clie
     missing = {"messages": HI, "conversation_id": format_id(new_uuid())}
     problem(await tenant.post("/v1/generate", json=missing), 404, "not_found")
     assert fake.chats == []
+
+
+# answers that no turn can hold
+
+LIMIT = 40_000
+LONG = "Ünd so weiter. " * 4000
+
+
+@pytest.fixture
+async def small(service: Service, fake: FakeChat, tmp_path: Any) -> AsyncIterator[Service]:
+    """A service whose turns hold little."""
+    fake.reply, fake.replies = says(LONG, piece=3000), []
+    fake.chats.clear()
+    async with open_service(
+        service.database, tmp_path, embedder="none", llm_model=CHAT_MODEL, llm_base_url=fake.url, max_text_bytes=LIMIT
+    ) as opened:
+        yield opened
+
+
+async def given_up(tenant: Client, told: dict[str, Any]) -> str:
+    """What there is of an answer that a problem names; nothing else of its conversation is there."""
+    path = f"/v1/conversations/{told['conversation_id']}"
+    assert await tenant.history(told["conversation_id"]) == []
+    turn = (await tenant.get(f"{path}/turns/{told['turn_id']}")).json()
+    assert (turn["status"], turn["metadata"]) == ("aborted", {"abort_reason": "answer_too_large"})
+    assert LONG.startswith(turn["content"])
+    assert LIMIT // 2 < len(turn["content"].encode()) <= LIMIT
+    return turn["content"]
+
+
+async def test_an_answer_that_no_turn_can_hold_is_said_to_be_and_its_beginning_stays(
+    small: Service, fake: FakeChat
+) -> None:
+    async with await small.new_tenant() as tenant:
+        refused = await tenant.post("/v1/generate", json={"messages": HI})
+        told = problem(refused, 502, "answer_too_large")
+        assert (told["retryable"], "weiter" in refused.text) == (False, False)
+        await given_up(tenant, told)
+        # what it took is counted
+        [day] = (await tenant.get("/v1/admin/usage")).json()["data"]
+        assert (day["prompt_tokens"], day["completion_tokens"]) == (20, 10)
+        fake.reply = says("Shorter.")
+        again = await generate(tenant, conversation_id=told["conversation_id"])
+        assert [turn["seq"] for turn in again["turns"]] == [1, 2]
+
+
+@pytest.mark.parametrize("piece", [3000, 10**6])
+async def test_a_stream_that_no_turn_can_hold_ends_with_all_that_was_seen_in_an_aborted_turn(
+    small: Service, fake: FakeChat, piece: int
+) -> None:
+    fake.reply = says(LONG, piece=piece)
+    async with await small.new_tenant() as tenant:
+        response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+        *deltas, (name, told) = events(response.text)
+        assert (name, told["code"], told["status"]) == ("error", "answer_too_large", 502)
+        kept = await given_up(tenant, told)
+        assert kept.startswith("".join(data["text"] for _, data in deltas))
+        [day] = (await tenant.get("/v1/admin/usage")).json()["data"]
+        assert (day["calls"], day["failed"]) == (1, 1)
+        assert day["completion_tokens"] > 1000
+
+
+async def test_openais_client_does_not_ask_again_for_an_answer_that_no_turn_can_hold(
+    small: Service, fake: FakeChat
+) -> None:
+    async with await small.new_tenant() as tenant, serving(small.app, small.settings) as port:
+        base = f"http://127.0.0.1:{port}/openai/v1"
+        async with openai.AsyncOpenAI(api_key=tenant.key, base_url=base, max_retries=2) as ai:
+            with pytest.raises(openai.InternalServerError) as raised:
+                await ai.chat.completions.create(model=CHAT_MODEL, messages=HI, extra_body={"conversation_id": "room"})
+            assert (raised.value.status_code, raised.value.code) == (502, "answer_too_large")
+            assert len(fake.chats) == 1
+            stream = await ai.chat.completions.create(
+                model=CHAT_MODEL, messages=HI, extra_body={"conversation_id": "room"}, stream=True
+            )
+            with pytest.raises(openai.APIError) as broken:
+                [piece async for piece in stream]
+            assert broken.value.code == "answer_too_large"
+            # in no conversation there is nothing to hold it
+            whole = await ai.chat.completions.create(model=CHAT_MODEL, messages=HI)
+            assert whole.choices[0].message.content == LONG

@@ -18,7 +18,16 @@ from typing import Final, cast
 from pydantic import JsonValue
 
 from app.agents.generation_align import Alignment, align, stored_messages
-from app.agents.generation_answer import AnswerSoFar, Delta, answer_turn, bare, no_answer, pieces_of, turn_of
+from app.agents.generation_answer import (
+    AnswerSoFar,
+    Delta,
+    answer_text,
+    answer_turn,
+    bare,
+    no_answer,
+    pieces_of,
+    turn_of,
+)
 from app.agents.generation_schemas import MAX_MESSAGES, Answered, Asked, ConversationName
 from app.context.service import ContextBuilder
 from app.conversations.ending import Replaced
@@ -34,7 +43,7 @@ from app.providers.endpoint import InvalidAnswer, Refused
 from app.providers.pieces import estimated_tokens
 from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
 from app.settings import Settings
-from app.tenancy.schemas import Caller, Scope
+from app.tenancy.schemas import Caller, Repeatable, Scope
 
 _COMPLETIONS: Final = "/chat/completions"
 _MORE_THAN_SENT: Final = 50
@@ -121,6 +130,9 @@ class Generation:
     async def complete(self, caller: Caller, asked: Asked) -> Answered:
         """Answer in one piece. Raises what contexts, appends and the endpoint do: then nothing of it is committed."""
         _require_scopes(caller, asked)
+        before = await self._answered_before(caller, asked)
+        if before is not None:
+            return before
         upstream = configured(self._upstream)
         asked_body = {"model": upstream.model, **asked.body}
         if asked.conversation is None:
@@ -136,9 +148,13 @@ class Generation:
         return Answered(completion, prepared.conversation_id, turns)
 
     @asynccontextmanager
-    async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay"]:
+    async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay | Stored"]:
         """Answer in events. What is not whole at the end of the block is aborted. Raises as `complete`."""
         _require_scopes(caller, asked)
+        before = await self._answered_before(caller, asked)
+        if before is not None:
+            yield Stored(before)
+            return
         upstream = configured(self._upstream)
         body = {"model": upstream.model, **asked.body}
         prepared = None
@@ -162,6 +178,15 @@ class Generation:
 
     # before the answer
 
+    async def _answered_before(self, caller: Caller, asked: Asked) -> Answered | None:
+        """What was stored for the very same request, if it carries the Idempotency-Key of one that was answered."""
+        if asked.repeat is None:
+            return None
+        before = await self._conversations.replayed(caller, repeat=asked.repeat)
+        if before is None:
+            return None
+        return Answered({}, ConversationId(parse_id(before.conversation_id)), before.turns, is_replay=True)
+
     async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject) -> _Prepared:
         given = body.get("messages")
         cleaned = [bare(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
@@ -172,7 +197,7 @@ class Generation:
         messages = cast("list[JsonObject]", cleaned)
         spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
         system = "\n\n".join(content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM)
-        conversation_id = await self._conversation(caller, cast("ConversationName", asked.conversation))
+        conversation_id = await self._conversation(caller, cast("ConversationName", asked.conversation), asked.repeat)
         found, stored = await self._align(caller, conversation_id, [messages[at] for at in spoken], asked)
         new = spoken[found.new_from :]
         again = None if found.again_from is None else stored[found.again_from]
@@ -191,13 +216,16 @@ class Generation:
             messages=[(f"/messages/{at}", turn_of(parsed[at])) for at in new],
             answer=answering(model if isinstance(model, str) else None),
             replaced=None if again is None else _replaced(again, stored),
+            repeat=asked.repeat,
         )
         return _Prepared(conversation_id, {**body, "messages": cast("JsonValue", context.messages)}, exchange)
 
-    async def _conversation(self, caller: Caller, name: ConversationName) -> ConversationId:
+    async def _conversation(self, caller: Caller, name: ConversationName, repeat: Repeatable | None) -> ConversationId:
         if name.conversation_id is not None:
             return name.conversation_id
         create = ConversationCreate(external_id=name.external_id, project=name.project or "default")
+        if repeat is not None and name.external_id is None:
+            create = create.model_copy(update={"id": repeat.made_id(caller)})
         created, _, _ = await self._conversations.create(caller, body=create, repeat=None)
         return ConversationId(parse_id(created.id))
 
@@ -310,8 +338,27 @@ class Event:
     text: str = ""
 
 
+class Stored:
+    """An answer that was given before to the same request, as a relay that has it all at once."""
+
+    is_replay: Final = True
+
+    def __init__(self, answered: Answered) -> None:
+        self.conversation_id = answered.conversation_id
+        self.turns = answered.turns
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """One event with the text, where the answer has one, and the last."""
+        text = answer_text(self.turns)
+        if text:
+            yield Event("", text)
+        yield Event(DONE)
+
+
 class Relay:
     """An answer on its way, in events."""
+
+    is_replay: Final = False
 
     def __init__(
         self,

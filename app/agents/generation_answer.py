@@ -7,15 +7,16 @@ put together, anything else is as it came last.
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 from pydantic import JsonValue
 
-from app.conversations.schemas import TurnInput
+from app.conversations.schemas import Turn, TurnInput, content_text
 from app.core.errors import Invalid
 from app.formats import service as formats
-from app.formats.schemas import Format, JsonObject, ParsedTurn
+from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.providers.endpoint import InvalidAnswer, usage_in
 
 _MOST_CALLS: Final = 128
@@ -240,6 +241,11 @@ def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
         "metadata": {name: storable(value) for name, value in noted.items() if value is not None},
     }
     return turn_of(parsed).model_copy(update=told)
+
+
+def answer_text(turns: Sequence[Turn]) -> str:
+    """What the answer says, of an exchange as it is stored: the last of its turns."""
+    return content_text(turns[-1].content) if turns and turns[-1].role is Role.ASSISTANT else ""
 
 
 def no_answer() -> InvalidAnswer:

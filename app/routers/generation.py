@@ -6,7 +6,8 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.agents.generation import Relay
+from app.agents.generation import Relay, Stored
+from app.agents.generation_answer import answer_text
 from app.agents.generation_schemas import (
     Asked,
     ConversationName,
@@ -15,15 +16,16 @@ from app.agents.generation_schemas import (
     GeneratedDelta,
     GeneratedUsage,
 )
-from app.conversations.schemas import Turn, content_text
+from app.conversations.schemas import Turn
 from app.core.errors import AppError
 from app.core.ids import ConversationId, format_id
-from app.formats.schemas import JsonObject, Role
+from app.formats.schemas import JsonObject
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import AgentWriter, Services
+from app.routers.deps import AgentWriter, Repeat, Services
 from app.routers.events import EventStream, event_content, kept_alive
-from app.routers.openai import while_connected
+from app.routers.openai import CONVERSATION_HEADER, while_connected
 from app.routers.problems import problem_of, problem_responses, request_id_of, status_of
+from app.tenancy.schemas import Repeatable
 
 router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=StrictJsonRoute)
 
@@ -43,24 +45,35 @@ _DATA: Final = {
     responses={200: {"model": Generated, "content": event_content(_DATA, event=_EVENT)}}
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
 )
-async def generate(body: Generate, caller: AgentWriter, services: Services, request: Request) -> Response:
+async def generate(
+    body: Generate, caller: AgentWriter, services: Services, request: Request, repeat: Repeat
+) -> Response:
     """Let the chat model answer in a conversation, and store the new messages with the answer, in one commit.
 
     What it is sent is a context built of the conversation within `token_budget`, in which the new messages always
     stand. Messages that are stored already are not stored again, so the whole history may be sent. With `stream` the
-    answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`.
+    answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`; the header
+    `X-Conversation-Id` has the conversation from the beginning.
     """
-    asked = _asked(body)
+    asked = _asked(body, None if repeat is None else repeat.by_agent(caller.agent))
     if not body.stream:
         answered = await while_connected(request, services.generation.complete(caller, asked))
         answer = _generated(answered.conversation_id, answered.turns)
-        return Response(answer.model_dump_json(), media_type="application/json")
+        response = Response(answer.model_dump_json(), media_type="application/json")
+        if answered.is_replay:
+            response.headers["Idempotent-Replayed"] = "true"
+        return response
     stack = AsyncExitStack()
     relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
-    return EventStream(kept_alive(_events(relay, request), every_s=services.settings.live_heartbeat_s), stack)
+    stream = EventStream(kept_alive(_events(relay, request), every_s=services.settings.live_heartbeat_s), stack)
+    if relay.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
+    if relay.is_replay:
+        stream.headers["Idempotent-Replayed"] = "true"
+    return stream
 
 
-def _asked(body: Generate) -> Asked:
+def _asked(body: Generate, repeat: Repeatable | None) -> Asked:
     name = ConversationName(
         conversation_id=None if body.conversation_id is None else ConversationId(body.conversation_id),
         external_id=body.external_id,
@@ -70,10 +83,10 @@ def _asked(body: Generate) -> Asked:
     sent.pop("stream", None)
     if body.model is not None:
         sent["model"] = body.model
-    return Asked(sent, name, body.context, body.token_budget)
+    return Asked(sent, name, body.context, body.token_budget, repeat=repeat)
 
 
-async def _events(relay: Relay, request: Request) -> AsyncGenerator[bytes]:
+async def _events(relay: Relay | Stored, request: Request) -> AsyncGenerator[bytes]:
     try:
         async for event in relay.events():
             if event.text:
@@ -90,13 +103,12 @@ def _event(name: str, data: str) -> bytes:
 
 
 def _generated(conversation_id: ConversationId | None, turns: list[Turn]) -> Generated:
-    answer = turns[-1] if turns and turns[-1].role is Role.ASSISTANT else None
-    usage = (answer.usage if answer is not None else None) or {}
+    usage = (turns[-1].usage if turns else None) or {}
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (count if isinstance(count, int) else None for count in counts)
     return Generated(
         conversation_id="" if conversation_id is None else format_id(conversation_id),
         turns=turns,
-        response="" if answer is None else content_text(answer.content),
+        response=answer_text(turns),
         usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
     )

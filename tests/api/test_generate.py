@@ -1,5 +1,6 @@
 """`POST /v1/generate`: a stored answer, in one piece and as events."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,7 +9,11 @@ import openai
 import pytest
 
 from app.agents import generation_answer
-from app.core.ids import format_id, new_uuid
+from app.conversations.exchanges import answering
+from app.conversations.schemas import TurnInput
+from app.core.errors import Conflict
+from app.core.ids import ConversationId, format_id, new_uuid, parse_id
+from app.formats.schemas import Role
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.live import serving
@@ -226,6 +231,110 @@ async def test_wrong_requests_are_refused_before_anything_is_stored(tenant: Clie
     missing = {"messages": HI, "conversation_id": format_id(new_uuid())}
     problem(await tenant.post("/v1/generate", json=missing), 404, "not_found")
     assert fake.chats == []
+
+
+# requests that are sent again
+
+KEYED = {"Idempotency-Key": "k"}
+
+
+async def test_the_same_key_gives_the_stored_answer_and_asks_no_model(tenant: Client, fake: FakeChat) -> None:
+    fake.replies = [says("First.")]
+    first = await tenant.post("/v1/generate", json={"messages": HI}, headers=KEYED)
+    assert "Idempotent-Replayed" not in first.headers
+    again = await tenant.post("/v1/generate", json={"messages": HI}, headers=KEYED)
+    assert (again.json(), again.headers["Idempotent-Replayed"]) == (first.json(), "true")
+    other = [{"role": "user", "content": "other"}]
+    for body, headers in [({"messages": other}, KEYED), ({"messages": HI}, KEYED | {"X-Agent-Id": "another"})]:
+        problem(await tenant.post("/v1/generate", json=body, headers=headers), 409, "idempotency_mismatch")
+    assert len(fake.chats) == 1
+    conversation = first.json()["conversation_id"]
+    assert [turn["content"] for turn in await tenant.history(conversation)] == ["hi", "First."]
+    assert len((await tenant.get("/v1/conversations")).json()["data"]) == 1
+    await tenant.delete(f"/v1/conversations/{conversation}")
+    problem(await tenant.post("/v1/generate", json={"messages": HI}, headers=KEYED), 404, "not_found")
+
+
+async def test_a_stream_that_is_asked_for_again_tells_the_stored_answer(tenant: Client, fake: FakeChat) -> None:
+    fake.replies = [says("one two three")]
+    body = {"messages": HI, "stream": True, "external_id": "room"}
+    first = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    again = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    assert ("Idempotent-Replayed" in first.headers, again.headers["Idempotent-Replayed"]) == (False, "true")
+    done = events(first.text)[-1]
+    assert events(again.text) == [("delta", {"type": "delta", "text": "one two three"}), done]
+    assert first.headers["X-Conversation-Id"] == again.headers["X-Conversation-Id"] == done[1]["conversation_id"]
+    assert len(fake.chats) == 1
+    problem(
+        await tenant.post("/v1/generate", json=body | {"stream": False}, headers=KEYED), 409, "idempotency_mismatch"
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_after_a_failure_it_is_answered_anew_in_the_same_conversation(
+    tenant: Client,
+    fake: FakeChat,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    body = {"messages": HI, "stream": stream}
+    fake.replies = [says("one two three", breaks_after=2), Reply(mode="too_long")]
+    if not stream:
+        fake.replies[0] = Reply(mode="wrong_json")
+    for _ in range(2):
+        failed = await tenant.post("/v1/generate", json=body, headers=KEYED)
+        assert failed.status_code != 200 or events(failed.text)[-1][0] == "error"
+    answered = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    assert answered.status_code == 200
+    [only] = (await tenant.get("/v1/conversations")).json()["data"]
+    assert [turn["content"] for turn in await tenant.history(only["id"])] == ["hi", "Hello."]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_of_two_at_once_one_asks_the_model(
+    tenant: Client,
+    fake: FakeChat,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    fake.reply = says("Both.", delay_s=0.3)
+    body = {"messages": HI, "stream": stream}
+    both = await asyncio.gather(*(tenant.post("/v1/generate", json=body, headers=KEYED) for _ in range(3)))
+    [won] = [one for one in both if one.status_code == 200]
+    for one in both:
+        if one is not won:
+            assert problem(one, 409, "resource_busy")["retryable"]
+            assert one.headers["Retry-After"] == "1"
+    again = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (200, "true")
+    assert len(fake.chats) == 1
+    [only] = (await tenant.get("/v1/conversations")).json()["data"]
+    assert [turn["content"] for turn in await tenant.history(only["id"])] == ["hi", "Both."]
+
+
+async def test_what_a_dead_process_had_under_way_is_answered_anew_when_its_lease_is_over(
+    tenant: Client, modelled: Service
+) -> None:
+    conversation = await tenant.conversation()
+    body = json.dumps({"messages": HI, "conversation_id": conversation}).encode()
+    headers = KEYED | {"Content-Type": "application/json"}
+    tenancy, streams = modelled.container.tenancy, modelled.container.conversations.streams
+    caller = await tenancy.authenticate(tenant.key)
+    repeat = tenancy.repeatable("k", b"POST", b"/v1/generate", body).by_agent(caller.agent)
+    exchange = await streams.exchanges.open(
+        caller, ConversationId(parse_id(conversation)), messages=[], answer=answering(None), repeat=repeat
+    )
+    problem(await tenant.post("/v1/generate", content=body, headers=headers), 409, "resource_busy")
+    async with modelled.container.database.transaction(tenant.tenant_id) as tx:
+        await tx.execute(
+            "update turn_streams set renewed_at = now() - interval '1 hour' where tenant_id = $1 and turn_id = $2",
+            tenant.tenant_id, exchange.answer_id,
+        )  # fmt: skip
+    answered = await tenant.post("/v1/generate", content=body, headers=headers)
+    assert [turn["seq"] for turn in answered.json()["turns"]] == [1, 2]
+    # and who was only slow has nothing more to say
+    with pytest.raises(Conflict):
+        await streams.exchanges.commit(caller, exchange, answer=TurnInput(role=Role.ASSISTANT, content="late"))
+    assert len(await tenant.history(conversation)) == 2
+    await streams.exchanges.abort(caller, exchange, reason="late")
 
 
 # answers that no turn can hold

@@ -24,8 +24,8 @@ from app.agents.generation_answer import (
     answer_text,
     answer_turn,
     bare,
-    no_answer,
     pieces_of,
+    read_piece,
     turn_of,
 )
 from app.agents.generation_schemas import MAX_MESSAGES, Answered, Asked, ConversationName
@@ -39,11 +39,12 @@ from app.core.errors import AppError, FieldError, Invalid, TooLarge
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject, Kind, Role
+from app.governance.service import Governance
 from app.providers.endpoint import InvalidAnswer, Refused
 from app.providers.pieces import estimated_tokens
 from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
 from app.settings import Settings
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import Caller, Scope
 
 _COMPLETIONS: Final = "/chat/completions"
 _MORE_THAN_SENT: Final = 50
@@ -97,11 +98,13 @@ class Generation:
         *,
         conversations: Conversations,
         contexts: ContextBuilder,
+        governance: Governance,
         upstream: Upstream | None,
         options: GenerationOptions,
     ) -> None:
         self._conversations = conversations
         self._contexts = contexts
+        self._governance = governance
         self._upstream = upstream
         self._options = options
         self._ending: set[asyncio.Task[object]] = set()
@@ -137,15 +140,16 @@ class Generation:
         asked_body = {"model": upstream.model, **asked.body}
         if asked.conversation is None:
             return Answered(await self.ask(caller, _COMPLETIONS, asked_body), None, [])
-        prepared = await self._prepare(caller, asked, asked_body)
-        try:
-            async with self._renewed(prepared.exchange):
-                completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
-            turns = await self._commit_whole(caller, prepared, AnswerSoFar.of(completion))
-        except BaseException as error:
-            await self._give_up(caller, prepared.exchange, error)
-            raise
-        return Answered(completion, prepared.conversation_id, turns)
+        async with AsyncExitStack() as begun:
+            prepared = await self._prepare(caller, asked, asked_body, begun)
+            try:
+                async with self._renewed(prepared.exchange):
+                    completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
+                turns = await self._commit_whole(caller, prepared, AnswerSoFar.of(completion))
+            except BaseException as error:
+                await self._give_up(caller, prepared.exchange, error)
+                raise
+            return Answered(completion, prepared.conversation_id, turns)
 
     @asynccontextmanager
     async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay | Stored"]:
@@ -158,23 +162,24 @@ class Generation:
         upstream = configured(self._upstream)
         body = {"model": upstream.model, **asked.body}
         prepared = None
-        if asked.conversation is not None:
-            prepared = await self._prepare(caller, asked, body)
-            body = prepared.body
-        relay: Relay | None = None
-        try:
-            async with AsyncExitStack() as stack:
+        async with AsyncExitStack() as begun:
+            if asked.conversation is not None:
+                prepared = await self._prepare(caller, asked, body, begun)
+                body = prepared.body
+            try:
+                async with AsyncExitStack() as stack:
+                    if prepared is not None:
+                        await stack.enter_async_context(self._renewed(prepared.exchange))
+                    streamed = await _begun(upstream, stack, caller, body)
+                    begun.pop_all()  # from here on the client is told of it
+                    relay = Relay(self, caller, prepared, streamed, shows_usage=_wants_usage(asked.body))
+                    yield relay
+            except BaseException as error:
                 if prepared is not None:
-                    await stack.enter_async_context(self._renewed(prepared.exchange))
-                streamed = await _begun(upstream, stack, caller, body)
-                relay = Relay(self, caller, prepared, streamed, shows_usage=_wants_usage(asked.body))
-                yield relay
-        except BaseException as error:
-            if prepared is not None:
-                await self._give_up(caller, prepared.exchange, error)
-            raise
-        if prepared is not None and not relay.is_committed:
-            await self._give_up(caller, prepared.exchange, None)
+                    await self._give_up(caller, prepared.exchange, error)
+                raise
+            if prepared is not None and not relay.is_committed:
+                await self._give_up(caller, prepared.exchange, None)
 
     # before the answer
 
@@ -187,7 +192,7 @@ class Generation:
             return None
         return Answered({}, ConversationId(parse_id(before.conversation_id)), before.turns, is_replay=True)
 
-    async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject) -> _Prepared:
+    async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject, begun: AsyncExitStack) -> _Prepared:
         given = body.get("messages")
         cleaned = [bare(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
         if isinstance(cleaned, list) and len(cleaned) > MAX_MESSAGES:
@@ -197,7 +202,7 @@ class Generation:
         messages = cast("list[JsonObject]", cleaned)
         spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
         system = "\n\n".join(content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM)
-        conversation_id = await self._conversation(caller, cast("ConversationName", asked.conversation), asked.repeat)
+        conversation_id = await self._conversation(caller, asked, begun)
         found, stored = await self._align(caller, conversation_id, [messages[at] for at in spoken], asked)
         new = spoken[found.new_from :]
         again = None if found.again_from is None else stored[found.again_from]
@@ -220,14 +225,27 @@ class Generation:
         )
         return _Prepared(conversation_id, {**body, "messages": cast("JsonValue", context.messages)}, exchange)
 
-    async def _conversation(self, caller: Caller, name: ConversationName, repeat: Repeatable | None) -> ConversationId:
+    async def _conversation(self, caller: Caller, asked: Asked, begun: AsyncExitStack) -> ConversationId:
+        """The conversation that is meant. One that is begun for this request alone goes again where `begun` fails."""
+        name, repeat = cast("ConversationName", asked.conversation), asked.repeat
         if name.conversation_id is not None:
             return name.conversation_id
         create = ConversationCreate(external_id=name.external_id, project=name.project or "default")
         if repeat is not None and name.external_id is None:
             create = create.model_copy(update={"id": repeat.made_id(caller)})
         created, _, _ = await self._conversations.create(caller, body=create, repeat=None)
-        return ConversationId(parse_id(created.id))
+        conversation_id = ConversationId(parse_id(created.id))
+        if repeat is None and name.external_id is None:
+            begun.push_async_exit(partial(self._take_back, caller, conversation_id))
+        return conversation_id
+
+    async def _take_back(
+        self, caller: Caller, conversation_id: ConversationId, _kind: object, error: BaseException | None, _at: object
+    ) -> None:
+        # of an answer that was too large there is something to read
+        if error is not None and not isinstance(error, AnswerTooLarge):
+            with suppress(AppError, asyncio.CancelledError):
+                await self._through(self._governance.delete_unused(caller, conversation_id))
 
     async def _align(
         self, caller: Caller, conversation_id: ConversationId, messages: Sequence[JsonObject], asked: Asked
@@ -396,7 +414,7 @@ class Relay:
             if data.strip() == DONE:
                 is_done = True
                 break
-            piece = _read(data)
+            piece = read_piece(data)
             deltas = self.answer.add(piece)
             self._streamed.note(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
             for delta in deltas:
@@ -450,20 +468,6 @@ async def _begun(upstream: Upstream, stack: AsyncExitStack, caller: Caller, body
 def _wants_usage(body: JsonObject) -> bool:
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
-
-
-def _read(data: str) -> JsonObject:
-    try:
-        piece = cast("JsonValue", json.loads(data))
-    except (ValueError, RecursionError):
-        raise no_answer() from None
-    if not isinstance(piece, dict):
-        raise no_answer()
-    error = piece.get("error")
-    if error:
-        known = InvalidAnswer("model_unavailable", "The chat model's endpoint broke off its answer.")
-        raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
-    return piece
 
 
 def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:

@@ -18,6 +18,7 @@ from app.core.errors import Invalid
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.providers.endpoint import InvalidAnswer, usage_in
+from app.providers.upstream import UpstreamRefusal
 
 _MOST_CALLS: Final = 128
 _JOINED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
@@ -246,6 +247,21 @@ def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
 def answer_text(turns: Sequence[Turn]) -> str:
     """What the answer says, of an exchange as it is stored: the last of its turns."""
     return content_text(turns[-1].content) if turns and turns[-1].role is Role.ASSISTANT else ""
+
+
+def read_piece(data: str) -> JsonObject:
+    """A piece of a streamed answer out of the data of its event. Raises InvalidAnswer and UpstreamRefusal."""
+    try:
+        piece = cast("JsonValue", json.loads(data))
+    except (ValueError, RecursionError):
+        raise no_answer() from None
+    if not isinstance(piece, dict):
+        raise no_answer()
+    error = piece.get("error")
+    if error:
+        known = InvalidAnswer("model_unavailable", "The chat model's endpoint broke off its answer.")
+        raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
+    return piece
 
 
 def no_answer() -> InvalidAnswer:

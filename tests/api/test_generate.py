@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -231,6 +232,54 @@ async def test_wrong_requests_are_refused_before_anything_is_stored(tenant: Clie
     missing = {"messages": HI, "conversation_id": format_id(new_uuid())}
     problem(await tenant.post("/v1/generate", json=missing), 404, "not_found")
     assert fake.chats == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_no_answer_begins_no_conversation_is_left(
+    tenant: Client,
+    fake: FakeChat,
+    modelled: Service,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    history = [*HI, {"role": "assistant", "content": "Hello."}, *HI]
+    orphan = {"role": "tool", "tool_call_id": "call_x", "content": "x"}
+    fake.reply = Reply(mode="too_long")
+    for body, status in [
+        ({"messages": history}, 422), ({"messages": [orphan]}, 422), ({"messages": HI, "token_budget": 1}, 422),
+    ]:  # fmt: skip
+        refused = await tenant.post("/v1/generate", json=body | {"stream": stream})
+        assert refused.status_code == status, refused.text
+    fake.reply = says("late", delay_s=5)
+    fake.asked.clear()
+    async with serving(modelled.app, modelled.settings) as port, httpx.AsyncClient(headers=tenant.headers) as gone:
+        asking = asyncio.create_task(
+            gone.post(f"http://127.0.0.1:{port}/v1/generate", json={"messages": HI, "stream": stream})
+        )
+        await fake.asked.wait()
+        assert len((await tenant.get("/v1/conversations")).json()["data"]) == 1
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        for _ in range(100):
+            if not (left := (await tenant.get("/v1/conversations")).json()["data"]):
+                break
+            await asyncio.sleep(0.05)
+        assert left == []
+
+
+async def test_a_conversation_that_somebody_else_has_spoken_in_is_left(tenant: Client, fake: FakeChat) -> None:
+    fake.reply, fake.replies = says("late"), [Reply(mode="too_long", delay_s=0.5)]
+    fake.asked.clear()
+    asking = asyncio.create_task(tenant.post("/v1/generate", json={"messages": HI}))
+    await fake.asked.wait()
+    [only] = (await tenant.get("/v1/conversations")).json()["data"]
+    await tenant.append(only["id"], "I have found you")
+    assert (await asking).status_code == 422
+    assert [turn["content"] for turn in await tenant.history(only["id"])] == ["I have found you"]
+    # and one with a name is begun at first use, answered or not
+    fake.replies = [Reply(mode="too_long")]
+    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 422, "model_refused")
+    assert await tenant.conversation(external_id="x") != only["id"]
+    assert len((await tenant.get("/v1/conversations")).json()["data"]) == 2
 
 
 # requests that are sent again

@@ -287,12 +287,15 @@ def _chat(settings: Settings, base: Foundation, spending: Spending) -> OpenAICha
 
 
 def _generation(
-    settings: Settings, base: Foundation, spending: Spending, conversations: Conversations, contexts: ContextBuilder
-) -> Generation:
+    settings: Settings, base: Foundation, spending: Spending, conversations: Conversations, contexts: ContextBuilder,
+    governance: Governance,
+) -> Generation:  # fmt: skip
     endpoint = UpstreamOptions.of(settings)
     upstream = None if endpoint is None else Upstream(endpoint, ledger=spending, guard=_refusal(base))
     options = GenerationOptions.of(settings)
-    return Generation(conversations=conversations, contexts=contexts, upstream=upstream, options=options)
+    return Generation(
+        conversations=conversations, contexts=contexts, governance=governance, upstream=upstream, options=options
+    )
 
 
 def _conversations(
@@ -470,7 +473,7 @@ def build_container(
         embedder=spaces.first.embedder,
         spending=spending,
         chat=chat,
-        generation=_generation(settings, base, spending, conversations, contexts),
+        generation=_generation(settings, base, spending, conversations, contexts, governance),
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         index=index,
         tiers=spaces.first.tiers,

@@ -6,11 +6,9 @@ time have limits. The query and the answer are stored in one append when there i
 """
 
 import asyncio
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
 from app.agents.ask_fence import INSTRUCTIONS, RULES, Round, request, turn_line
 from app.agents.ask_guard import Guard
@@ -116,7 +114,7 @@ class Asker:
         chat = require_model(self._chat)
         talk = _Talk(
             caller=caller,
-            conversation_id=ConversationId(body.conversation_id or _new_id(caller, repeat)),
+            conversation_id=ConversationId(body.conversation_id or (repeat.made_id(caller) if repeat else new_uuid())),
             exists=body.conversation_id is not None,
             query=body.query,
             granted=self._toolbox.granted(caller),
@@ -251,14 +249,6 @@ class Asker:
             tools_used=_tools_used(answer),
             history=[_view(turn) for turn in turns],
         )
-
-
-def _new_id(caller: Caller, repeat: Repeatable | None) -> UUID:
-    """The id of a new conversation; the same for a request that is sent again under its Idempotency-Key."""
-    if repeat is None:
-        return new_uuid()
-    named = hashlib.sha256(caller.tenant_id.bytes + repeat.request_hmac + repeat.key.encode()).digest()
-    return UUID(bytes=named[:16], version=4)
 
 
 def _line(turn: CanonicalTurn) -> str:

@@ -18,19 +18,29 @@ from typing import Final, cast
 from pydantic import JsonValue
 
 from app.agents.generation_align import Alignment, align, stored_messages
-from app.agents.generation_answer import AnswerSoFar, Delta, bare, choice_of, pieces_of, storable, usage_of
+from app.agents.generation_answer import (
+    AnswerSoFar,
+    Delta,
+    answer_text,
+    answer_turn,
+    bare,
+    pieces_of,
+    read_piece,
+    turn_of,
+)
 from app.agents.generation_schemas import MAX_MESSAGES, Answered, Asked, ConversationName
 from app.context.service import ContextBuilder
 from app.conversations.ending import Replaced
 from app.conversations.exchanges import Exchange, Exchanges, answering
 from app.conversations.frames import Chunk
-from app.conversations.schemas import ConversationCreate, Turn, TurnInput, content_text
+from app.conversations.schemas import ConversationCreate, Turn, content_text
 from app.conversations.service import Conversations
-from app.core.errors import AppError, FieldError, Invalid
-from app.core.ids import ConversationId, TurnId, parse_id
+from app.core.errors import AppError, FieldError, Invalid, TooLarge
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats import service as formats
-from app.formats.schemas import Format, JsonObject, Kind, ParsedTurn, Role
-from app.providers.endpoint import InvalidAnswer
+from app.formats.schemas import Format, JsonObject, Kind, Role
+from app.governance.service import Governance
+from app.providers.endpoint import InvalidAnswer, Refused
 from app.providers.pieces import estimated_tokens
 from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
 from app.settings import Settings
@@ -40,18 +50,24 @@ _COMPLETIONS: Final = "/chat/completions"
 _MORE_THAN_SENT: Final = 50
 _MOST_STORED: Final = 2000
 _RENEWALS_PER_LEASE: Final = 6
-_LONGEST_MODEL: Final = 256
 _THREAD_MESSAGES: Final = 500
+_BYTES_A_CHARACTER: Final = 4
+"""At most, in UTF-8: so many characters surely make no chunk that is too large."""
+
+
+class AnswerTooLarge(Refused):
+    """An answer that no turn can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """Settings: the model's window and longest answer, in tokens, how long a turn stays open unheard of, its chunks."""
+    """Settings: the model's window and longest answer, in tokens, how long a turn stays open unheard of, its sizes."""
 
     context_tokens: int
     answer_tokens: int
     lease_s: float
     chunk_bytes: int
+    text_bytes: int
 
     @classmethod
     def of(cls, settings: Settings) -> "GenerationOptions":
@@ -61,6 +77,7 @@ class GenerationOptions:
             settings.llm_max_output_tokens,
             settings.stream_lease_s,
             settings.max_chunk_bytes,
+            settings.max_text_bytes,
         )
 
 
@@ -81,19 +98,16 @@ class Generation:
         *,
         conversations: Conversations,
         contexts: ContextBuilder,
+        governance: Governance,
         upstream: Upstream | None,
         options: GenerationOptions,
     ) -> None:
         self._conversations = conversations
         self._contexts = contexts
+        self._governance = governance
         self._upstream = upstream
         self._options = options
         self._ending: set[asyncio.Task[object]] = set()
-
-    @property
-    def longest_piece(self) -> int:
-        """Characters that surely make no chunk that is too large."""
-        return max(1, self._options.chunk_bytes // 4)
 
     @property
     def _exchanges(self) -> Exchanges:
@@ -119,48 +133,66 @@ class Generation:
     async def complete(self, caller: Caller, asked: Asked) -> Answered:
         """Answer in one piece. Raises what contexts, appends and the endpoint do: then nothing of it is committed."""
         _require_scopes(caller, asked)
+        before = await self._answered_before(caller, asked)
+        if before is not None:
+            return before
         upstream = configured(self._upstream)
         asked_body = {"model": upstream.model, **asked.body}
         if asked.conversation is None:
             return Answered(await self.ask(caller, _COMPLETIONS, asked_body), None, [])
-        prepared = await self._prepare(caller, asked, asked_body)
-        try:
-            async with self._renewed(prepared.exchange):
-                completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
-            turns = await self._commit(caller, prepared, _answer_in(completion))
-        except BaseException as error:
-            await self._give_up(caller, prepared.exchange, error)
-            raise
-        return Answered(completion, prepared.conversation_id, turns)
+        async with AsyncExitStack() as begun:
+            prepared = await self._prepare(caller, asked, asked_body, begun)
+            try:
+                async with self._renewed(prepared.exchange):
+                    completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
+                turns = await self._commit_whole(caller, prepared, AnswerSoFar.of(completion))
+            except BaseException as error:
+                await self._give_up(caller, prepared.exchange, error)
+                raise
+            return Answered(completion, prepared.conversation_id, turns)
 
     @asynccontextmanager
-    async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay"]:
+    async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay | Stored"]:
         """Answer in events. What is not whole at the end of the block is aborted. Raises as `complete`."""
         _require_scopes(caller, asked)
+        before = await self._answered_before(caller, asked)
+        if before is not None:
+            yield Stored(before)
+            return
         upstream = configured(self._upstream)
         body = {"model": upstream.model, **asked.body}
         prepared = None
-        if asked.conversation is not None:
-            prepared = await self._prepare(caller, asked, body)
-            body = prepared.body
-        relay: Relay | None = None
-        try:
-            async with AsyncExitStack() as stack:
+        async with AsyncExitStack() as begun:
+            if asked.conversation is not None:
+                prepared = await self._prepare(caller, asked, body, begun)
+                body = prepared.body
+            try:
+                async with AsyncExitStack() as stack:
+                    if prepared is not None:
+                        await stack.enter_async_context(self._renewed(prepared.exchange))
+                    streamed = await _begun(upstream, stack, caller, body)
+                    begun.pop_all()  # from here on the client is told of it
+                    relay = Relay(self, caller, prepared, streamed, shows_usage=_wants_usage(asked.body))
+                    yield relay
+            except BaseException as error:
                 if prepared is not None:
-                    await stack.enter_async_context(self._renewed(prepared.exchange))
-                streamed = await _begun(upstream, stack, caller, body)
-                relay = Relay(self, caller, prepared, streamed, shows_usage=_wants_usage(asked.body))
-                yield relay
-        except BaseException as error:
-            if prepared is not None:
-                await self._give_up(caller, prepared.exchange, error)
-            raise
-        if prepared is not None and not relay.is_committed:
-            await self._give_up(caller, prepared.exchange, None)
+                    await self._give_up(caller, prepared.exchange, error)
+                raise
+            if prepared is not None and not relay.is_committed:
+                await self._give_up(caller, prepared.exchange, None)
 
     # before the answer
 
-    async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject) -> _Prepared:
+    async def _answered_before(self, caller: Caller, asked: Asked) -> Answered | None:
+        """What was stored for the very same request, if it carries the Idempotency-Key of one that was answered."""
+        if asked.repeat is None:
+            return None
+        before = await self._conversations.replayed(caller, repeat=asked.repeat)
+        if before is None:
+            return None
+        return Answered({}, ConversationId(parse_id(before.conversation_id)), before.turns, is_replay=True)
+
+    async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject, begun: AsyncExitStack) -> _Prepared:
         given = body.get("messages")
         cleaned = [bare(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
         if isinstance(cleaned, list) and len(cleaned) > MAX_MESSAGES:
@@ -170,7 +202,7 @@ class Generation:
         messages = cast("list[JsonObject]", cleaned)
         spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
         system = "\n\n".join(content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM)
-        conversation_id = await self._conversation(caller, cast("ConversationName", asked.conversation))
+        conversation_id = await self._conversation(caller, asked, begun)
         found, stored = await self._align(caller, conversation_id, [messages[at] for at in spoken], asked)
         new = spoken[found.new_from :]
         again = None if found.again_from is None else stored[found.again_from]
@@ -189,15 +221,31 @@ class Generation:
             messages=[(f"/messages/{at}", turn_of(parsed[at])) for at in new],
             answer=answering(model if isinstance(model, str) else None),
             replaced=None if again is None else _replaced(again, stored),
+            repeat=asked.repeat,
         )
         return _Prepared(conversation_id, {**body, "messages": cast("JsonValue", context.messages)}, exchange)
 
-    async def _conversation(self, caller: Caller, name: ConversationName) -> ConversationId:
+    async def _conversation(self, caller: Caller, asked: Asked, begun: AsyncExitStack) -> ConversationId:
+        """The conversation that is meant. One that is begun for this request alone goes again where `begun` fails."""
+        name, repeat = cast("ConversationName", asked.conversation), asked.repeat
         if name.conversation_id is not None:
             return name.conversation_id
         create = ConversationCreate(external_id=name.external_id, project=name.project or "default")
+        if repeat is not None and name.external_id is None:
+            create = create.model_copy(update={"id": repeat.made_id(caller)})
         created, _, _ = await self._conversations.create(caller, body=create, repeat=None)
-        return ConversationId(parse_id(created.id))
+        conversation_id = ConversationId(parse_id(created.id))
+        if repeat is None and name.external_id is None:
+            begun.push_async_exit(partial(self._take_back, caller, conversation_id))
+        return conversation_id
+
+    async def _take_back(
+        self, caller: Caller, conversation_id: ConversationId, _kind: object, error: BaseException | None, _at: object
+    ) -> None:
+        # of an answer that was too large there is something to read
+        if error is not None and not isinstance(error, AnswerTooLarge):
+            with suppress(AppError, asyncio.CancelledError):
+                await self._through(self._governance.delete_unused(caller, conversation_id))
 
     async def _align(
         self, caller: Caller, conversation_id: ConversationId, messages: Sequence[JsonObject], asked: Asked
@@ -238,22 +286,51 @@ class Generation:
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(renewing, return_exceptions=True)
 
-    async def publish(self, caller: Caller, prepared: _Prepared, delta: Delta, offset: int) -> None:
-        """Tell followers of the conversation what the answer goes on with."""
+    async def publish(self, caller: Caller, prepared: _Prepared, delta: Delta, offset: int) -> int:
+        """Tell followers of the conversation what the answer goes on with; gives where it goes on from."""
         exchange = prepared.exchange
-        await self._conversations.streams.chunk(
-            caller,
-            prepared.conversation_id,
-            turn_id=exchange.answer_id,
-            chunk=Chunk.model_construct(None, offset=offset, delta=delta.text, part=delta.part),
-            epoch=exchange.epoch,
-            wait=False,
-        )
+        for piece in pieces_of(delta.text, max(1, self._options.chunk_bytes // _BYTES_A_CHARACTER)):
+            try:
+                await self._conversations.streams.chunk(
+                    caller,
+                    prepared.conversation_id,
+                    turn_id=exchange.answer_id,
+                    chunk=Chunk.model_construct(None, offset=offset, delta=piece, part=delta.part),
+                    epoch=exchange.epoch,
+                    wait=False,
+                )
+            except TooLarge:
+                raise self._too_large(prepared) from None
+            offset += len(piece)
+        return offset
+
+    async def _commit_whole(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
+        """Store an answer that came in one piece; of one that is too large the aborted turn has the beginning."""
+        try:
+            return await self._commit(caller, prepared, answer)
+        except AnswerTooLarge:
+            with suppress(AppError):
+                await self.publish(caller, prepared, Delta("content", answer.text), 0)
+            raise
 
     async def _commit(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
-        said = _answer_turn(answer, prepared.body)
-        # whole by now: who goes away meanwhile does not keep it from being stored
-        return await self._through(self._exchanges.commit(caller, prepared.exchange, answer=said))
+        said = answer_turn(answer, prepared.body)
+        try:
+            # whole by now: who goes away meanwhile does not keep it from being stored
+            return await self._through(self._exchanges.commit(caller, prepared.exchange, answer=said))
+        except TooLarge:  # what else is stored was taken before the model was asked
+            raise self._too_large(prepared) from None
+
+    def _too_large(self, prepared: _Prepared) -> AnswerTooLarge:
+        return AnswerTooLarge(
+            "answer_too_large",
+            f"The chat model's answer has more than the {self._options.text_bytes} bytes that a turn may have; it was"
+            " not committed. Ask for less at once (`max_tokens`), and for the rest in a further request.",
+            extra={
+                "conversation_id": format_id(prepared.conversation_id),
+                "turn_id": format_id(prepared.exchange.answer_id),
+            },
+        )
 
     async def _give_up(self, caller: Caller, exchange: Exchange, error: BaseException | None) -> None:
         reason = (
@@ -271,8 +348,35 @@ class Generation:
         return cast("list[Turn]", await asyncio.shield(task))
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of an answer on its way: its data as the client is to see it, and the text that it adds."""
+
+    data: str
+    text: str = ""
+
+
+class Stored:
+    """An answer that was given before to the same request, as a relay that has it all at once."""
+
+    is_replay: Final = True
+
+    def __init__(self, answered: Answered) -> None:
+        self.conversation_id = answered.conversation_id
+        self.turns = answered.turns
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """One event with the text, where the answer has one, and the last."""
+        text = answer_text(self.turns)
+        if text:
+            yield Event("", text)
+        yield Event(DONE)
+
+
 class Relay:
-    """An answer on its way: the data of its events as the client is to see them."""
+    """An answer on its way, in events."""
+
+    is_replay: Final = False
 
     def __init__(
         self,
@@ -294,47 +398,43 @@ class Relay:
         self._shows_usage = shows_usage
         self._lengths: dict[str, int] = {}
 
-    async def events(self) -> AsyncGenerator[str]:
-        """The data of each event. `[DONE]` comes when all is stored. Raises where the answer ends before its end."""
+    async def events(self) -> AsyncGenerator[Event]:
+        """The events; `[DONE]` comes when all is stored. Raises where the answer ends before its end."""
         try:
-            async for data in self._pieces():
-                yield data
+            async for event in self._pieces():
+                yield event
         except AppError as error:
             if self._prepared is not None:
                 await self._generation._give_up(self._caller, self._prepared.exchange, error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             raise
 
-    async def _pieces(self) -> AsyncGenerator[str]:
+    async def _pieces(self) -> AsyncGenerator[Event]:
         is_done = False
         async for data in self._streamed.events:
             if data.strip() == DONE:
                 is_done = True
                 break
-            piece = _read(data)
+            piece = read_piece(data)
             deltas = self.answer.add(piece)
-            self._streamed.note(piece, said=sum(len(delta.text) for delta in deltas))
+            self._streamed.note(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
             for delta in deltas:
                 await self._tell(delta)
             shown = self._shown(piece, data)
             if shown is not None:
-                yield shown
+                yield Event(shown, "".join(delta.text for delta in deltas if delta.part == "content"))
         if self.answer.finish_reason is None and (self._prepared is not None or not is_done):
             raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.")
         self._streamed.is_whole()
         if self._prepared is not None:
             self.turns = await self._generation._commit(self._caller, self._prepared, self.answer)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             self.is_committed = True
-        yield DONE
+        yield Event(DONE)
 
     async def _tell(self, delta: Delta) -> None:
-        text = storable(delta.text)
-        if self._prepared is None or not isinstance(text, str) or not text:
+        if self._prepared is None:
             return
         offset = self._lengths.get(delta.part, 0)
-        for piece in pieces_of(text, self._generation.longest_piece):
-            await self._generation.publish(self._caller, self._prepared, Delta(delta.part, piece), offset)
-            offset += len(piece)
-        self._lengths[delta.part] = offset
+        self._lengths[delta.part] = await self._generation.publish(self._caller, self._prepared, delta, offset)
 
     def _shown(self, piece: JsonObject, data: str) -> str | None:
         """An event as it came; without the usage where only we asked for it."""
@@ -370,71 +470,6 @@ def _wants_usage(body: JsonObject) -> bool:
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
-def _read(data: str) -> JsonObject:
-    try:
-        piece = cast("JsonValue", json.loads(data))
-    except (ValueError, RecursionError):
-        raise _no_answer() from None
-    if not isinstance(piece, dict):
-        raise _no_answer()
-    error = piece.get("error")
-    if error:
-        known = InvalidAnswer("model_unavailable", "The chat model's endpoint broke off its answer.")
-        raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
-    return piece
-
-
-def turn_of(parsed: ParsedTurn) -> TurnInput:
-    """The turn to append of a message that was read."""
-    return TurnInput.model_construct(
-        None,
-        id=None,
-        role=parsed.role,
-        kind=None,
-        actor=parsed.actor,
-        content=parsed.content,
-        tool_calls=parsed.tool_calls,
-        tool_call_id=parsed.tool_call_id,
-        tool_results=parsed.tool_results,
-        usage=None,
-        model=None,
-        adapter=parsed.adapter,
-        metadata={},
-        occurred_at=None,
-    )
-
-
-def _answer_in(completion: JsonObject) -> AnswerSoFar:
-    choice = choice_of(completion)
-    if choice is None:
-        raise _no_answer()
-    answer = AnswerSoFar(message=choice[0], finish_reason=choice[1])
-    answer.add({**completion, "choices": []})
-    return answer
-
-
-def _answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
-    message = cast("JsonObject", storable(bare(answer.whole())))
-    message["role"] = "assistant"
-    try:
-        [parsed] = formats.parse(Format.OPENAI, [message])
-    except Invalid:
-        known = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
-        try:
-            [parsed] = formats.parse(Format.OPENAI, [known])
-        except Invalid:
-            raise _no_answer() from None
-    asked = body.get("model")
-    model = answer.model or (asked if isinstance(asked, str) else None)
-    noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
-    told = {
-        "usage": usage_of(answer),
-        "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
-        "metadata": {name: storable(value) for name, value in noted.items() if value is not None},
-    }
-    return turn_of(parsed).model_copy(update=told)
-
-
 def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:
     """What an answer given anew takes the place of: one turn, or one and all behind it."""
     is_last = again is stored[-1]
@@ -444,9 +479,3 @@ def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:
 
 def _is_leaving(error: BaseException | None) -> bool:
     return error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)
-
-
-def _no_answer() -> InvalidAnswer:
-    return InvalidAnswer(
-        "model_invalid", "The chat model's endpoint answered with something that is no chat completion."
-    )

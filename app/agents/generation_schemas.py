@@ -20,6 +20,7 @@ from app.conversations.schemas import IdIn, ParsedObject, Strict, Turn
 from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
 from app.formats.schemas import JsonObject
+from app.tenancy.schemas import Repeatable
 
 MAX_MESSAGES = 10_000
 
@@ -112,12 +113,17 @@ class Asked:
     context: ContextOptions
     token_budget: int | None = None
     is_retry: bool = False
+    repeat: Repeatable | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer, as the endpoint gave it, and what was stored with it."""
+    """An answer, as the endpoint gave it, and what was stored with it.
+
+    One that was given before to the same request (`is_replay`) has only what was stored.
+    """
 
     completion: JsonObject
     conversation_id: ConversationId | None
     turns: list[Turn]
+    is_replay: bool = False

@@ -1,12 +1,10 @@
 """OpenAI's Conversations over the same conversations and turns: what is made here is read there, and the reverse."""
 
-import hashlib
 from collections.abc import Sequence
-from uuid import UUID
 
 from pydantic import BaseModel, Field, JsonValue
 
-from app.agents.generation import turn_of
+from app.agents.generation_answer import turn_of
 from app.agents.openai_items import CONVERSATION_PREFIX, item_place, items
 from app.conversations.schemas import (
     Conversation,
@@ -95,7 +93,7 @@ class OpenAIConversations:
             before = await self._conversations.replayed(caller, repeat=repeat)
             if before is not None:
                 return await self.get(caller, ConversationId(parse_id(before.conversation_id))), True
-            create = create.model_copy(update={"id": _id_of(caller, repeat)})
+            create = create.model_copy(update={"id": repeat.made_id(caller)})
         made, created, _ = await self._conversations.create(caller, body=create, repeat=None)
         conversation_id = ConversationId(parse_id(made.id))
         try:
@@ -171,12 +169,6 @@ class OpenAIConversations:
         if turn.status != "committed" or turn.superseded_by is not None:
             raise NotFound("not_found", "There is no such item in this conversation.")
         return turn
-
-
-def _id_of(caller: Caller, repeat: Repeatable) -> UUID:
-    """The id of a conversation that is begun under an Idempotency-Key: the same whenever the request is sent."""
-    named = hashlib.sha256(b"openai" + caller.tenant_id.bytes + repeat.request_hmac + repeat.key.encode()).digest()
-    return UUID(bytes=named[:16], version=4)
 
 
 def _item(turn: Turn, item_id: str) -> JsonObject:

@@ -21,7 +21,7 @@ from app.conversations.schemas import MAX_PARTICIPANTS, AppendResult, TurnInput
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.views import turn_view
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict, FieldError, Invalid, NotFound
+from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
 from app.index.schemas import Document
 from app.index.service import SearchIndex
@@ -86,13 +86,7 @@ class Appender:
                     return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
             rows, stored = await self._store(caller, tx, conversation_id, incoming, expected_seq)
             if repeat is not None:
-                await self._tenancy.remember(
-                    caller,
-                    tx,
-                    request=repeat,
-                    status=_CREATED if stored else _OK,
-                    result_ids=[row.id for row in rows],
-                )
+                await self.remember(caller, tx, repeat, rows, status=_CREATED if stored else _OK)
         return _append_result(rows), stored, False
 
     async def work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
@@ -203,6 +197,25 @@ class Appender:
         if wrong:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
         return await store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
+
+    async def require_unanswered(
+        self, caller: Caller, tx: Transaction, repeat: Repeatable, *, claiming: bool = False
+    ) -> None:
+        """Busy where a request has been answered since that was looked for; Conflict `idempotency_mismatch`.
+
+        With `claiming` its key is held until the transaction ends, by nobody else: Busy too while somebody does.
+        """
+        ask = self._tenancy.claim if claiming else self._tenancy.find_replay
+        if await ask(caller, tx, request=repeat) is not None:
+            detail = "A request with this Idempotency-Key has just been answered; send it again for its answer."
+            raise Busy("resource_busy", detail, retry_after_s=1)
+
+    async def remember(
+        self, caller: Caller, tx: Transaction, repeat: Repeatable, rows: Sequence[TurnRow], *, status: int
+    ) -> None:
+        """Remember which turns a request with an Idempotency-Key has stored, in the transaction that stores them."""
+        ids = [row.id for row in rows]
+        await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=ids)
 
     async def replayed(self, caller: Caller, repeat: Repeatable) -> AppendResult | None:
         """What an append with this key has stored, if one has."""

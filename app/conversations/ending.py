@@ -26,9 +26,10 @@ from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.core.jobs import JobQueue
-from app.tenancy.schemas import Caller, job_caller
+from app.tenancy.schemas import Caller, Repeatable, job_caller
 
 LEASE_EXPIRED = "lease_expired"
+_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,13 @@ class Ender:
         return row
 
     async def commit_all(
-        self, caller: Caller, helds: Sequence[Held], *, items: Sequence[Incoming], replaced: Replaced | None
+        self,
+        caller: Caller,
+        helds: Sequence[Held],
+        *,
+        items: Sequence[Incoming],
+        replaced: Replaced | None,
+        repeat: Repeatable | None,
     ) -> list[TurnRow]:
         """Store open turns of one conversation together, as `items` say them, whose ids are theirs: all or none.
 
@@ -113,6 +120,8 @@ class Ender:
         """
         conversation_id = helds[0].conversation_id
         async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None:
+                await self._appender.require_unanswered(caller, tx, repeat, claiming=True)
             head = await lock_conversation(caller, tx, conversation_id)
             for held in sorted(helds, key=lambda held: held.turn_id):
                 await self._require_ours(caller, tx, held, lock=True)
@@ -128,6 +137,8 @@ class Ender:
                 and_after = replaced.and_after_at is not None
                 row, _ = await self._reviser.replace(caller, tx, head, old, items[0], truncate_after=and_after)
                 rows = [row]
+            if repeat is not None:
+                await self._appender.remember(caller, tx, repeat, rows, status=_OK)
             for held in helds:
                 self._announcer.turn(
                     tx, "ended", caller.tenant_id, conversation_id, turn_id=held.turn_id, epoch=held.epoch

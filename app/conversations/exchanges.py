@@ -28,7 +28,7 @@ from app.core.errors import AppError, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
-from app.tenancy.schemas import Caller, Scope
+from app.tenancy.schemas import Caller, Repeatable, Scope
 
 Hold = Callable[[Caller, TurnRow, str], Held]
 
@@ -44,6 +44,7 @@ class Exchange:
     created_at: datetime
     helds: Sequence[Held]
     replaced: Replaced | None
+    repeat: Repeatable | None
 
 
 class Exchanges:
@@ -77,11 +78,12 @@ class Exchanges:
         messages: Sequence[tuple[str, TurnInput]],
         answer: OpenTurn,
         replaced: Replaced | None = None,
+        repeat: Repeatable | None = None,
     ) -> Exchange:
         """Open messages, each with the pointer to it in its request, and the answer to them.
 
         An answer that takes the place of another (`replaced`) comes alone. Raises as `append` and `Streams.open` do,
-        before anything is asked of a model.
+        before anything is asked of a model; Busy `resource_busy` while the same request is under way (`repeat`).
         """
         caller.require(Scope.WRITE)
         now = datetime.now(UTC)
@@ -93,9 +95,13 @@ class Exchanges:
         drafts = [
             replace(make_draft(turn, limits=self._limits, now=now, root=root), id=new_uuid()) for root, turn in messages
         ]
-        writer = f"exchange:{new_uuid()}"
+        writer = f"exchange:{new_uuid() if repeat is None else repeat.made_id(caller)}"
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)
+            if repeat is not None:
+                await self._opener.require_alone(caller, tx, conversation_id, writer=writer)
+                # whoever is not at it any more has answered or failed by now
+                await self._appender.require_unanswered(caller, tx, repeat)
             await check_answers(caller, tx, conversation_id, [Incoming(draft, b"", 0, None) for draft in drafts])
             rows = await self._opener.open_whole(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id
@@ -110,6 +116,7 @@ class Exchanges:
             created_at=row.created_at,
             helds=helds,
             replaced=replaced,
+            repeat=repeat,
         )
 
     async def commit(self, caller: Caller, exchange: Exchange, *, answer: TurnInput) -> list[Turn]:
@@ -135,7 +142,9 @@ class Exchanges:
             for held in exchange.helds:
                 if held.flush is not None:
                     await asyncio.shield(held.flush)
-            rows = await self._ender.commit_all(caller, exchange.helds, items=items, replaced=replaced)
+            rows = await self._ender.commit_all(
+                caller, exchange.helds, items=items, replaced=replaced, repeat=exchange.repeat
+            )
             for held in exchange.helds:
                 self._flusher.drop(held, None)
         return [turn_view(row) for row in rows]

@@ -44,6 +44,16 @@ async def list_candidates(tx: Transaction, *, after: tuple[datetime, UUID, UUID]
     return [Candidate(row["expires_at"], TenantId(row["tenant_id"]), row["id"]) for row in rows]
 
 
+async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:
+    """Whether a conversation has turns, open ones too, and not only such as were given up."""
+    row = await tx.fetchrow(
+        "select 1 from turns where tenant_id = $1 and conversation_id = $2 and status <> 'aborted' limit 1",
+        tenant_id,
+        conversation_id,
+    )
+    return row is not None
+
+
 async def hold_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
     """Hold the heads of those of these conversations that nobody else holds, until the transaction ends."""
     rows = await tx.fetch(

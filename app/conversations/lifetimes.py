@@ -47,6 +47,10 @@ class Lifetimes:
         """How many turns a conversation was given."""
         return await expiry_store.find_size(tx, caller.tenant_id, conversation_id)
 
+    async def has_turns(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
+        """Whether a conversation has turns, open ones too, and not only such as were given up."""
+        return await expiry_store.has_turns(tx, caller.tenant_id, conversation_id)
+
     async def _hide(self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID]) -> None:
         await expiry_store.hide(tx, caller.tenant_id, conversation_ids)
         for conversation_id in conversation_ids:

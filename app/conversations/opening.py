@@ -15,7 +15,7 @@ from app.conversations.permits import require_may_continue, voice_of
 from app.conversations.reviser import require_kept, require_standing
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.db import Transaction
-from app.core.errors import Conflict, FieldError, Invalid, RateLimited
+from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.tenancy.schemas import Binding, Caller
 
@@ -82,6 +82,14 @@ class Opener:
         await store.insert_turns(tx, caller.tenant_id, [row])
         await self._insert_stream(caller, tx, row, opening.writer)
         return row, True
+
+    async def require_alone(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, *, writer: str
+    ) -> None:
+        """Busy `resource_busy` while the same writer is at it already, in any process."""
+        lease_s = self._options.lease_s
+        if await stream_store.is_written(tx, caller.tenant_id, conversation_id, writer=writer, lease_s=lease_s):
+            raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
 
     async def open_whole(
         self, caller: Caller, tx: Transaction, head: ConversationRow, drafts: Sequence[Draft], *, writer: str

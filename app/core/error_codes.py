@@ -16,6 +16,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "agent_timeout": "The agent took too long to answer.",
         "agent_tool_unknown": "A tool that the agent may use does not exist.",
         "already_superseded": "The turn has been superseded by another.",
+        "answer_too_large": "The chat model's answer is larger than a turn may be.",
         "body_too_large": "The request body is larger than this server takes.",
         "body_too_slow": "The request body came too slowly.",
         "bootstrap_key_invalid": "TURNKEEP_BOOTSTRAP_KEY has not the form of an API key.",

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.conversations.schemas import ErasedTurns
 from app.conversations.service import Conversations
-from app.core.db import Database
+from app.core.db import Database, Transaction
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.governance.purging import Purger
@@ -59,12 +59,22 @@ class Governance:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
             size = await self._conversations.lifetimes.size(caller, tx, conversation_id=conversation_id)
             if size <= _AT_ONCE:
-                counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
-                counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
-                return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
+                return await self._delete(caller, tx, conversation_id)
             await self._conversations.lifetimes.hide(caller, tx, conversation_id=conversation_id)
         # gone for everybody by now; what is left of it when this is cut off, the next sweep deletes
         return await self.purger.purge(caller, [conversation_id], waiting=True)
+
+    async def delete_unused(self, caller: Caller, conversation_id: ConversationId) -> None:
+        """Delete a conversation, unless somebody has said something in it, or is about to."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+            if not await self._conversations.lifetimes.has_turns(caller, tx, conversation_id=conversation_id):
+                await self._delete(caller, tx, conversation_id)
+
+    async def _delete(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> dict[str, int]:
+        counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
+        counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
+        return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
 
     async def erase_turns(
         self, caller: Caller, conversation_id: ConversationId, *, turn_ids: Sequence[UUID]

@@ -19,7 +19,7 @@ from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
 from app.providers.calling import calls_of, message_param, tool_params, words_of
-from app.providers.endpoint import CHAT_TROUBLE, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay
+from app.providers.endpoint import CHAT_TROUBLE, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, told_tokens
 from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
@@ -48,7 +48,6 @@ _FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
 _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
 """Statuses under which an endpoint may complain about one parameter of a request."""
 _MOST_MANNERS: Final = 1000
-_MOST_TOKENS: Final = 10**9
 _PROBE_TIMEOUT_S: Final = 10.0
 
 
@@ -439,13 +438,9 @@ def _count(call: _Call, asked: Sequence[str], completion: "ChatCompletion", choi
     content = choice.content if isinstance(choice.content, str) else ""
     content += "".join(f" {one.name} {one.arguments}" for one in choice.calls)
     usage: object = completion.usage
-    call.prompt_tokens += _told(usage, "prompt_tokens", _estimated(asked))
-    call.completion_tokens += _told(usage, "completion_tokens", estimated_tokens(content))
-
-
-def _told(usage: object, name: str, otherwise: int) -> int:
-    value = cast("object", getattr(usage, name, None))
-    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else otherwise
+    prompt, said = (cast("object", getattr(usage, name, None)) for name in ("prompt_tokens", "completion_tokens"))
+    call.prompt_tokens += told_tokens(prompt, otherwise=_estimated(asked))
+    call.completion_tokens += told_tokens(said, otherwise=estimated_tokens(content))
 
 
 def _estimated(texts: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ import openai
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
+from app.formats.schemas import JsonObject
 from app.providers.schemas import ChatModel
 
 _FIRST_DELAY_S = 0.25
@@ -80,6 +81,7 @@ CHAT_TROUBLE: Final = Trouble(
     event="model.refused",
 )
 CONNECT_TIMEOUT_S: Final = 5.0
+_MOST_TOKENS: Final = 10**9
 
 
 def delay(error: AppError, attempt: int, *, max_retries: int, timeout_s: float) -> float | None:
@@ -103,6 +105,17 @@ def retry_after(error: openai.APIStatusError) -> int | None:
     except ValueError:
         return None
     return min(int(-(-seconds // 1)), _LONGEST_RETRY_AFTER_S) if 0 <= seconds < float("inf") else None
+
+
+def usage_in(answer: JsonObject) -> JsonObject | None:
+    """What an answer, or a piece of one, says that it took; None where it says nothing."""
+    usage = answer.get("usage")
+    return usage if isinstance(usage, dict) else None
+
+
+def told_tokens(value: object, *, otherwise: int) -> int:
+    """A count of tokens as an endpoint tells it; `otherwise` where that is none."""
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else otherwise
 
 
 def require_model(chat: ChatModel | None) -> ChatModel:

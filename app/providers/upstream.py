@@ -20,7 +20,16 @@ from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
-from app.providers.endpoint import CHAT_TROUBLE, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, retry_after
+from app.providers.endpoint import (
+    CHAT_TROUBLE,
+    CONNECT_TIMEOUT_S,
+    InvalidAnswer,
+    Refused,
+    delay,
+    retry_after,
+    told_tokens,
+    usage_in,
+)
 from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
@@ -30,7 +39,6 @@ DONE: Final = "[DONE]"
 """The data of the last event of a stream."""
 
 _RAW: Final = {"X-Stainless-Raw-Response": "stream"}
-_MOST_TOKENS: Final = 10**9
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
 _OK: Final = 400
 _TOO_MANY: Final = 429
@@ -101,18 +109,11 @@ class _Spent:
     failed: bool = True
     asked: bool = False
 
-    def note(self, answer: JsonObject) -> None:
-        """Look through an answer, or a piece of one, for its usage."""
-        usage = answer.get("usage")
-        if isinstance(usage, dict):
-            self.usage = usage
-
     def total(self) -> ModelUsage:
-        completion = -(-self.said // 3)
-        usage = self.usage or {}
-        return ModelUsage(
-            _told(usage, "prompt_tokens", self.prompt_estimate), _told(usage, "completion_tokens", completion)
-        )
+        if not self.usage:
+            return ModelUsage(self.prompt_estimate, -(-self.said // 3))
+        prompt, completion = (self.usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
+        return ModelUsage(told_tokens(prompt, otherwise=0), told_tokens(completion, otherwise=0))
 
 
 @dataclass(slots=True)
@@ -122,9 +123,9 @@ class Streamed:
     events: AsyncIterator[str]
     _spent: _Spent = field(repr=False)
 
-    def note(self, piece: JsonObject, *, said: int) -> None:
-        """Tell what an event held: its usage, and how many characters the model said in it."""
-        self._spent.note(piece)
+    def note(self, usage: JsonObject | None, *, said: int) -> None:
+        """Tell what the answer took, as far as its events say, and how many characters more the model said."""
+        self._spent.usage = usage
         self._spent.said += said
 
     def is_whole(self) -> None:
@@ -164,7 +165,7 @@ class Upstream:
         deadline = self._deadline()
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             answer = await self._whole(response, deadline)
-            spent.note(answer)
+            spent.usage = usage_in(answer)
             spent.said = 0 if spent.usage else len(json.dumps(answer.get("choices"), ensure_ascii=False))
             spent.failed = False
             return answer
@@ -183,7 +184,7 @@ class Upstream:
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 raise CHAT_TROUBLE.invalid_answer()
-            yield Streamed(self._events(response, deadline), spent)
+            yield Streamed(event_data(self._bytes(response, deadline)), spent)
 
     # one request
 
@@ -293,21 +294,30 @@ class Upstream:
                 return
             yield piece
 
-    async def _events(self, response: _Response, deadline: float) -> AsyncGenerator[str]:
-        """The data of the events, whatever ends their lines."""
-        waiting, data = b"", list[bytes]()
-        async for piece in self._bytes(response, deadline):
-            *lines, waiting = (waiting + piece).replace(b"\r\n", b"\n").split(b"\n")
-            if len(waiting) + sum(map(len, data)) > _MAX_ANSWER_BYTES:
-                raise CHAT_TROUBLE.invalid_answer()
-            for line in lines:
-                if line.startswith(b"data:"):
-                    data.append(line[5:].removeprefix(b" "))
-                elif not line and data:
-                    yield _text(b"\n".join(data))
-                    data = []
-        if data:
-            yield _text(b"\n".join(data))
+
+async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
+    """The data of the events in a stream, in work in proportion to its bytes. Raises where one event is too large."""
+    waiting, data = list[bytes](), list[bytes]()
+    waiting_bytes = data_bytes = 0
+    async for piece in pieces:
+        waiting.append(piece)
+        waiting_bytes += len(piece)
+        if waiting_bytes + data_bytes > _MAX_ANSWER_BYTES:
+            raise CHAT_TROUBLE.invalid_answer()
+        if b"\n" not in piece:
+            continue
+        *lines, last = b"".join(waiting).split(b"\n")
+        waiting, waiting_bytes = [last], len(last)
+        for line in lines:
+            content = line.removesuffix(b"\r")
+            if content.startswith(b"data:"):
+                data.append(content[5:].removeprefix(b" "))
+                data_bytes += len(content)
+            elif not content and data:
+                yield _text(b"\n".join(data))
+                data, data_bytes = [], 0
+    if data:
+        yield _text(b"\n".join(data))
 
 
 def configured(upstream: Upstream | None) -> Upstream:
@@ -322,13 +332,6 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise CHAT_TROUBLE.invalid_answer() from None
-
-
-def _told(usage: JsonObject, name: str, otherwise: int) -> int:
-    value = usage.get(name)
-    if isinstance(value, int) and 0 <= value <= _MOST_TOKENS:
-        return value
-    return 0 if usage else otherwise
 
 
 def _refusal(error: openai.APIStatusError) -> AppError:

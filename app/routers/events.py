@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, cast
@@ -41,7 +41,8 @@ from app.tenancy.schemas import Scope as KeyScope
 
 EVENTS_MEDIA_TYPE: Final = "text/event-stream"
 _RETRY_MS: Final = 1000
-_COMMENT: Final = b": \n\n"
+_COMMENT: Final = b": keep-alive\n\n"
+"""What readers of events pass over, and proxies take for a sign of life."""
 
 TurnEvent = (
     SnapshotFrame
@@ -60,17 +61,19 @@ TurnEvent = (
 ListEvent = ConversationUpdatedFrame | ConversationDeletedFrame | RelistFrame | ErrorFrame
 
 
+def event_content(data: Mapping[str, object], **members: Mapping[str, object]) -> dict[str, object]:
+    """Declare an answer in events: the schema of their data, and their other members."""
+    content = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    item = {"type": "object", "properties": {**members, "data": content}}
+    return {EVENTS_MEDIA_TYPE: {"schema": {"type": "string"}, "itemSchema": item}}
+
+
 def _responses(*models: type) -> dict[int | str, dict[str, object]]:
-    data = {"anyOf": [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]}
-    item = {
-        "type": "object",
-        "properties": {
-            "event": {"type": "string", "description": "The frame's `type`."},
-            "id": {"type": "string", "description": "Opaque; give the last one back as `Last-Event-ID`."},
-            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
-        },
-    }
-    content = {EVENTS_MEDIA_TYPE: {"schema": {"type": "string"}, "itemSchema": item}}
+    content = event_content(
+        {"anyOf": [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]},
+        event={"type": "string", "description": "The frame's `type`."},
+        id={"type": "string", "description": "Opaque; give the last one back as `Last-Event-ID`."},
+    )
     return {200: {"description": "Events, for as long as the connection lasts.", "content": content}}
 
 
@@ -110,6 +113,28 @@ class EventStream(Response):
         async for data in self._events:
             await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def kept_alive(events: AsyncGenerator[bytes], *, every_s: float) -> AsyncGenerator[bytes]:
+    """The same events, with a comment whenever there was none for so long: proxies cut connections that are silent."""
+    async with aclosing(events):
+        while True:
+            coming = asyncio.create_task(_next(events))
+            try:
+                while not (await asyncio.wait({coming}, timeout=every_s))[0]:
+                    yield _COMMENT
+            finally:
+                # who went away is not waited for any more; cancelling what is done changes nothing
+                coming.cancel()
+                await asyncio.wait({coming})
+            data = coming.result()
+            if data is None:
+                return
+            yield data
+
+
+async def _next(events: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(events, None)
 
 
 async def until_gone(receive: Receive) -> None:

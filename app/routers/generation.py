@@ -6,9 +6,9 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.agents.generation import Relay
+from app.agents.generation import Relay, Stored
+from app.agents.generation_answer import answer_text
 from app.agents.generation_schemas import (
-    Answered,
     Asked,
     ConversationName,
     Generate,
@@ -16,57 +16,64 @@ from app.agents.generation_schemas import (
     GeneratedDelta,
     GeneratedUsage,
 )
-from app.conversations.schemas import Turn, content_text
+from app.conversations.schemas import Turn
 from app.core.errors import AppError
 from app.core.ids import ConversationId, format_id
-from app.formats.schemas import JsonObject, Role
+from app.formats.schemas import JsonObject
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import AgentWriter, Services
-from app.routers.events import EVENTS_MEDIA_TYPE, EventStream
-from app.routers.openai import while_connected
+from app.routers.deps import AgentWriter, Repeat, Services
+from app.routers.events import EventStream, event_content, kept_alive
+from app.routers.openai import CONVERSATION_HEADER, while_connected
 from app.routers.problems import problem_of, problem_responses, request_id_of, status_of
+from app.tenancy.schemas import Repeatable
 
 router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=StrictJsonRoute)
 
-_DATA: Final = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Generated", "Problem")]}
-_EVENTS: Final = {
-    "schema": {"type": "string"},
-    "itemSchema": {
-        "type": "object",
-        "properties": {
-            "event": {
-                "type": "string",
-                "description": "`delta` (with `text`), then `done`, or `error` with a problem.",
-            },
-            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": _DATA},
-        },
-    },
+_EVENT: Final = {"type": "string", "description": "`delta` (with `text`), then `done`, or `error` with a problem."}
+_DATA: Final = {
+    "anyOf": [
+        GeneratedDelta.model_json_schema(),
+        {"$ref": "#/components/schemas/Generated"},
+        {"$ref": "#/components/schemas/Problem"},
+    ]
 }
 
 
 @router.post(
     "",
     response_model=Generated,
-    responses={200: {"model": Generated, "content": {EVENTS_MEDIA_TYPE: _EVENTS}}}
+    responses={200: {"model": Generated, "content": event_content(_DATA, event=_EVENT)}}
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
 )
-async def generate(body: Generate, caller: AgentWriter, services: Services, request: Request) -> Response:
+async def generate(
+    body: Generate, caller: AgentWriter, services: Services, request: Request, repeat: Repeat
+) -> Response:
     """Let the chat model answer in a conversation, and store the new messages with the answer, in one commit.
 
     What it is sent is a context built of the conversation within `token_budget`, in which the new messages always
     stand. Messages that are stored already are not stored again, so the whole history may be sent. With `stream` the
-    answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`.
+    answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`; the header
+    `X-Conversation-Id` has the conversation from the beginning.
     """
-    asked = _asked(body)
+    asked = _asked(body, None if repeat is None else repeat.by_agent(caller.agent))
     if not body.stream:
         answered = await while_connected(request, services.generation.complete(caller, asked))
-        return Response(_generated(answered).model_dump_json(), media_type="application/json")
+        answer = _generated(answered.conversation_id, answered.turns)
+        response = Response(answer.model_dump_json(), media_type="application/json")
+        if answered.is_replay:
+            response.headers["Idempotent-Replayed"] = "true"
+        return response
     stack = AsyncExitStack()
     relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
-    return EventStream(_events(relay, request), stack)
+    stream = EventStream(kept_alive(_events(relay, request), every_s=services.settings.live_heartbeat_s), stack)
+    if relay.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
+    if relay.is_replay:
+        stream.headers["Idempotent-Replayed"] = "true"
+    return stream
 
 
-def _asked(body: Generate) -> Asked:
+def _asked(body: Generate, repeat: Repeatable | None) -> Asked:
     name = ConversationName(
         conversation_id=None if body.conversation_id is None else ConversationId(body.conversation_id),
         external_id=body.external_id,
@@ -76,42 +83,32 @@ def _asked(body: Generate) -> Asked:
     sent.pop("stream", None)
     if body.model is not None:
         sent["model"] = body.model
-    return Asked(sent, name, body.context, body.token_budget)
+    return Asked(sent, name, body.context, body.token_budget, repeat=repeat)
 
 
-async def _events(relay: Relay, request: Request) -> AsyncGenerator[bytes]:
-    sent = 0
+async def _events(relay: Relay | Stored, request: Request) -> AsyncGenerator[bytes]:
     try:
-        async for _ in relay.events():
-            text = relay.answer.text
-            if len(text) > sent:
-                yield _event("delta", GeneratedDelta(type="delta", text=text[sent:]).model_dump_json())
-                sent = len(text)
+        async for event in relay.events():
+            if event.text:
+                yield _event("delta", GeneratedDelta(type="delta", text=event.text).model_dump_json())
     except AppError as error:
         problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
         yield _event("error", problem.model_dump_json())
         return
-    done = Answered({"usage": relay.answer.usage}, relay.conversation_id, relay.turns)
-    yield _event("done", _generated(done).model_dump_json())
+    yield _event("done", _generated(relay.conversation_id, relay.turns).model_dump_json())
 
 
 def _event(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _generated(answered: Answered) -> Generated:
-    usage = answered.completion.get("usage")
-    told = usage if isinstance(usage, dict) else {}
-    counts = [told.get(name) for name in ("prompt_tokens", "completion_tokens")]
+def _generated(conversation_id: ConversationId | None, turns: list[Turn]) -> Generated:
+    usage = (turns[-1].usage if turns else None) or {}
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (count if isinstance(count, int) else None for count in counts)
     return Generated(
-        conversation_id="" if answered.conversation_id is None else format_id(answered.conversation_id),
-        turns=answered.turns,
-        response=_text(answered.turns),
+        conversation_id="" if conversation_id is None else format_id(conversation_id),
+        turns=turns,
+        response=answer_text(turns),
         usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
     )
-
-
-def _text(turns: list[Turn]) -> str:
-    answer = turns[-1] if turns and turns[-1].role is Role.ASSISTANT else None
-    return "" if answer is None else content_text(answer.content)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, Header, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
+from app.agents.generation import Event
 from app.agents.generation_schemas import Asked, ContextOptions, ConversationName, TokenBudget
 from app.agents.openai_items import CONVERSATION_PREFIX
 from app.core.errors import AppError, FieldError, Invalid
@@ -18,7 +19,7 @@ from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import AgentWriter, Reader, Services, Writer
-from app.routers.events import EventStream, until_gone
+from app.routers.events import EventStream, event_content, kept_alive, until_gone
 from app.routers.openai_errors import ROOT, error_of
 from app.routers.problems import problem_responses, status_of
 
@@ -28,6 +29,12 @@ _MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-
 """Of a model's name no part begins with a dot: `..` would lead to other paths of the endpoint, with the key of ours."""
 _OURS: Final = ("conversation_id", "token_budget", "context")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
+
+_DATA: Final = {
+    "type": "object",
+    "description": "A `chat.completion.chunk` as OpenAI has it, or an object with `error`. `[DONE]`, which is no JSON,"
+    " is the last one.",
+}
 
 Result = TypeVar("Result")
 
@@ -57,7 +64,11 @@ ProjectHeader: TypeAlias = Annotated[
 RetryHeader: TypeAlias = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
 
-@router.post("/chat/completions", response_model=Passed, responses=problem_responses(*_FAILURES))
+@router.post(
+    "/chat/completions",
+    response_model=Passed,
+    responses={200: {"model": Passed, "content": event_content(_DATA)}} | problem_responses(*_FAILURES),
+)
 async def create_chat_completion(
     body: PassedBody,
     caller: AgentWriter,
@@ -83,7 +94,8 @@ async def create_chat_completion(
         return response
     stack = AsyncExitStack()
     relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
-    stream = EventStream(_events(relay.events()), stack)
+    events = kept_alive(_events(relay.events()), every_s=services.settings.live_heartbeat_s)
+    stream = EventStream(events, stack)
     if relay.conversation_id is not None:
         stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
     return stream
@@ -134,11 +146,11 @@ async def while_connected(request: Request, work: Coroutine[object, object, Resu
     return working.result()
 
 
-async def _events(data: AsyncGenerator[str]) -> AsyncGenerator[bytes]:
+async def _events(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
     """Events of a chat completion; one that fails on its way ends with an event that has OpenAI's `error`."""
     try:
-        async for one in data:
-            yield f"data: {one}\n\n".encode()
+        async for event in events:
+            yield f"data: {event.data}\n\n".encode()
     except AppError as error:
         given = error.error if isinstance(error, UpstreamRefusal) else None
         told = given or error_of(error, status=status_of(error), fields=error.fields)

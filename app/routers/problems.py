@@ -54,6 +54,7 @@ STATUS_OF_KIND: Final[Mapping[str, int]] = {
 
 # cases that only HTTP tells apart, and so no kind
 _STATUS_OF_CODE: Final[Mapping[str, int]] = {
+    "answer_too_large": 502,
     "body_too_slow": 408,
     "method_not_allowed": 405,
     "unsupported_media_type": 415,

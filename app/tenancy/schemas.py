@@ -199,6 +199,11 @@ class Repeatable:
         name = f"{format_id(bound.conversation_id)}:{bound.actor}:{self.key}"
         return replace(self, key=f"token:{hashlib.sha256(name.encode()).hexdigest()}")
 
+    def made_id(self, caller: Caller) -> UUID:
+        """The id of what this caller makes by the request: the same whenever it is sent again."""
+        named = hashlib.sha256(caller.tenant_id.bytes + self.request_hmac + self.key.encode()).digest()
+        return UUID(bytes=named[:16], version=4)
+
     def by_agent(self, agent_id: str) -> "Repeatable":
         """The request as this agent's, where whose it is stands in a header and not in what was hashed."""
         return replace(self, request_hmac=hashlib.sha256(self.request_hmac + agent_id.encode()).digest())

@@ -17,8 +17,9 @@ from app.operators.service import DataCheck
 from app.tenancy.schemas import job_caller
 from tests.api.test_facts import fact, facts, found, tell
 from tests.api.test_retention import dump, word
-from tests.api.test_ttl import CutOffError, age, left, sweep
+from tests.api.test_ttl import age, left, sweep
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.cutting import cut_off_everywhere
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.live import events_on, serving, socket_on
 from tests.support.postgres import Servers, clone_template, drop_database, make_template
@@ -185,35 +186,9 @@ async def test_cut_off_at_any_statement_no_fact_is_left_without_what_it_rests_on
     gone, _ = await converse(client, "cut", 6, ttl_s=3600)
     await tell(client, "I", "visited", "Lisbon", conversation_id=gone)
     await age(connection, gone)
-    originals = {name: getattr(Transaction, name) for name in ("fetch", "fetchrow", "execute")}
-    cuts, allowed = 0, 0
-    while True:
-        calls = 0
-
-        def failing(name: str, at_most: int = allowed) -> Any:
-            async def fail(self: Transaction, sql: str, *args: object) -> Any:
-                nonlocal calls
-                calls += 1
-                if calls > at_most:
-                    raise CutOffError
-                return await originals[name](self, sql, *args)
-
-            return fail
-
-        for name in originals:
-            monkeypatch.setattr(Transaction, name, failing(name))
-        try:
-            await sweep(service)
-        except CutOffError:
-            cuts += 1
-            allowed = allowed + 1 if allowed < 60 else 50
-        else:
-            break
-        finally:
-            for name, original in originals.items():
-                monkeypatch.setattr(Transaction, name, original)
-        await sound(ops, client)
-        assert cuts < 200
+    cuts = await cut_off_everywhere(
+        lambda: sweep(service), after_each=lambda: sound(ops, client), at_most=60, again_from=50
+    )
     assert cuts > 20
     assert await left(connection, client.tenant_id, gone) == {}
     assert await owned(client) == set()

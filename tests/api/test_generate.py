@@ -1,14 +1,23 @@
 """`POST /v1/generate`: a stored answer, in one piece and as events."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
-from app.core.ids import format_id, new_uuid
+from app.agents import generation_answer
+from app.conversations.exchanges import answering
+from app.conversations.schemas import TurnInput
+from app.core.errors import Conflict
+from app.core.ids import ConversationId, format_id, new_uuid, parse_id
+from app.formats.schemas import Role
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.live import serving
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -92,6 +101,61 @@ async def test_events_bring_the_text_and_then_what_was_stored(tenant: Client, fa
     assert [turn["content"] for turn in await tenant.history(done["conversation_id"])] == ["hi", "one two three"]
 
 
+async def test_a_long_stream_takes_work_in_proportion_to_its_length(
+    tenant: Client, fake: FakeChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_through, storable = 0, generation_answer.storable
+
+    def counting(value: Any) -> Any:
+        nonlocal looked_through
+        looked_through += len(value) if isinstance(value, str) else 0
+        return storable(value)
+
+    monkeypatch.setattr(generation_answer, "storable", counting)
+    fake.reply = says("five!" * 400)
+    response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+    *deltas, (_, done) = events(response.text)
+    assert "".join(data["text"] for _, data in deltas) == done["response"] == "five!" * 400
+    assert len(deltas) == 400
+    assert looked_through <= 3 * len(done["response"])
+
+
+async def test_characters_that_were_parted_are_told_whole(tenant: Client, fake: FakeChat) -> None:
+    fake.reply = says("a\ud83d\ude00\0b", piece=2)
+    response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+    *deltas, (_, done) = events(response.text)
+    assert "".join(data["text"] for _, data in deltas) == done["response"] == "a\U0001f600b"
+
+
+async def test_while_the_model_is_silent_comments_keep_the_connection(
+    service: Service, fake: FakeChat, tmp_path: Any
+) -> None:
+    fake.reply = says("one two", piece=4, pause_s=0.35)
+    settings = {"embedder": "none", "llm_model": CHAT_MODEL, "llm_base_url": fake.url, "live_heartbeat_s": 0.1}
+    async with (
+        open_service(service.database, tmp_path, **settings) as opened,
+        await opened.new_tenant() as tenant,
+        serving(opened.app, opened.settings) as port,
+    ):
+        response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+        comments = [block for block in response.text.split("\n\n") if block == ": keep-alive"]
+        assert len(comments) >= 4
+        *deltas, (_, done) = events(response.text.replace(": keep-alive\n\n", ""))
+        assert "".join(data["text"] for _, data in deltas) == done["response"] == "one two"
+        # OpenAI's own client passes over them
+        base = f"http://127.0.0.1:{port}/openai/v1"
+        async with openai.AsyncOpenAI(api_key=tenant.key, base_url=base, max_retries=0) as ai:
+            body = {"conversation_id": done["conversation_id"]}
+            stream = await ai.chat.completions.create(model=CHAT_MODEL, messages=HI, stream=True, extra_body=body)
+            said = "".join([piece.choices[0].delta.content or "" async for piece in stream if piece.choices])
+            raw = await ai.post(
+                "/chat/completions", cast_to=str, body={"model": CHAT_MODEL, "messages": HI, "stream": True} | body
+            )
+        assert said == "one two"
+        assert raw.count(": keep-alive\n\n") >= 4
+        assert len(await tenant.history(done["conversation_id"])) == 6
+
+
 async def test_a_stream_that_is_cut_ends_with_a_problem(tenant: Client, fake: FakeChat) -> None:
     fake.reply = says("one two three", breaks_after=2)
     response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
@@ -168,3 +232,236 @@ async def test_wrong_requests_are_refused_before_anything_is_stored(tenant: Clie
     missing = {"messages": HI, "conversation_id": format_id(new_uuid())}
     problem(await tenant.post("/v1/generate", json=missing), 404, "not_found")
     assert fake.chats == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_no_answer_begins_no_conversation_is_left(
+    tenant: Client,
+    fake: FakeChat,
+    modelled: Service,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    history = [*HI, {"role": "assistant", "content": "Hello."}, *HI]
+    orphan = {"role": "tool", "tool_call_id": "call_x", "content": "x"}
+    fake.reply = Reply(mode="too_long")
+    for body, status in [
+        ({"messages": history}, 422), ({"messages": [orphan]}, 422), ({"messages": HI, "token_budget": 1}, 422),
+    ]:  # fmt: skip
+        refused = await tenant.post("/v1/generate", json=body | {"stream": stream})
+        assert refused.status_code == status, refused.text
+    fake.reply = says("late", delay_s=5)
+    fake.asked.clear()
+    async with serving(modelled.app, modelled.settings) as port, httpx.AsyncClient(headers=tenant.headers) as gone:
+        asking = asyncio.create_task(
+            gone.post(f"http://127.0.0.1:{port}/v1/generate", json={"messages": HI, "stream": stream})
+        )
+        await fake.asked.wait()
+        assert len((await tenant.get("/v1/conversations")).json()["data"]) == 1
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        for _ in range(100):
+            if not (left := (await tenant.get("/v1/conversations")).json()["data"]):
+                break
+            await asyncio.sleep(0.05)
+        assert left == []
+
+
+async def test_a_conversation_that_somebody_else_has_spoken_in_is_left(tenant: Client, fake: FakeChat) -> None:
+    fake.reply, fake.replies = says("late"), [Reply(mode="too_long", delay_s=0.5)]
+    fake.asked.clear()
+    asking = asyncio.create_task(tenant.post("/v1/generate", json={"messages": HI}))
+    await fake.asked.wait()
+    [only] = (await tenant.get("/v1/conversations")).json()["data"]
+    await tenant.append(only["id"], "I have found you")
+    assert (await asking).status_code == 422
+    assert [turn["content"] for turn in await tenant.history(only["id"])] == ["I have found you"]
+    # and one with a name is begun at first use, answered or not
+    fake.replies = [Reply(mode="too_long")]
+    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 422, "model_refused")
+    assert await tenant.conversation(external_id="x") != only["id"]
+    assert len((await tenant.get("/v1/conversations")).json()["data"]) == 2
+
+
+# requests that are sent again
+
+KEYED = {"Idempotency-Key": "k"}
+
+
+async def test_the_same_key_gives_the_stored_answer_and_asks_no_model(tenant: Client, fake: FakeChat) -> None:
+    fake.replies = [says("First.")]
+    first = await tenant.post("/v1/generate", json={"messages": HI}, headers=KEYED)
+    assert "Idempotent-Replayed" not in first.headers
+    again = await tenant.post("/v1/generate", json={"messages": HI}, headers=KEYED)
+    assert (again.json(), again.headers["Idempotent-Replayed"]) == (first.json(), "true")
+    other = [{"role": "user", "content": "other"}]
+    for body, headers in [({"messages": other}, KEYED), ({"messages": HI}, KEYED | {"X-Agent-Id": "another"})]:
+        problem(await tenant.post("/v1/generate", json=body, headers=headers), 409, "idempotency_mismatch")
+    assert len(fake.chats) == 1
+    conversation = first.json()["conversation_id"]
+    assert [turn["content"] for turn in await tenant.history(conversation)] == ["hi", "First."]
+    assert len((await tenant.get("/v1/conversations")).json()["data"]) == 1
+    await tenant.delete(f"/v1/conversations/{conversation}")
+    problem(await tenant.post("/v1/generate", json={"messages": HI}, headers=KEYED), 404, "not_found")
+
+
+async def test_a_stream_that_is_asked_for_again_tells_the_stored_answer(tenant: Client, fake: FakeChat) -> None:
+    fake.replies = [says("one two three")]
+    body = {"messages": HI, "stream": True, "external_id": "room"}
+    first = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    again = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    assert ("Idempotent-Replayed" in first.headers, again.headers["Idempotent-Replayed"]) == (False, "true")
+    done = events(first.text)[-1]
+    assert events(again.text) == [("delta", {"type": "delta", "text": "one two three"}), done]
+    assert first.headers["X-Conversation-Id"] == again.headers["X-Conversation-Id"] == done[1]["conversation_id"]
+    assert len(fake.chats) == 1
+    problem(
+        await tenant.post("/v1/generate", json=body | {"stream": False}, headers=KEYED), 409, "idempotency_mismatch"
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_after_a_failure_it_is_answered_anew_in_the_same_conversation(
+    tenant: Client,
+    fake: FakeChat,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    body = {"messages": HI, "stream": stream}
+    fake.replies = [says("one two three", breaks_after=2), Reply(mode="too_long")]
+    if not stream:
+        fake.replies[0] = Reply(mode="wrong_json")
+    for _ in range(2):
+        failed = await tenant.post("/v1/generate", json=body, headers=KEYED)
+        assert failed.status_code != 200 or events(failed.text)[-1][0] == "error"
+    answered = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    assert answered.status_code == 200
+    [only] = (await tenant.get("/v1/conversations")).json()["data"]
+    assert [turn["content"] for turn in await tenant.history(only["id"])] == ["hi", "Hello."]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_of_two_at_once_one_asks_the_model(
+    tenant: Client,
+    fake: FakeChat,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    fake.reply = says("Both.", delay_s=0.3)
+    body = {"messages": HI, "stream": stream}
+    both = await asyncio.gather(*(tenant.post("/v1/generate", json=body, headers=KEYED) for _ in range(3)))
+    [won] = [one for one in both if one.status_code == 200]
+    for one in both:
+        if one is not won:
+            assert problem(one, 409, "resource_busy")["retryable"]
+            assert one.headers["Retry-After"] == "1"
+    again = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (200, "true")
+    assert len(fake.chats) == 1
+    [only] = (await tenant.get("/v1/conversations")).json()["data"]
+    assert [turn["content"] for turn in await tenant.history(only["id"])] == ["hi", "Both."]
+
+
+async def test_what_a_dead_process_had_under_way_is_answered_anew_when_its_lease_is_over(
+    tenant: Client, modelled: Service
+) -> None:
+    conversation = await tenant.conversation()
+    body = json.dumps({"messages": HI, "conversation_id": conversation}).encode()
+    headers = KEYED | {"Content-Type": "application/json"}
+    tenancy, streams = modelled.container.tenancy, modelled.container.conversations.streams
+    caller = await tenancy.authenticate(tenant.key)
+    repeat = tenancy.repeatable("k", b"POST", b"/v1/generate", body).by_agent(caller.agent)
+    exchange = await streams.exchanges.open(
+        caller, ConversationId(parse_id(conversation)), messages=[], answer=answering(None), repeat=repeat
+    )
+    problem(await tenant.post("/v1/generate", content=body, headers=headers), 409, "resource_busy")
+    async with modelled.container.database.transaction(tenant.tenant_id) as tx:
+        await tx.execute(
+            "update turn_streams set renewed_at = now() - interval '1 hour' where tenant_id = $1 and turn_id = $2",
+            tenant.tenant_id, exchange.answer_id,
+        )  # fmt: skip
+    answered = await tenant.post("/v1/generate", content=body, headers=headers)
+    assert [turn["seq"] for turn in answered.json()["turns"]] == [1, 2]
+    # and who was only slow has nothing more to say
+    with pytest.raises(Conflict):
+        await streams.exchanges.commit(caller, exchange, answer=TurnInput(role=Role.ASSISTANT, content="late"))
+    assert len(await tenant.history(conversation)) == 2
+    await streams.exchanges.abort(caller, exchange, reason="late")
+
+
+# answers that no turn can hold
+
+LIMIT = 40_000
+LONG = "Ünd so weiter. " * 4000
+
+
+@pytest.fixture
+async def small(service: Service, fake: FakeChat, tmp_path: Any) -> AsyncIterator[Service]:
+    """A service whose turns hold little."""
+    fake.reply, fake.replies = says(LONG, piece=3000), []
+    fake.chats.clear()
+    async with open_service(
+        service.database, tmp_path, embedder="none", llm_model=CHAT_MODEL, llm_base_url=fake.url, max_text_bytes=LIMIT
+    ) as opened:
+        yield opened
+
+
+async def given_up(tenant: Client, told: dict[str, Any]) -> str:
+    """What there is of an answer that a problem names; nothing else of its conversation is there."""
+    path = f"/v1/conversations/{told['conversation_id']}"
+    assert await tenant.history(told["conversation_id"]) == []
+    turn = (await tenant.get(f"{path}/turns/{told['turn_id']}")).json()
+    assert (turn["status"], turn["metadata"]) == ("aborted", {"abort_reason": "answer_too_large"})
+    assert LONG.startswith(turn["content"])
+    assert LIMIT // 2 < len(turn["content"].encode()) <= LIMIT
+    return turn["content"]
+
+
+async def test_an_answer_that_no_turn_can_hold_is_said_to_be_and_its_beginning_stays(
+    small: Service, fake: FakeChat
+) -> None:
+    async with await small.new_tenant() as tenant:
+        refused = await tenant.post("/v1/generate", json={"messages": HI})
+        told = problem(refused, 502, "answer_too_large")
+        assert (told["retryable"], "weiter" in refused.text) == (False, False)
+        await given_up(tenant, told)
+        # what it took is counted
+        [day] = (await tenant.get("/v1/admin/usage")).json()["data"]
+        assert (day["prompt_tokens"], day["completion_tokens"]) == (20, 10)
+        fake.reply = says("Shorter.")
+        again = await generate(tenant, conversation_id=told["conversation_id"])
+        assert [turn["seq"] for turn in again["turns"]] == [1, 2]
+
+
+@pytest.mark.parametrize("piece", [3000, 10**6])
+async def test_a_stream_that_no_turn_can_hold_ends_with_all_that_was_seen_in_an_aborted_turn(
+    small: Service, fake: FakeChat, piece: int
+) -> None:
+    fake.reply = says(LONG, piece=piece)
+    async with await small.new_tenant() as tenant:
+        response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
+        *deltas, (name, told) = events(response.text)
+        assert (name, told["code"], told["status"]) == ("error", "answer_too_large", 502)
+        kept = await given_up(tenant, told)
+        assert kept.startswith("".join(data["text"] for _, data in deltas))
+        [day] = (await tenant.get("/v1/admin/usage")).json()["data"]
+        assert (day["calls"], day["failed"]) == (1, 1)
+        assert day["completion_tokens"] > 1000
+
+
+async def test_openais_client_does_not_ask_again_for_an_answer_that_no_turn_can_hold(
+    small: Service, fake: FakeChat
+) -> None:
+    async with await small.new_tenant() as tenant, serving(small.app, small.settings) as port:
+        base = f"http://127.0.0.1:{port}/openai/v1"
+        async with openai.AsyncOpenAI(api_key=tenant.key, base_url=base, max_retries=2) as ai:
+            with pytest.raises(openai.InternalServerError) as raised:
+                await ai.chat.completions.create(model=CHAT_MODEL, messages=HI, extra_body={"conversation_id": "room"})
+            assert (raised.value.status_code, raised.value.code) == (502, "answer_too_large")
+            assert len(fake.chats) == 1
+            stream = await ai.chat.completions.create(
+                model=CHAT_MODEL, messages=HI, extra_body={"conversation_id": "room"}, stream=True
+            )
+            with pytest.raises(openai.APIError) as broken:
+                [piece async for piece in stream]
+            assert broken.value.code == "answer_too_large"
+            # in no conversation there is nothing to hold it
+            whole = await ai.chat.completions.create(model=CHAT_MODEL, messages=HI)
+            assert whole.choices[0].message.content == LONG

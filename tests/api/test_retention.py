@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions, Transaction
+from app.core.db import Database, PoolOptions
 from app.core.ids import ConversationId, parse_id
 from app.governance import purging
 from app.governance import service as governance
@@ -20,6 +20,7 @@ from app.operators.service import DataCheck
 from app.tenancy.schemas import job_caller
 from app.worker.handlers import make_worker
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.cutting import cut_off_everywhere
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
 from tests.support.postgres import Servers, clone_template, drop_database, make_template
 
@@ -345,10 +346,6 @@ async def test_replaced_highlights_do_not_keep_what_was_said(
     await sound(ops, client, conversation)
 
 
-class CutOffError(Exception):
-    """Stands for the death of the process."""
-
-
 async def test_cut_off_at_any_statement_nothing_is_half_done_and_the_next_run_completes_it(
     service: Service, client: Client, ops: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,35 +357,13 @@ async def test_cut_off_at_any_statement_nothing_is_half_done_and_the_next_run_co
     monkeypatch.setattr(governance, "_STEP", 4)
     reach = (await summaries(client, conversation))[0]["to_position"]
     assert reach >= 12
-    originals = {name: getattr(Transaction, name) for name in ("fetch", "fetchrow", "execute")}
-    cuts = 0
-    while True:
-        left = cuts
 
-        def failing(name: str) -> Any:
-            async def fail(self: Transaction, sql: str, *args: object) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise CutOffError
-                return await originals[name](self, sql, *args)
-
-            return fail
-
-        for name in originals:
-            monkeypatch.setattr(Transaction, name, failing(name))
-        try:
-            await retain(service, client, conversation)
-        except CutOffError:
-            cuts += 1
-        else:
-            break
-        finally:
-            for name, original in originals.items():
-                monkeypatch.setattr(Transaction, name, original)
+    async def nothing_half_done() -> None:
         await sound(ops, client, conversation)
         done = await erased(client, conversation)
         assert done == list(range(1, len(done) + 1))
+
+    cuts = await cut_off_everywhere(lambda: retain(service, client, conversation), after_each=nothing_half_done)
     assert cuts > 10
     assert await erased(client, conversation) == list(range(1, reach + 1))
     assert await retain(service, client, conversation) == 0

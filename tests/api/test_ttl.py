@@ -21,6 +21,7 @@ from app.governance.registry import REGISTRY
 from app.operators.service import DataCheck
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.cutting import cut_off_everywhere
 from tests.support.postgres import Servers, clone_template, drop_database, make_template
 
 
@@ -229,10 +230,6 @@ async def _nothing(*_args: object, **_more: object) -> dict[str, int]:
     return {}
 
 
-class CutOffError(Exception):
-    """Stands for the death of the process."""
-
-
 async def test_cut_off_at_any_statement_the_next_sweep_completes_it(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,38 +238,13 @@ async def test_cut_off_at_any_statement_the_next_sweep_completes_it(
     await ops.open()
     gone, stays = [await make(client, 9) for _ in range(2)], await make(client, 3)
     await age(connection, *gone)
-    originals = {name: getattr(Transaction, name) for name in ("fetch", "fetchrow", "execute")}
-    cuts, allowed = 0, 0
-    while True:
-        calls = 0
 
-        def failing(name: str, at_most: int = allowed) -> Any:
-            async def fail(self: Transaction, sql: str, *args: object) -> Any:
-                nonlocal calls
-                calls += 1
-                if calls > at_most:
-                    raise CutOffError
-                return await originals[name](self, sql, *args)
-
-            return fail
-
-        for name in originals:
-            monkeypatch.setattr(Transaction, name, failing(name))
-        try:
-            await sweep(service)
-        except CutOffError:
-            cuts += 1
-            # further each time: a step that is begun anew from where it was cut off would never end
-            allowed = allowed + 1 if allowed < 14 else 9
-        else:
-            break
-        finally:
-            for name, original in originals.items():
-                monkeypatch.setattr(Transaction, name, original)
+    async def sound() -> None:
         check = DataCheck(ops, client.tenant_id)
         assert [fault async for some in check.conversations(limit=None) for fault in some] == []
         assert await check.leftovers() == []
-        assert cuts < 200
+
+    cuts = await cut_off_everywhere(lambda: sweep(service), after_each=sound, at_most=14, again_from=9)
     assert cuts > 10
     for conversation in gone:
         assert await left(connection, client.tenant_id, conversation) == {}

@@ -66,6 +66,23 @@ def test_every_route_declares_a_typed_return_model() -> None:
             assert context.response_field is not None or context.name in bare, context.path
 
 
+def test_every_route_that_answers_in_events_declares_them() -> None:
+    declaring = {
+        operation["operationId"]
+        for _, operation in OPERATIONS
+        if "itemSchema" in operation["responses"].get("200", {}).get("content", {}).get("text/event-stream", {})
+    }
+    # each makes the response itself, or by the one helper that does
+    answering = {
+        str(context.name)
+        for context in iter_route_contexts(create_app(Settings()).routes)
+        if getattr(context, "include_in_schema", False)
+        and {"EventStream", "_stream"} & set(context.endpoint.__code__.co_names)  # type: ignore[union-attr]
+    }
+    assert declaring == answering
+    assert {"follow_conversation", "generate", "create_chat_completion"} < answering
+
+
 def test_every_list_like_input_is_bounded() -> None:
     """A limit on everything: arrays and texts that callers send have a bound, here or in a named setting."""
     for name, schema in DOCUMENT["components"]["schemas"].items():  # type: ignore[index]

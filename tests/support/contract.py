@@ -32,17 +32,31 @@ class Contract:
         (folder / f"seen-{uuid.uuid4()}.json").write_text(json.dumps(body))
 
     def note(self, response: httpx.Response) -> None:
-        """Count a response whose body is not looked at."""
-        operation = self._operation(response.request.method, response.request.url.path)
-        if operation is not None:
-            self.seen.add((operation["operationId"], response.status_code))
+        """Hold the head of a response whose body is not looked at."""
+        self._content(response)
 
     def check(self, response: httpx.Response) -> None:
         """Fail unless the response is one that the document declares."""
+        media_type, content = self._content(response)
+        if content is None:
+            return
+        if media_type.endswith("ndjson"):
+            for line in response.text.splitlines():
+                self._validator(json.dumps(content[media_type]["schema"])).validate(json.loads(line))
+        elif media_type.endswith("json"):
+            self._validator(json.dumps(content[media_type]["schema"])).validate(response.json())
+        elif media_type.endswith("event-stream"):
+            schema = content[media_type]["itemSchema"]["properties"]["data"]["contentSchema"]
+            for line in response.text.split("\n"):
+                if line.startswith("data:"):
+                    self._validator(json.dumps(schema)).validate(json.loads(line.removeprefix("data:")))
+
+    def _content(self, response: httpx.Response) -> tuple[str, Mapping[str, Any] | None]:
+        """The media type of a response, and what the document declares of its bodies; None where it has none."""
         operation = self._operation(response.request.method, response.request.url.path)
         if operation is None:
             assert response.status_code in {404, 405}, f"{response.request.url.path} is not in the document"
-            return
+            return "", None
         name, status = operation["operationId"], str(response.status_code)
         self.seen.add((name, response.status_code))
         assert status in operation["responses"], f"{name} answered {status}, which it does not declare"
@@ -50,13 +64,9 @@ class Contract:
         media_type = response.headers.get("content-type", "").split(";")[0]
         if not content:
             assert not response.content, f"{name} {status} has a body that it does not declare"
-            return
+            return media_type, None
         assert media_type in content, f"{name} {status} is {media_type}, which it does not declare"
-        if media_type.endswith("ndjson"):
-            for line in response.text.splitlines():
-                self._validator(json.dumps(content[media_type]["schema"])).validate(json.loads(line))
-        elif media_type.endswith("json"):
-            self._validator(json.dumps(content[media_type]["schema"])).validate(response.json())
+        return media_type, content
 
     def _operation(self, method: str, path: str) -> Mapping[str, Any] | None:
         for pattern, operations in self._paths:

@@ -1,0 +1,97 @@
+"""Answers put together out of pieces: what is said, what is told of it, and how much work it takes."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from app.agents.generation_answer import AnswerSoFar
+from app.providers.upstream import event_data
+
+PIECES = 2000
+
+
+class Counted(str):
+    """A text that counts what is copied to put it behind another."""
+
+    __slots__ = ()
+    copied = 0
+
+    def __radd__(self, before: str) -> str:
+        Counted.copied += len(before) + len(self)
+        return Counted(str.__add__(before, self))
+
+
+class CountedBytes(bytes):
+    """The same of bytes."""
+
+    copied = 0
+
+    def __radd__(self, before: bytes) -> bytes:
+        CountedBytes.copied += len(before) + len(self)
+        return CountedBytes(bytes.__add__(before, self))
+
+
+def piece(**delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta}]}
+
+
+def call(**body: Any) -> dict[str, Any]:
+    return piece(tool_calls=[{"index": 0, "function": body}])
+
+
+def told(answer: AnswerSoFar, *pieces: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(delta.part, delta.text) for one in pieces for delta in answer.add(one)]
+
+
+def test_an_answer_of_many_pieces_takes_work_in_proportion_to_its_length() -> None:
+    answer, said = AnswerSoFar(), 0
+    Counted.copied = 0
+    answer.add(call(name="weather"))
+    for _ in range(PIECES):
+        for one in (piece(content=Counted("word ")), piece(refusal=Counted("no ")), call(arguments=Counted("[1],"))):
+            said += sum(len(delta.text) for delta in answer.add(one))
+    whole: Any = answer.whole()
+    assert (whole["content"], whole["refusal"]) == ("word " * PIECES, "no " * PIECES)
+    assert whole["tool_calls"] == [{"function": {"name": "weather", "arguments": "[1]," * PIECES}}]
+    assert said == len("word [1],") * PIECES
+    assert Counted.copied <= len("word no [1],") * PIECES
+
+
+async def test_a_large_event_in_many_pieces_takes_work_in_proportion_to_its_length() -> None:
+    text = "x" * 10 * PIECES
+
+    async def pieces() -> AsyncIterator[bytes]:
+        sent = f"data: {text}\r\n\r\ndata: [DONE]\n\n".encode()
+        for at in range(0, len(sent), 10):
+            yield CountedBytes(sent[at : at + 10])
+
+    CountedBytes.copied = 0
+    assert [data async for data in event_data(pieces())] == [text, "[DONE]"]
+    assert CountedBytes.copied <= len(text)
+
+
+async def test_events_are_read_wherever_they_are_cut() -> None:
+    sent = b": comment\n\nevent: x\ndata: one\ndata:two\n\ndata: three\r\n\r\n\n\ndata: four\n"
+    for length in range(1, len(sent) + 1):
+
+        async def pieces(length: int = length) -> AsyncIterator[bytes]:
+            for at in range(0, len(sent), length):
+                yield sent[at : at + length]
+
+        assert [data async for data in event_data(pieces())] == ["one\ntwo", "three", "four"]
+
+
+def test_what_is_told_is_what_can_be_stored_and_pairs_that_were_parted_are_joined() -> None:
+    answer = AnswerSoFar()
+    assert told(
+        answer, piece(content="a\0\ud83d"), piece(content="\ude00b"), piece(content="\ud83d"), piece(content="c\ude00")
+    ) == [("content", "a"), ("content", "\U0001f600b"), ("content", "c")]
+    assert told(answer, piece(content=None), piece(content=""), piece(content="\ud83d")) == []
+    assert answer.whole()["content"] == "a\0\ud83d\ude00b\ud83dc\ude00\ud83d"
+
+
+def test_a_member_that_is_text_and_then_something_else_is_what_it_was_last() -> None:
+    answer = AnswerSoFar()
+    told(answer, piece(content="a"), piece(content=[{"type": "text", "text": "b"}]), piece(odd=1), piece(odd=2))
+    assert answer.whole() == {"role": "assistant", "content": [{"type": "text", "text": "b"}], "odd": 2}
+    told(answer, piece(content="c"))
+    assert answer.whole()["content"] == "c"

@@ -23,6 +23,7 @@ from tests.support.postgres import (
     make_template,
     start_container,
 )
+from tests.support.shared import share
 
 collect_ignore_glob = ["soak/long_*"]
 
@@ -39,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Not below pytest's own folder, which is closed to other users: as root, Postgres runs as one of those.
     """
+    share()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return
     folder = tempfile.mkdtemp(prefix="turnkeep-test-", dir="/tmp")

@@ -87,6 +87,18 @@ async def database(servers: Servers) -> AsyncIterator[TestDatabase]:
 
 
 @pytest.fixture(scope="session")
+async def words_database(servers: Servers) -> AsyncIterator[TestDatabase]:
+    """A database of this worker for apps without an embedder.
+
+    Whenever a test has the jobs of `service` done, the vectors of all that stands in `database` without any are made.
+    """
+    name = f"turnkeep_words_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    yield await clone_template(servers, name)
+    await drop_database(servers, name)
+
+
+@pytest.fixture(scope="session")
 async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
     """The app of this worker."""
     async with open_service(database, tmp_path_factory.mktemp("data")) as opened:

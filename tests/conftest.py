@@ -1,5 +1,6 @@
 """Fixtures: one server for all workers, one database for each, one app on it, a fresh tenant for every test."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from tests.support.postgres import (
     make_template,
     start_container,
 )
+from tests.support.shared import share
 
 collect_ignore_glob = ["soak/long_*"]
 
@@ -39,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Not below pytest's own folder, which is closed to other users: as root, Postgres runs as one of those.
     """
+    share()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return
     folder = tempfile.mkdtemp(prefix="turnkeep-test-", dir="/tmp")
@@ -51,6 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
         except NoContainerError as error:
             raise pytest.UsageError(str(error)) from None
         config.add_cleanup(stop)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what stays to the end: every module, and every test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -79,6 +89,18 @@ def servers() -> Iterator[Servers]:
 async def database(servers: Servers) -> AsyncIterator[TestDatabase]:
     """The own database of this worker."""
     name = f"turnkeep_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    yield await clone_template(servers, name)
+    await drop_database(servers, name)
+
+
+@pytest.fixture(scope="session")
+async def words_database(servers: Servers) -> AsyncIterator[TestDatabase]:
+    """A database of this worker for apps without an embedder.
+
+    Whenever a test has the jobs of `service` done, the vectors of all that stands in `database` without any are made.
+    """
+    name = f"turnkeep_words_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     await make_template(servers)
     yield await clone_template(servers, name)
     await drop_database(servers, name)

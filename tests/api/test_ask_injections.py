@@ -34,10 +34,10 @@ async def endpoint() -> AsyncIterator[FakeChat]:
 
 @pytest.fixture(scope="module")
 async def agency(
-    database: TestDatabase, tmp_path_factory: pytest.TempPathFactory, endpoint: FakeChat
+    words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory, endpoint: FakeChat
 ) -> AsyncIterator[Service]:
     more = with_agent(endpoint, embedder="none", llm_timeout_ms=10_000)
-    async with open_service(database, tmp_path_factory.mktemp("data"), **more) as opened:
+    async with open_service(words_database, tmp_path_factory.mktemp("data"), **more) as opened:
         yield opened
 
 
@@ -235,7 +235,7 @@ def test_a_fence_holds_even_a_text_that_knows_its_mark(monkeypatch: pytest.Monke
 
 
 async def test_instructions_of_the_installation_stand_outside_of_the_fence_and_are_obeyed(
-    database: TestDatabase, tmp_path_factory: pytest.TempPathFactory, fake: FakeChat, model: Obedient
+    words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory, fake: FakeChat, model: Obedient
 ) -> None:
     """The other control, through the API: the way in which orders do reach the model."""
     prompt = 'Before you answer: RUN recall_memory {"query": "x"} and RUN append_turns.'
@@ -244,7 +244,7 @@ async def test_instructions_of_the_installation_stand_outside_of_the_fence_and_a
         asked | {"messages": [*asked["messages"], {"role": "user", "content": asked["messages"][0]["content"]}]}
     )
     async with (
-        open_service(database, tmp_path_factory.mktemp("data"), **more) as service,
+        open_service(words_database, tmp_path_factory.mktemp("data"), **more) as service,
         await service.new_tenant() as user,
     ):
         answer = await ask(user, "Hello.")

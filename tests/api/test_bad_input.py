@@ -134,11 +134,30 @@ class Victim:
         return body
 
 
+@pytest.fixture(scope="module")
+async def kept() -> AsyncIterator[dict[str, Victim]]:
+    """The victim of the test before, by its digest."""
+    found: dict[str, Victim] = {}
+    yield found
+    for victim in found.values():
+        await victim.client.aclose()
+
+
 @pytest.fixture
-async def victim(client: Client, superuser: Callable[[Client], Any]) -> Victim:
+async def victim(service: Service, superuser: Callable[[Client], Any], kept: dict[str, Victim]) -> Victim:
+    """The same for all tests as long as it has just the rows that it was made with; after that a fresh one."""
+    for digest, found in kept.items():
+        if await superuser(found.client) == digest:
+            found.before = digest
+            return found
+        await found.client.aclose()
+    kept.clear()
+    client = await service.new_tenant()
     conversation = await client.conversation(external_id="kept", title="kept")
     turn = (await client.append(conversation, "kept"))["turns"][0]["id"]
-    return Victim(client, conversation, turn, superuser, await superuser(client))
+    digest = await superuser(client)
+    kept[digest] = Victim(client, conversation, turn, superuser, digest)
+    return kept[digest]
 
 
 def put(body: dict[str, Any], pointer: str, value: object) -> dict[str, Any]:

@@ -20,14 +20,23 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-async def live(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Service, int]]:
+async def live(
+    words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Service, int]]:
     folder = Path(tmp_path_factory.mktemp("events"))
-    async with open_service(database, folder, **QUICK) as opened, serving(opened.app, opened.settings) as port:
+    async with open_service(words_database, folder, **QUICK) as opened, serving(opened.app, opened.settings) as port:
         yield opened, port
 
 
 @pytest.fixture
 async def user(live: tuple[Service, int]) -> AsyncIterator[Client]:
+    async with await live[0].new_tenant() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def other(live: tuple[Service, int]) -> AsyncIterator[Client]:
+    """Of another tenant, on the same database."""
     async with await live[0].new_tenant() as opened:
         yield opened
 
@@ -125,14 +134,14 @@ async def test_too_many_live_connections_are_refused(user: Client, port: int) ->
 
 
 async def test_no_tenant_and_no_key_takes_up_all_places_and_who_is_unknown_takes_none(
-    database: TestDatabase, tmp_path: Path
+    words_database: TestDatabase, tmp_path: Path
 ) -> None:
     limits = {
         "live_max_connections": 4, "live_max_connections_per_tenant": 3, "live_max_connections_per_key": 2,
         "live_max_unauthenticated": 2, "live_auth_timeout_s": 60,
     }  # fmt: skip
     async with (
-        open_service(database, tmp_path, **QUICK | limits) as service,
+        open_service(words_database, tmp_path, **QUICK | limits) as service,
         serving(service.app, service.settings) as port,
         await service.new_tenant() as user,
         await service.new_tenant() as stranger,
@@ -173,10 +182,12 @@ async def test_no_tenant_and_no_key_takes_up_all_places_and_who_is_unknown_takes
         assert (await (await connect(conversation, None)).ask("auth", token="tk_wrong"))["code"] == "unauthenticated"
 
 
-async def test_who_has_a_token_takes_up_few_of_the_places_of_its_key(database: TestDatabase, tmp_path: Path) -> None:
+async def test_who_has_a_token_takes_up_few_of_the_places_of_its_key(
+    words_database: TestDatabase, tmp_path: Path
+) -> None:
     limits = {"live_max_connections": 100, "live_max_connections_per_token": 2}
     async with (
-        open_service(database, tmp_path, **QUICK | limits) as service,
+        open_service(words_database, tmp_path, **QUICK | limits) as service,
         serving(service.app, service.settings) as port,
         await service.new_tenant() as user,
         AsyncExitStack() as stack,

@@ -26,11 +26,11 @@ Pair = tuple[Service, Service, Hub]
 
 
 @pytest.fixture(scope="module")
-async def pair(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
+async def pair(words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """Two processes' worth of services on one database, joined by a bus of the test."""
     async with (
-        open_service(database, Path(tmp_path_factory.mktemp("one")), **QUICK) as one,
-        open_service(database, Path(tmp_path_factory.mktemp("two")), **QUICK) as two,
+        open_service(words_database, Path(tmp_path_factory.mktemp("one")), **QUICK) as one,
+        open_service(words_database, Path(tmp_path_factory.mktemp("two")), **QUICK) as two,
     ):
         hub = Hub(seed=7)
         hub.join(one.container)
@@ -350,9 +350,9 @@ async def test_turns_of_one_append_are_told_all_however_many(pair: Pair, user: C
         reader.close()
 
 
-async def test_turns_of_one_append_are_told_all_however_large(database: TestDatabase, tmp_path: Path) -> None:
+async def test_turns_of_one_append_are_told_all_however_large(words_database: TestDatabase, tmp_path: Path) -> None:
     async with (
-        open_service(database, tmp_path, **QUICK | {"live_queue_bytes": 2**23}) as service,
+        open_service(words_database, tmp_path, **QUICK | {"live_queue_bytes": 2**23}) as service,
         await service.new_tenant() as user,
     ):
         conversation = await user.conversation()
@@ -417,10 +417,10 @@ async def test_what_changes_between_two_pages_of_a_snapshot_is_in_a_later_one(
 
 
 async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_room(
-    database: TestDatabase, tmp_path: Path
+    words_database: TestDatabase, tmp_path: Path
 ) -> None:
     async with (
-        open_service(database, tmp_path, **QUICK | {"live_open_bytes": 1000, "live_check_s": 0.2}) as service,
+        open_service(words_database, tmp_path, **QUICK | {"live_open_bytes": 1000, "live_check_s": 0.2}) as service,
         await service.new_tenant() as user,
     ):
         conversation = await user.conversation()
@@ -449,7 +449,7 @@ async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_ro
 
 
 async def test_the_check_goes_on_after_whatever_befalls_it(
-    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[Exception] = [asyncpg.PostgresError("odd"), OSError("lost"), ValueError("ours")]
     original = follow_store.list_standings
@@ -460,7 +460,7 @@ async def test_the_check_goes_on_after_whatever_befalls_it(
         return await original(*args)
 
     async with (
-        open_service(database, tmp_path, **QUICK | {"live_check_s": 0.1}) as service,
+        open_service(words_database, tmp_path, **QUICK | {"live_check_s": 0.1}) as service,
         await service.new_tenant() as user,
     ):
         conversation = await user.conversation()

@@ -3,6 +3,7 @@
 The server runs in a thread with a loop and pools of its own, since schemathesis calls it synchronously.
 """
 
+import copy
 import random
 import threading
 import time
@@ -32,7 +33,7 @@ MARK = "quokkamarker"
 BUDGET_S = 14.0
 NOT_HTTP = b"Invalid HTTP request received."
 DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
-SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+SCHEMA = schemathesis.openapi.from_dict(copy.deepcopy(DOCUMENT))
 # answers that end only with the connection have tests of their own
 ENDLESS = {"follow_conversation", "follow_conversations"}
 OPERATIONS = {

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import openai
 
-from tests.api.test_processes import Process, folder
+from tests.api.test_processes import Process, data, folder
 from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 
-__all__ = ["folder"]
+__all__ = ["data", "folder"]
 
 
-async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(folder: Path) -> None:
+async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(data: Path) -> None:
     async with open_fake_chat() as fake:
         fake.reply = says("one two three four", stops_after=3)
         settings = {
             "llm_model": CHAT_MODEL, "llm_base_url": fake.url, "embedder": "none", "stream_lease_s": "1",
             "stream_sweep_s": "0.2",
         }  # fmt: skip
-        first = await asyncio.to_thread(lambda: Process(folder, **settings).start().wait())
-        second = await asyncio.to_thread(lambda: Process(folder, **settings).start().wait())
+        first, second = (Process(data, **settings).start() for _ in range(2))
+        await asyncio.to_thread(lambda: [process.wait() for process in (first, second)])
         key = first.key
         _, made = await asyncio.to_thread(first.call, "POST", "/v1/conversations", {}, key)
         base = f"http://127.0.0.1:{first.port}/openai/v1"

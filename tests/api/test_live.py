@@ -28,10 +28,12 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-async def live(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Service, int]]:
+async def live(
+    words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Service, int]]:
     """An app on a socket, quick in everything that tests would wait for."""
     folder = Path(tmp_path_factory.mktemp("live"))
-    async with open_service(database, folder, **QUICK) as opened, serving(opened.app, opened.settings) as port:
+    async with open_service(words_database, folder, **QUICK) as opened, serving(opened.app, opened.settings) as port:
         yield opened, port
 
 
@@ -324,7 +326,7 @@ async def test_large_frames_are_read_in_a_thread_and_in_order_and_small_ones_in_
 
 
 async def test_so_many_bytes_a_second_are_carried_out(
-    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
     original = asyncio.sleep
@@ -334,7 +336,7 @@ async def test_so_many_bytes_a_second_are_carried_out(
         return await original(min(delay, 0.05), *more)
 
     async with (
-        open_service(database, tmp_path, **QUICK, live_bytes_per_s=20_000) as service,
+        open_service(words_database, tmp_path, **QUICK, live_bytes_per_s=20_000) as service,
         serving(service.app, service.settings) as its_port,
         await service.new_tenant() as user,
     ):
@@ -662,11 +664,11 @@ async def test_a_conversation_token_follows_and_writes_its_own_conversation_only
 
 
 async def test_a_connection_ends_with_its_token_and_a_fresh_one_lets_it_go_on(
-    database: TestDatabase, tmp_path: Path
+    words_database: TestDatabase, tmp_path: Path
 ) -> None:
     seldom = QUICK | {"live_recheck_s": 60, "live_heartbeat_s": 60}
     async with (
-        open_service(database, tmp_path, **seldom) as service,
+        open_service(words_database, tmp_path, **seldom) as service,
         serving(service.app, service.settings) as its_port,
         await service.new_tenant() as user,
     ):

@@ -30,9 +30,11 @@ def block(language: str) -> str:
 
 
 @pytest.fixture(scope="module")
-async def live(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Service, int]]:
+async def live(
+    words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Service, int]]:
     async with (
-        open_service(database, Path(tmp_path_factory.mktemp("guide")), embedder="none") as opened,
+        open_service(words_database, Path(tmp_path_factory.mktemp("guide")), embedder="none") as opened,
         serving(opened.app, opened.settings) as port,
     ):
         yield opened, port

@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,13 +17,14 @@ from mcp.shared.exceptions import MCPError
 
 from tests.api.test_mcp import MARKER, OFFERED, called, listening_to_logs
 from tests.support.api import Client, Service
+from tests.support.command import TURNKEEP
 from tests.support.live import serving
 from tests.support.mcp import REVISIONS, call, message, post
 
 ROOT = Path(__file__).parents[2]
 # the newer one is named: the client asks for it with a time limit that a start on a busy machine may take
 MODES = ["2026-07-28", "legacy"]
-COMMAND = [sys.executable, "-m", "app.cli", "mcp"]
+COMMAND = [*TURNKEEP, "mcp"]
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,19 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+
+from tests.support.command import PLAIN, TURNKEEP, migrated_data
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
@@ -34,7 +35,8 @@ class Process:
 
     started: ClassVar[list["subprocess.Popen[str]"]] = []
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, *, begun_by: Sequence[str] = TURNKEEP, **settings: str) -> None:
+        self.begun_by = begun_by
         self.port, self.folder = free_port(), folder
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("TURNKEEP_", "DATABASE_URL"))} | {
             "TURNKEEP_DATA_DIR": str(folder),
@@ -46,13 +48,13 @@ class Process:
 
     def command(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "app.cli", *args], env=self.env, cwd=ROOT, capture_output=True, text=True,
+            [*self.begun_by, *args], env=self.env, cwd=ROOT, capture_output=True, text=True,
             timeout=START_S, check=False,
         )  # fmt: skip
 
     def start(self, command: str = "serve") -> "Process":
         self.serving = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", command], env=self.env, cwd=ROOT, text=True, stderr=subprocess.PIPE
+            [*self.begun_by, command], env=self.env, cwd=ROOT, text=True, stderr=subprocess.PIPE
         )
         self.started.append(self.serving)
         return self
@@ -107,8 +109,15 @@ def folder() -> Iterator[Path]:
                 left.wait(START_S)
 
 
+@pytest.fixture
+def data(folder: Path) -> Path:
+    """A data directory with a database, where a first start need not make one."""
+    migrated_data(folder)
+    return folder
+
+
 def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
-    process = Process(folder).start().wait()
+    process = Process(folder, begun_by=PLAIN).start().wait()
     status, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
     assert status == 201
     assert (folder / "admin-key").stat().st_mode & 0o777 == 0o600
@@ -116,7 +125,7 @@ def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
     assert code in {0, -signal.SIGTERM}
     assert process.key in said
     assert f"http://127.0.0.1:{process.port}/docs" in said
-    again = Process(folder).start().wait()
+    again = Process(folder, begun_by=PLAIN).start().wait()
     assert again.call("GET", f"/v1/conversations/{conversation['id']}", key=process.key)[0] == 200
     again.stop()
     log_lines = [line for line in said.splitlines() if line.startswith("{")]
@@ -137,8 +146,8 @@ def test_two_processes_start_at_once_on_one_data_directory_and_see_the_same(fold
     two.stop()
 
 
-def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(folder: Path) -> None:
-    process = Process(folder).start().wait()
+def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(data: Path) -> None:
+    process = Process(data).start().wait()
     made = process.command("keys", "create", "--scope", "read", "--name", "reader")
     assert made.returncode == 0, made.stderr
     reader = made.stdout.strip()
@@ -156,9 +165,9 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(folder: Pa
     process.stop()
 
 
-def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(folder: Path) -> None:
+def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(data: Path) -> None:
     # asked again and again: their logs would fill the pipe that nobody reads meanwhile
-    pair = [Process(folder, log_level="error").start() for _ in range(2)]
+    pair = [Process(data, log_level="error").start() for _ in range(2)]
     one, two = [process.wait() for process in pair]
     _, made = one.call("POST", "/v1/admin/keys", {"name": "k", "scopes": ["read"]}, key=one.key)
     assert [process.call("GET", "/v1/conversations", key=made["key"])[0] for process in pair] == [200, 200]
@@ -186,6 +195,7 @@ def test_the_doctor_looks_and_changes_nothing(folder: Path) -> None:
     asked = process.command("doctor", "--invariants")
     assert (asked.returncode, asked.stdout) == (1, "")
     assert "not running" in asked.stderr
+    migrated_data(folder)
     process.start().wait()
     _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
     path = f"/v1/conversations/{conversation['id']}/turns"
@@ -242,8 +252,8 @@ def test_a_setting_that_is_no_setting_value_is_refused_by_name(folder: Path) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_a_request_under_way_is_finished_before_the_process_ends(folder: Path) -> None:
-    process = Process(folder).start().wait()
+def test_a_request_under_way_is_finished_before_the_process_ends(data: Path) -> None:
+    process = Process(data).start().wait()
     _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
     body = json.dumps({"turns": [{"role": "user", "content": f"long text number {n} " * 40} for n in range(200)]})
     with socket.create_connection(("127.0.0.1", process.port), timeout=30) as caller:
@@ -260,8 +270,8 @@ def test_a_request_under_way_is_finished_before_the_process_ends(folder: Path) -
     process.stop()
 
 
-def test_a_head_without_end_is_cut_off_and_nobody_else_notices(folder: Path) -> None:
-    process = Process(folder).start().wait()
+def test_a_head_without_end_is_cut_off_and_nobody_else_notices(data: Path) -> None:
+    process = Process(data).start().wait()
     with socket.create_connection(("127.0.0.1", process.port), timeout=30) as attacker:
         attacker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: ")
         answer = b""
@@ -302,9 +312,9 @@ def test_the_readme_works_as_printed(folder: Path) -> None:
     assert '"messages"' in done.stdout
 
 
-def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(folder: Path) -> None:
+def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(data: Path) -> None:
     quick = {"worker_in_process": "false", "max_vectors_per_append": "1", "job_lease_s": "1", "job_poll_s": "0.1"}
-    server = Process(folder, **quick).start().wait()
+    server = Process(data, **quick).start().wait()
     _, conversation = server.call("POST", "/v1/conversations", {}, key=server.key)
     path = f"/v1/conversations/{conversation['id']}/turns"
     turns = [{"role": "user", "content": f"{n} " + "some words of a turn " * 40} for n in range(100)]
@@ -321,7 +331,7 @@ def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(folder: Pa
             time.sleep(0.1)
 
     assert pending() == 99
-    killed, other = (Process(folder, **quick).start("worker") for _ in range(2))
+    killed, other = (Process(data, **quick).start("worker") for _ in range(2))
     wait_until(lambda: pending() < 99)
     assert killed.serving is not None
     killed.serving.kill()
@@ -332,8 +342,8 @@ def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(folder: Pa
     server.stop()
 
 
-def test_open_sockets_and_event_streams_end_at_once_when_the_process_is_stopped(folder: Path) -> None:
-    process = Process(folder, embedder="none", graceful_shutdown_s="20").start().wait()
+def test_open_sockets_and_event_streams_end_at_once_when_the_process_is_stopped(data: Path) -> None:
+    process = Process(data, embedder="none", graceful_shutdown_s="20").start().wait()
     _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
     path = f"/v1/conversations/{conversation['id']}"
     headers = {"Authorization": f"Bearer {process.key}"}

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -30,6 +29,7 @@ from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker
 from app.worker.runner import working
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.command import TURNKEEP
 from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
 from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
@@ -347,7 +347,7 @@ async def test_a_worker_killed_while_it_fills_is_followed_by_one_that_goes_on(
         await call(operator)
         fake.delay_s = 0.1
         worker = subprocess.Popen(  # noqa: ASYNC220 - it only starts, and is killed
-            [sys.executable, "-m", "app.cli", "worker"], cwd=ROOT, env=environment(one, fake, tmp_path),
+            [*TURNKEEP, "worker"], cwd=ROOT, env=environment(one, fake, tmp_path),
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
@@ -800,7 +800,7 @@ async def test_the_command_fills_compares_and_switches_and_goes_back_and_drops(
 
         async def command(*args: str, code: int = 0) -> str:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "app.cli", "reembed", *args, cwd=ROOT, env=env | {"COLUMNS": "200"},
+                *TURNKEEP, "reembed", *args, cwd=ROOT, env=env | {"COLUMNS": "200"},
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             said, _ = await asyncio.wait_for(process.communicate(), 90)
@@ -832,7 +832,7 @@ async def test_a_command_that_is_killed_goes_on_where_it_stopped_when_it_is_run_
     one, _ = pair
     async with stored(one, 300) as (client, _talk), operating(one, client) as operator:
         env = environment(one, fake, tmp_path, bootstrap_key=client.key)
-        args = [sys.executable, "-m", "app.cli", "reembed", "--yes", "--query", "a parrot"]
+        args = [*TURNKEEP, "reembed", "--yes", "--query", "a parrot"]
         fake.delay_s = 0.1
         first = subprocess.Popen(args, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)  # noqa: ASYNC220 - it is killed
         try:

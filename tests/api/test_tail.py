@@ -8,7 +8,6 @@ import pty
 import re
 import signal
 import struct
-import sys
 import termios
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,6 +23,7 @@ from app.core.errors import AppError
 from app.core.ids import format_id, new_uuid
 from app.tail.connection import Follower, Target
 from tests.support.api import Client, Service, open_service
+from tests.support.command import TURNKEEP
 from tests.support.live import Socket, serving, socket_on
 from tests.support.postgres import TestDatabase
 
@@ -132,7 +132,7 @@ async def tailing(port: int, conversation: str, key: str, *options: str, tty: bo
         "TURNKEEP_URL": f"http://127.0.0.1:{port}", "TURNKEEP_API_KEY": key, "TERM": "xterm-256color",
         "TURNKEEP_DATA_DIR": "nowhere",
     }  # fmt: skip
-    command = [sys.executable, "-m", "app.cli", "tail", conversation, *options]
+    command = [*TURNKEEP, "tail", conversation, *options]
     loop = asyncio.get_running_loop()
     with terminal() as (ours, theirs):
         process = await asyncio.create_subprocess_exec(

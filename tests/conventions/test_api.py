@@ -8,6 +8,7 @@ from fastapi.routing import iter_route_contexts
 
 from app.main import create_app, openapi_document
 from app.settings import Settings
+from tests.support.shared import make_document
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = openapi_document(create_app(Settings()))
@@ -22,6 +23,18 @@ PUBLIC = {"get_health", "head_health", "get_readiness", "head_readiness", "get_m
 def test_the_committed_openapi_document_is_current() -> None:
     committed = json.loads((ROOT / "openapi/openapi.json").read_text())
     assert committed == json.loads(json.dumps(DOCUMENT)), "run `make openapi` and commit what it wrote"
+
+
+def test_the_document_is_the_same_whatever_the_settings() -> None:
+    """So the apps of all tests can share one."""
+    url = "http://127.0.0.1:1/v1"
+    settings = Settings(
+        embedder="none", next_embedder="openai", next_embeddings_base_url=url, next_embeddings_model="m",
+        llm_model="m", llm_base_url=url, enable_internal_agent=True, worker_in_process=False, migrate_on_start=False,
+    )  # fmt: skip
+    for app in (create_app(Settings()), create_app(settings)):
+        app.openapi_schema = None
+        assert json.dumps(make_document(app)) == json.dumps(DOCUMENT)
 
 
 @pytest.mark.parametrize(("name", "operation"), OPERATIONS, ids=[name for name, _ in OPERATIONS])

@@ -10,7 +10,6 @@ import random
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pathlib import Path
 from app.core.embedded_postgres import PORT, SUPERUSER
 from app.core.schema import DATABASE
 from app.tenancy.keys import generate_key
+from tests.support.command import TURNKEEP, migrated_data
 
 _READY_S = 90.0
 _STOP_S = 40.0
@@ -93,7 +93,12 @@ class Installation:
         return f"postgresql://{SUPERUSER}@/{DATABASE}?host={self._base() / 'run'}&port={PORT}"
 
     async def start(self) -> None:
-        """Start every server at the same moment and wait until all are ready."""
+        """Start every server at the same moment and wait until all are ready.
+
+        A single one finds a database; of several, one makes it while the others wait.
+        """
+        if len(self.servers) == 1:
+            await asyncio.to_thread(migrated_data, self.data_dir)
         for server in self.servers:
             await self._launch(server)
             self._supervisors.append(asyncio.create_task(self._supervise(server)))
@@ -107,7 +112,7 @@ class Installation:
     async def command(self, *arguments: str) -> tuple[int, str, str]:
         """Run a `turnkeep` command beside the servers; gives its exit code and what it wrote to both outputs."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", *arguments, cwd=_REPOSITORY, env=self.servers[0].environment,
+            *TURNKEEP, *arguments, cwd=_REPOSITORY, env=self.servers[0].environment,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         written, complained = await process.communicate()
@@ -202,7 +207,7 @@ class Installation:
         log = server.log.open("ab")
         try:
             server.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "app.cli", "serve",
+                *TURNKEEP, "serve",
                 cwd=_REPOSITORY, env=server.environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip

@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -22,6 +21,7 @@ import asyncpg
 from tests.soak.clients import Answer, Connection
 from tests.soak.crash import Report
 from tests.soak.installation import Installation
+from tests.support.command import TURNKEEP
 from tests.support.fake_openai import MODEL, FakeOpenAI
 
 SPACES = "/v1/admin/embedding-spaces"
@@ -176,7 +176,7 @@ class Mover:
     async def command(self) -> None:
         """Run the command, and kill it at some moment."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", "reembed", "--yes", "--query", "Lisbon", cwd=_ROOT,
+            *TURNKEEP, "reembed", "--yes", "--query", "Lisbon", cwd=_ROOT,
             env=self._installation.servers[0].environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip

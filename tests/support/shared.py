@@ -1,0 +1,29 @@
+"""What is the same in every app of a process, made once for all of them: most of what opening an app takes.
+
+The OpenAPI document (that it is the same for all has a test of its own), the ranks of the token counters, and the
+bundled model. A process of the product has one app, and nothing of this.
+"""
+
+from functools import cache
+
+from fastapi import FastAPI
+
+from app import container, main
+from app.providers import local
+
+make_document = main.openapi_document
+
+
+def share() -> None:
+    """Let every app that is made from now on have what the first one made."""
+    made: list[dict[str, object]] = []
+
+    def shared(app: FastAPI) -> dict[str, object]:
+        if not made:
+            made.append(make_document(app))
+        app.openapi_schema = made[0]
+        return made[0]
+
+    main.openapi_document = shared
+    container.TiktokenCounter = cache(container.TiktokenCounter)
+    local.MiniLM = cache(local.MiniLM)

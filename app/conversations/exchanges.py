@@ -135,10 +135,11 @@ class Exchanges:
             root="/answer",
         )
         drafts = [replace(draft, created_at=exchange.created_at) for draft in (*exchange.messages, said)]
-        items = await self._appender.work_out(drafts)
         async with AsyncExitStack() as stack:
+            # at once: who gives it up from here on comes too late
             for held in exchange.helds:
                 await stack.enter_async_context(held.ending)
+            items = await self._appender.work_out(drafts)
             for held in exchange.helds:
                 if held.flush is not None:
                     await asyncio.shield(held.flush)

@@ -393,6 +393,23 @@ async def test_of_two_at_once_one_asks_the_model(
     assert [turn["content"] for turn in await tenant.history(only["id"])] == ["hi", "Both."]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_request_under_a_key_that_is_under_way_asks_no_model(
+    tenant: Client,
+    fake: FakeChat,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    fake.reply = says("First.", delay_s=0.5)
+    fake.asked.clear()
+    first = asyncio.create_task(tenant.post("/v1/generate", json={"messages": HI, "stream": stream}, headers=KEYED))
+    await fake.asked.wait()
+    other = {"messages": [{"role": "user", "content": "other"}], "stream": stream}
+    problem(await tenant.post("/v1/generate", json=other, headers=KEYED), 409, "resource_busy")
+    assert (await first).status_code == 200
+    problem(await tenant.post("/v1/generate", json=other, headers=KEYED), 409, "idempotency_mismatch")
+    assert len(fake.chats) == 1
+
+
 async def test_what_a_dead_process_had_under_way_is_answered_anew_when_its_lease_is_over(
     tenant: Client, modelled: Service
 ) -> None:

@@ -5,7 +5,8 @@ their order (`docs/guides/openai.md` has them in plain words):
 
 1. The longest run of messages at the end of what is stored that stands in the request as well: what follows it is new
    (where it ends alike only, it needs as much that is the very same as the run of rule 2; so it does where the message
-   before it is none of what is stored there and the run of rule 2 goes beyond its end: two answers may be the same).
+   before it is none of what is stored there and the run of rule 2, the very same so far, goes beyond its end: two
+   answers may be the same).
 2. Else the longest run that the request begins with and that is stored somewhere, if it holds an answer of the
    assistant, or the request says that it is sent again: what follows it is new. If nothing does, and only answers stand
    behind the run, the answer is asked for once more.
@@ -71,7 +72,7 @@ def align(given: Sequence[JsonObject], stored: Sequence[Stored], *, is_retry: bo
     told = [(str(message.get("role")), says(message)) for message in given]
     end, length, weight = _tail(told, stored)
     run, first, same = _head(told, stored, is_cut=is_cut)
-    by_chance = length < end < first[0] + run
+    by_chance = length < end < first[0] + run and _is_same(told[first[0] : end], stored[first[1] :])
     if weight and (weight >= same or (not by_chance and _likeness(told[end - 1], stored[-1]) == _SAME)):
         return Alignment(end)
     if run == 0 or not (is_retry or any(role == _ASSISTANT for role, _ in told[: run + first[0]])):
@@ -82,6 +83,11 @@ def align(given: Sequence[JsonObject], stored: Sequence[Stored], *, is_retry: bo
         if end_stored == 0 or stored[end_stored - 1].turn != whole:
             return Alignment(end_told, again_from=whole)
     return Alignment(end_told)
+
+
+def _is_same(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> bool:
+    """Whether each message says the very same as the stored one in its place."""
+    return all(_likeness(one, other) == _SAME for one, other in zip(told, stored, strict=False))
 
 
 def _only_answers(rest: Sequence[Stored]) -> bool:

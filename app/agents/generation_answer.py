@@ -26,6 +26,7 @@ _NOTHING: Final[tuple[JsonValue, ...]] = (None, [], {})
 _MOST_INTEGER: Final = 2**53 - 1
 _LONGEST_USAGE: Final = 4096
 _LONGEST_MODEL: Final = 256
+_LONGEST_NOTE: Final = 256
 _ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
 """The kinds of calls, each with the member that has the text of its arguments."""
 _FIRST_HALF, _LAST_FIRST_HALF = "\ud800", "\udbff"
@@ -239,7 +240,7 @@ def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
     told = {
         "usage": _usage_of(answer),
         "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
-        "metadata": {name: storable(value) for name, value in noted.items() if value is not None},
+        "metadata": {name: str(storable(value))[:_LONGEST_NOTE] for name, value in noted.items() if value is not None},
     }
     return turn_of(parsed).model_copy(update=told)
 

@@ -83,7 +83,7 @@ class Exchanges:
         """Open messages, each with the pointer to it in its request, and the answer to them.
 
         An answer that takes the place of another (`replaced`) comes alone. Raises as `append` and `Streams.open` do,
-        before anything is asked of a model; Busy `resource_busy` while the same request is under way (`repeat`).
+        before anything is asked of a model; Busy `resource_busy` while one is under way with the same key (`repeat`).
         """
         caller.require(Scope.WRITE)
         now = datetime.now(UTC)
@@ -95,11 +95,11 @@ class Exchanges:
         drafts = [
             replace(make_draft(turn, limits=self._limits, now=now, root=root), id=new_uuid()) for root, turn in messages
         ]
-        writer = f"exchange:{new_uuid() if repeat is None else repeat.made_id(caller)}"
+        writer = f"exchange:{new_uuid() if repeat is None else repeat.key_id(caller)}"
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)
             if repeat is not None:
-                await self._opener.require_alone(caller, tx, conversation_id, writer=writer)
+                await self._opener.require_alone(caller, tx, writer=writer)
                 # whoever is not at it any more has answered or failed by now
                 await self._appender.require_unanswered(caller, tx, repeat)
             await check_answers(caller, tx, conversation_id, [Incoming(draft, b"", 0, None) for draft in drafts])
@@ -135,10 +135,11 @@ class Exchanges:
             root="/answer",
         )
         drafts = [replace(draft, created_at=exchange.created_at) for draft in (*exchange.messages, said)]
-        items = await self._appender.work_out(drafts)
         async with AsyncExitStack() as stack:
+            # at once: who gives it up from here on comes too late
             for held in exchange.helds:
                 await stack.enter_async_context(held.ending)
+            items = await self._appender.work_out(drafts)
             for held in exchange.helds:
                 if held.flush is not None:
                     await asyncio.shield(held.flush)

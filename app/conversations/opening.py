@@ -83,12 +83,10 @@ class Opener:
         await self._insert_stream(caller, tx, row, opening.writer)
         return row, True
 
-    async def require_alone(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, *, writer: str
-    ) -> None:
-        """Busy `resource_busy` while the same writer is at it already, in any process."""
+    async def require_alone(self, caller: Caller, tx: Transaction, *, writer: str) -> None:
+        """Busy `resource_busy` while the same writer is at it already, in any conversation and process."""
         lease_s = self._options.lease_s
-        if await stream_store.is_written(tx, caller.tenant_id, conversation_id, writer=writer, lease_s=lease_s):
+        if await stream_store.is_written(tx, caller.tenant_id, writer=writer, lease_s=lease_s):
             raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
 
     async def open_whole(

@@ -120,18 +120,15 @@ async def find_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> 
     return None if row is None else StreamRow(*row.values())
 
 
-async def is_written(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, writer: str, lease_s: float
-) -> bool:
-    """Whether a writer of this name has open turns in a conversation, and was heard of within its lease."""
+async def is_written(tx: Transaction, tenant_id: TenantId, *, writer: str, lease_s: float) -> bool:
+    """Whether a writer of this name has open turns, and was heard of within its lease."""
     row = await tx.fetchrow(
         f"""
         select 1 from (
-            select {_AGE} from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2 and s.writer = $3
-        ) written where age_s <= $4 limit 1
+            select {_AGE} from turn_streams s where s.tenant_id = $1 and s.writer = $2
+        ) written where age_s <= $3 limit 1
         """,  # noqa: S608
         tenant_id,
-        conversation_id,
         writer,
         lease_s,
     )

@@ -201,8 +201,11 @@ class Repeatable:
 
     def made_id(self, caller: Caller) -> UUID:
         """The id of what this caller makes by the request: the same whenever it is sent again."""
-        named = hashlib.sha256(caller.tenant_id.bytes + self.request_hmac + self.key.encode()).digest()
-        return UUID(bytes=named[:16], version=4)
+        return _named(caller.tenant_id.bytes + self.request_hmac + self.key.encode())
+
+    def key_id(self, caller: Caller) -> UUID:
+        """An id of the key alone: the same whatever is asked under it."""
+        return _named(caller.tenant_id.bytes + self.key.encode())
 
     def by_agent(self, agent_id: str) -> "Repeatable":
         """The request as this agent's, where whose it is stands in a header and not in what was hashed."""
@@ -328,3 +331,7 @@ class ModelUsageDay(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     cost: float
+
+
+def _named(name: bytes) -> UUID:
+    return UUID(bytes=hashlib.sha256(name).digest()[:16], version=4)

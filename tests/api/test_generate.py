@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -10,6 +10,9 @@ import openai
 import pytest
 
 from app.agents import generation_answer
+from app.conversations.appender import Appender
+from app.conversations.appending import Incoming
+from app.conversations.drafts import Draft
 from app.conversations.exchanges import answering
 from app.conversations.schemas import TurnInput
 from app.core.errors import Conflict
@@ -266,6 +269,37 @@ async def test_where_no_answer_begins_no_conversation_is_left(
         assert left == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_meanwhile(
+    tenant: Client,
+    modelled: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    whole, work_out = asyncio.Event(), Appender.work_out
+
+    async def slowly(self: Appender, drafts: Sequence[Draft]) -> list[Incoming]:
+        whole.set()
+        await asyncio.sleep(0.3)
+        return await work_out(self, drafts)
+
+    monkeypatch.setattr(Appender, "work_out", slowly)
+    conversation = await tenant.conversation()
+    body = {"messages": HI, "conversation_id": conversation, "stream": stream}
+    async with serving(modelled.app, modelled.settings) as port, httpx.AsyncClient(headers=tenant.headers) as gone:
+        asking = asyncio.create_task(gone.post(f"http://127.0.0.1:{port}/v1/generate", json=body, headers=KEYED))
+        await whole.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        for _ in range(100):
+            if turns := await tenant.history(conversation):
+                break
+            await asyncio.sleep(0.02)
+    assert [turn["content"] for turn in turns] == ["hi", "Hello."]
+    again = await tenant.post("/v1/generate", json=body, headers=KEYED)
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+
 async def test_a_conversation_that_somebody_else_has_spoken_in_is_left(tenant: Client, fake: FakeChat) -> None:
     fake.reply, fake.replies = says("late"), [Reply(mode="too_long", delay_s=0.5)]
     fake.asked.clear()
@@ -357,6 +391,23 @@ async def test_of_two_at_once_one_asks_the_model(
     assert len(fake.chats) == 1
     [only] = (await tenant.get("/v1/conversations")).json()["data"]
     assert [turn["content"] for turn in await tenant.history(only["id"])] == ["hi", "Both."]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_request_under_a_key_that_is_under_way_asks_no_model(
+    tenant: Client,
+    fake: FakeChat,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    fake.reply = says("First.", delay_s=0.5)
+    fake.asked.clear()
+    first = asyncio.create_task(tenant.post("/v1/generate", json={"messages": HI, "stream": stream}, headers=KEYED))
+    await fake.asked.wait()
+    other = {"messages": [{"role": "user", "content": "other"}], "stream": stream}
+    problem(await tenant.post("/v1/generate", json=other, headers=KEYED), 409, "resource_busy")
+    assert (await first).status_code == 200
+    problem(await tenant.post("/v1/generate", json=other, headers=KEYED), 409, "idempotency_mismatch")
+    assert len(fake.chats) == 1
 
 
 async def test_what_a_dead_process_had_under_way_is_answered_anew_when_its_lease_is_over(

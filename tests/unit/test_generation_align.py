@@ -45,6 +45,10 @@ def stored(text: str) -> list[Stored]:
         ("u:1 a:yes u:2 u:3", "u:1 a:yes u:2 a:yes", Alignment(3)),
         ("u:1 a:yes u:2 a:yes u:3", "u:1 a:yes u:2 a:yes", Alignment(4)),
         ("a:yes u:3", "u:1 a:yes u:2 a:yes", Alignment(1)),
+        # a window behind the first message, in which somebody says again what was said to another answer
+        ("u:1 a:4 u:go", "u:1 a:2 u:go a:4", Alignment(2)),
+        ("u:1 a:4 u:go", "u:1 a:2 u:go a:3 u:go a:4", Alignment(2)),
+        ("u:1 a:3 u:go a:3 u:go", "u:1 a:2 u:go a:3 u:go a:3", Alignment(4)),
     ],
 )
 def test_what_is_new(sent: str, kept: str, expected: Alignment) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from app.agents.generation_answer import AnswerSoFar
+from app.agents.generation_answer import AnswerSoFar, answer_turn
 from app.providers.upstream import event_data
 
 PIECES = 2000
@@ -95,3 +95,9 @@ def test_a_member_that_is_text_and_then_something_else_is_what_it_was_last() -> 
     assert answer.whole() == {"role": "assistant", "content": [{"type": "text", "text": "b"}], "odd": 2}
     told(answer, piece(content="c"))
     assert answer.whole()["content"] == "c"
+
+
+def test_what_an_endpoint_notes_at_length_does_not_keep_an_answer_from_being_stored() -> None:
+    choice = {"message": {"content": "so"}, "finish_reason": "x" * 40_000}
+    turn = answer_turn(AnswerSoFar.of({"id": "y" * 40_000, "choices": [choice]}), {})
+    assert turn.metadata == {"response_id": "y" * 256, "finish_reason": "x" * 256}

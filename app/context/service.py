@@ -96,10 +96,8 @@ class ContextBuilder:
         if upcoming:
             recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
         query = await self._query(caller, conversation_id, request, recent)
-        question, unready = await self._softly(self._question(request, recent, query), None)
-        (recalled, degraded), (facts, without), (memories, forgetful) = await asyncio.gather(
-            self._softly(self._recalled(caller, conversation_id, request, recent, question), []),
-            self._known_facts(caller, conversation_id, request, recent, question),
+        (recalled, facts, degraded), (memories, forgetful) = await asyncio.gather(
+            self._by_question(caller, conversation_id, request, recent, query),
             self._softly(self._memories(caller, request, query), []),
         )
         parts = ContextParts(
@@ -112,7 +110,7 @@ class ContextBuilder:
             facts=facts,
             memories=memories,
             recalled=recalled,
-            degraded=list(dict.fromkeys([*unready, *degraded, *without, *forgetful])),
+            degraded=list(dict.fromkeys([*degraded, *forgetful])),
         )
         return await self._assembled(parts, request, as_of_seq=recent.seq)
 

@@ -255,7 +255,7 @@ class Settings(ModelSettings):
     session_gap_s: Positive = Field(
         default=3600, description="A longer silence starts a new session of the turns to come."
     )
-    max_query_lexemes: Positive = Field(
+    max_query_lexemes: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=64, description="Distinct words of a query that are searched for; of a longer one, the first."
     )
     recall_pool: Annotated[int, Field(ge=20, le=1000)] = Field(

@@ -153,6 +153,17 @@ class ContextBuilder:
             self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
             return otherwise, ["recall_failed"]
 
+    async def _by_question(
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent, query: str
+    ) -> tuple[list[RecalledPart], list[TextPart], list[str]]:
+        """The turns and the facts that a question finds, and what was degraded; it is embedded once for both."""
+        question, unready = await self._softly(self._question(request, recent, query), None)
+        (recalled, degraded), (facts, without) = await asyncio.gather(
+            self._softly(self._recalled(caller, conversation_id, request, recent, question), []),
+            self._known_facts(caller, conversation_id, request, recent, question),
+        )
+        return recalled, facts, [*unready, *degraded, *without]
+
     async def _question(self, request: ContextRequest, recent: Recent, query: str) -> tuple[Question | None, list[str]]:
         """What turns and facts are recalled by."""
         if not query or (request.semantic_recall is None and not request.include_facts):

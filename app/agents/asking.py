@@ -7,6 +7,7 @@ time have limits. The query and the answer are stored in one append when there i
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,10 +17,11 @@ from app.agents.ask_schemas import AgentAnswer, AgentTurn, AskAgent, agent_disab
 from app.agents.ask_tools import Granted, Toolbox
 from app.agents.tooling import ToolServices
 from app.conversations.schemas import AppendResult, ConversationCreate, Turn, TurnInput, content_text, turn_text
-from app.core.errors import Unavailable
+from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, new_uuid, parse_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind, Role
+from app.governance.service import Governance
 from app.providers.endpoint import require_model
 from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, Said
 from app.settings import Settings
@@ -78,6 +80,7 @@ class _Talk:
     completion_tokens: int = 0
     model: str = ""
     withheld: bool = False
+    made: bool = False
 
     @property
     def used(self) -> list[str]:
@@ -88,8 +91,11 @@ class _Talk:
 class Asker:
     """Answers queries by a chat model with tools. Raises Unavailable where a tool is granted that there is not."""
 
-    def __init__(self, services: ToolServices, *, chat: ChatModel | None, options: AskOptions) -> None:
+    def __init__(
+        self, services: ToolServices, *, governance: Governance, chat: ChatModel | None, options: AskOptions
+    ) -> None:
         self._services = services
+        self._governance = governance
         self._chat = chat
         self._options = options
         self._toolbox = Toolbox(services, names=options.tools, memory_tools=options.memory_tools)
@@ -122,14 +128,23 @@ class Asker:
         if talk.exists:
             talk.earlier = await self._earlier(talk)
         try:
+            response = await self._response(chat, talk)
+            stored, replayed = await self._store(talk, response, repeat)
+        except BaseException:
+            # under a key the same request may be at it, or have been answered
+            if talk.made and repeat is None:
+                await self._take_back(talk)
+            raise
+        self._log.info("agent.answered", conversation_id=talk.conversation_id, count=len(talk.called))
+        return await self._answer(caller, stored), replayed
+
+    async def _response(self, chat: ChatModel, talk: _Talk) -> str:
+        try:
             async with asyncio.timeout(self._options.timeout_s):
-                response = await self._guarded(talk, await self._converse(chat, talk))
+                return await self._guarded(talk, await self._converse(chat, talk))
         except TimeoutError as error:
             detail = f"The agent had no answer within {self._options.timeout_s:g} seconds."
             raise Unavailable("agent_timeout", detail) from error
-        stored, replayed = await self._store(talk, response, repeat)
-        self._log.info("agent.answered", conversation_id=talk.conversation_id, count=len(talk.called))
-        return await self._answer(caller, stored), replayed
 
     # the model and its tools
 
@@ -206,7 +221,12 @@ class Asker:
         if not talk.exists:
             body = ConversationCreate(id=talk.conversation_id)
             await self._services.conversations.create(talk.caller, body=body, repeat=None)
-            talk.exists = True
+            talk.exists = talk.made = True
+
+    async def _take_back(self, talk: _Talk) -> None:
+        """Delete the conversation that was made for this query alone, unless something was said in it."""
+        with suppress(AppError):
+            await self._governance.delete_unused(talk.caller, talk.conversation_id)
 
     async def _store(self, talk: _Talk, response: str, repeat: Repeatable | None) -> tuple[AppendResult, bool]:
         await self._ensure(talk)

@@ -285,6 +285,17 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         assert usage[0]["failed"] == 1, "what was given up is counted too"
 
 
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_conversation_that_a_tool_needed_goes_again_where_there_is_no_answer(
+    user: Client, fake: FakeChat, *, named: bool
+) -> None:
+    another = await user.conversation()
+    arguments = {"conversation_id": another} if named else {}
+    fake.replies = [calls(("get_history", arguments)), FILTERED]
+    problem(await user.post(ASK, json={"query": "What was said?"}), 422, "model_refused")
+    assert [one["id"] for one in (await user.get("/v1/conversations")).json()["data"]] == [another]
+
+
 async def test_many_ask_in_one_conversation_at_once_and_each_answer_follows_its_query(
     user: Client, fake: FakeChat
 ) -> None:

@@ -449,7 +449,7 @@ def build_container(
     )
     lifecycle = _lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue)
     tools = ToolServices(conversations, contexts, recaller, memories)
-    asker = Asker(tools, chat=chat, options=AskOptions.of(settings))
+    asker = Asker(tools, governance=governance, chat=chat, options=AskOptions.of(settings))
     return Container(
         settings=settings,
         database=base.database,

@@ -108,8 +108,8 @@ class Toolbox:
             if withhold("\n".join(_said(arguments))):
                 said = ("arguments_refused", "These arguments hold what is not to be stored or looked for.")
                 return Prepared(tool.name, "{}", tool.name, refusal=said)
-            needs = _takes_conversation(tool.input_schema)
-            if needs and arguments.get(_CONVERSATION) is None:
+            needs = _takes_conversation(tool.input_schema) and arguments.get(_CONVERSATION) is None
+            if needs:
                 arguments = {**arguments, _CONVERSATION: format_id(conversation_id)}
             ready = tool.prepare(arguments)
         except AppError as error:

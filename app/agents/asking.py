@@ -7,6 +7,7 @@ time have limits. The query and the answer are stored in one append when there i
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,12 +15,15 @@ from app.agents.ask_fence import INSTRUCTIONS, RULES, Round, request, turn_line
 from app.agents.ask_guard import Guard
 from app.agents.ask_schemas import AgentAnswer, AgentTurn, AskAgent, agent_disabled
 from app.agents.ask_tools import Granted, Toolbox
+from app.agents.renewing import renewed
 from app.agents.tooling import ToolServices
-from app.conversations.schemas import AppendResult, ConversationCreate, Turn, TurnInput, content_text, turn_text
-from app.core.errors import Unavailable
+from app.conversations.frames import OpenTurn
+from app.conversations.schemas import ConversationCreate, Turn, TurnInput, content_text, turn_text
+from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, new_uuid, parse_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind, Role
+from app.governance.service import Governance
 from app.providers.endpoint import require_model
 from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, Said
 from app.settings import Settings
@@ -44,6 +48,7 @@ class AskOptions:
     instructions: str
     rounds: int
     timeout_s: float
+    lease_s: float
     tools: Sequence[str] | None
     memory_tools: bool
 
@@ -56,6 +61,7 @@ class AskOptions:
             instructions=settings.internal_agent_system_prompt or INSTRUCTIONS,
             rounds=settings.max_tool_calls,
             timeout_s=settings.internal_agent_timeout_s,
+            lease_s=settings.stream_lease_s,
             tools=settings.internal_agent_tools,
             memory_tools=settings.enable_memory_tools,
         )
@@ -78,6 +84,7 @@ class _Talk:
     completion_tokens: int = 0
     model: str = ""
     withheld: bool = False
+    made: bool = False
 
     @property
     def used(self) -> list[str]:
@@ -88,8 +95,11 @@ class _Talk:
 class Asker:
     """Answers queries by a chat model with tools. Raises Unavailable where a tool is granted that there is not."""
 
-    def __init__(self, services: ToolServices, *, chat: ChatModel | None, options: AskOptions) -> None:
+    def __init__(
+        self, services: ToolServices, *, governance: Governance, chat: ChatModel | None, options: AskOptions
+    ) -> None:
         self._services = services
+        self._governance = governance
         self._chat = chat
         self._options = options
         self._toolbox = Toolbox(services, names=options.tools, memory_tools=options.memory_tools)
@@ -110,7 +120,7 @@ class Asker:
             repeat = repeat.by_agent(caller.agent)
             before = await self._services.conversations.replayed(caller, repeat=repeat)
             if before is not None:
-                return await self._answer(caller, before), True
+                return await self._answer(caller, before.turns), True
         chat = require_model(self._chat)
         talk = _Talk(
             caller=caller,
@@ -122,14 +132,23 @@ class Asker:
         if talk.exists:
             talk.earlier = await self._earlier(talk)
         try:
+            if repeat is not None:
+                return await self._answer(caller, await self._answer_once(chat, talk, repeat)), False
+            stored = await self._store(talk, await self._response(chat, talk))
+        except BaseException:
+            # under a key the same request may be at it, or have been answered
+            if talk.made and repeat is None:
+                await self._take_back(talk)
+            raise
+        return await self._answer(caller, stored), False
+
+    async def _response(self, chat: ChatModel, talk: _Talk) -> str:
+        try:
             async with asyncio.timeout(self._options.timeout_s):
-                response = await self._guarded(talk, await self._converse(chat, talk))
+                return await self._guarded(talk, await self._converse(chat, talk))
         except TimeoutError as error:
             detail = f"The agent had no answer within {self._options.timeout_s:g} seconds."
             raise Unavailable("agent_timeout", detail) from error
-        stored, replayed = await self._store(talk, response, repeat)
-        self._log.info("agent.answered", conversation_id=talk.conversation_id, count=len(talk.called))
-        return await self._answer(caller, stored), replayed
 
     # the model and its tools
 
@@ -206,32 +225,51 @@ class Asker:
         if not talk.exists:
             body = ConversationCreate(id=talk.conversation_id)
             await self._services.conversations.create(talk.caller, body=body, repeat=None)
-            talk.exists = True
+            talk.exists = talk.made = True
 
-    async def _store(self, talk: _Talk, response: str, repeat: Repeatable | None) -> tuple[AppendResult, bool]:
+    async def _take_back(self, talk: _Talk) -> None:
+        """Delete the conversation that was made for this query alone, unless something was said in it."""
+        with suppress(AppError):
+            await self._governance.delete_unused(talk.caller, talk.conversation_id)
+
+    async def _answer_once(self, chat: ChatModel, talk: _Talk, repeat: Repeatable) -> Sequence[Turn]:
+        """Answer and store, while nobody else is at the same request: its tools are run once.
+
+        Raises Busy `resource_busy` while somebody is, in any process, before a model is asked.
+        """
         await self._ensure(talk)
-        account: dict[str, object] = {"tools_used": talk.used, "calls": talk.called, "withheld": talk.withheld}
-        turns = [
-            TurnInput(role=Role.USER, actor=talk.caller.agent_id, content=talk.query),
-            TurnInput.model_validate(
-                {
-                    "role": Role.ASSISTANT,
-                    "actor": ACTOR,
-                    "content": response,
-                    "model": talk.model[:256],
-                    "usage": {"prompt_tokens": talk.prompt_tokens, "completion_tokens": talk.completion_tokens},
-                    "metadata": {ACTOR: account},
-                }
-            ),
-        ]
-        result, _, replayed = await self._services.conversations.append(
-            talk.caller, talk.conversation_id, turns=turns, repeat=repeat
+        exchanges = self._services.conversations.streams.exchanges
+        exchange = await exchanges.open(
+            talk.caller,
+            talk.conversation_id,
+            messages=[("", _query_turn(talk))],
+            answer=OpenTurn(role=Role.ASSISTANT, actor=ACTOR),
+            repeat=repeat,
         )
-        return result, replayed
+        try:
+            async with renewed(exchanges, exchange, lease_s=self._options.lease_s):
+                response = await self._response(chat, talk)
+                turns = await exchanges.commit(talk.caller, exchange, answer=_answer_turn(talk, response))
+        except BaseException as error:
+            reason = error.code if isinstance(error, AppError) else "internal_error"
+            await exchanges.abort(talk.caller, exchange, reason=reason)
+            raise
+        self._log_answer(talk)
+        return turns
 
-    async def _answer(self, caller: Caller, stored: AppendResult) -> AgentAnswer:
+    async def _store(self, talk: _Talk, response: str) -> Sequence[Turn]:
+        await self._ensure(talk)
+        turns = [_query_turn(talk), _answer_turn(talk, response)]
+        result, _, _ = await self._services.conversations.append(talk.caller, talk.conversation_id, turns=turns)
+        self._log_answer(talk)
+        return result.turns
+
+    def _log_answer(self, talk: _Talk) -> None:
+        self._log.info("agent.answered", conversation_id=talk.conversation_id, count=len(talk.called))
+
+    async def _answer(self, caller: Caller, stored: Sequence[Turn]) -> AgentAnswer:
         """The answer from the rows: what it said, the tools it names, and the turns up to it."""
-        answer = stored.turns[-1]
+        answer = stored[-1]
         page = await self._services.conversations.history(
             caller,
             ConversationId(parse_id(answer.conversation_id)),
@@ -249,6 +287,24 @@ class Asker:
             tools_used=_tools_used(answer),
             history=[_view(turn) for turn in turns],
         )
+
+
+def _query_turn(talk: _Talk) -> TurnInput:
+    return TurnInput(role=Role.USER, actor=talk.caller.agent_id, content=talk.query)
+
+
+def _answer_turn(talk: _Talk, response: str) -> TurnInput:
+    account: dict[str, object] = {"tools_used": talk.used, "calls": talk.called, "withheld": talk.withheld}
+    return TurnInput.model_validate(
+        {
+            "role": Role.ASSISTANT,
+            "actor": ACTOR,
+            "content": response,
+            "model": talk.model[:256],
+            "usage": {"prompt_tokens": talk.prompt_tokens, "completion_tokens": talk.completion_tokens},
+            "metadata": {ACTOR: account},
+        }
+    )
 
 
 def _line(turn: CanonicalTurn) -> str:

@@ -9,10 +9,9 @@ has been told whole. Without a conversation nothing is stored, and request and a
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Final, cast
 
 from pydantic import JsonValue
@@ -29,6 +28,7 @@ from app.agents.generation_answer import (
     turn_of,
 )
 from app.agents.generation_schemas import MAX_MESSAGES, Answered, Asked, ConversationName
+from app.agents.renewing import renewed
 from app.context.service import ContextBuilder
 from app.conversations.ending import Replaced
 from app.conversations.exchanges import Exchange, Exchanges, answering
@@ -49,7 +49,6 @@ from app.tenancy.schemas import Caller, Scope
 _COMPLETIONS: Final = "/chat/completions"
 _MORE_THAN_SENT: Final = 50
 _MOST_STORED: Final = 2000
-_RENEWALS_PER_LEASE: Final = 6
 _THREAD_MESSAGES: Final = 500
 _BYTES_A_CHARACTER: Final = 4
 """At most, in UTF-8: so many characters surely make no chunk that is too large."""
@@ -269,22 +268,8 @@ class Generation:
 
     # around the answer
 
-    @asynccontextmanager
-    async def _renewed(self, exchange: Exchange) -> AsyncGenerator[None]:
-        """Keep the leases of an exchange while its answer is waited for."""
-
-        async def renew() -> None:
-            while True:
-                self._exchanges.renew(exchange, now=monotonic())
-                await asyncio.sleep(self._options.lease_s / _RENEWALS_PER_LEASE)
-
-        renewing = asyncio.create_task(renew())
-        try:
-            yield
-        finally:
-            renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(renewing, return_exceptions=True)
+    def _renewed(self, exchange: Exchange) -> AbstractAsyncContextManager[None]:
+        return renewed(self._exchanges, exchange, lease_s=self._options.lease_s)
 
     async def publish(self, caller: Caller, prepared: _Prepared, delta: Delta, offset: int) -> int:
         """Tell followers of the conversation what the answer goes on with; gives where it goes on from."""

@@ -52,7 +52,7 @@ def faults(
     for index, (message, group) in enumerate(zip(messages, turns, strict=True)):
         at = f"{root}/{index}"
         refused = read[index]
-        if target is Format.ANTHROPIC and message.get("role") in {"system", "developer"}:
+        if target is Format.ANTHROPIC and message.get("role") in ("system", "developer"):
             yield _fault("system_not_allowed", f"{at}/role")
         elif isinstance(refused, Invalid):
             yield from (Fault("malformed", one.pointer, one.detail) for one in refused.fields)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeGuard, cast
 
 import anyio
 import httpx2
@@ -117,11 +117,18 @@ class Line:
         members = cast("dict[str, object]", message) if is_object else {}
         name = members.get("id")
         params = members.get("params")
-        self.name: Final = name if isinstance(name, str | int) and not isinstance(name, bool) else None
+        self.name: Final = name if _is_name(name) else None
         self.method: Final = str(members.get("method"))
         self.params: Final = cast("dict[str, object]", params) if isinstance(params, dict) else {}
         self.is_answered: Final = "id" in members or not is_object
         """Whether somebody waits for an answer; it has the id null where nobody can say whose it is."""
+
+
+def _is_name(name: object) -> TypeGuard[str | int]:
+    # half of a surrogate pair has no bytes: an answer that named it could not be written
+    if isinstance(name, str):
+        return not any("\ud800" <= one <= "\udfff" for one in name)
+    return isinstance(name, int) and not isinstance(name, bool)
 
 
 class Bridge:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final, TypeAlias, TypeVar, cast
 
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INVALID_PARAMS,
+    METHOD_NOT_FOUND,
     CallToolRequestParams,
     CallToolResult,
     ListResourcesResult,
@@ -101,7 +102,7 @@ class McpServer:
             on_read_resource=self._read_resource,
         )
         # its traces name spans after what the caller sent; requests are traced by the application
-        server.middleware.clear()
+        server.middleware[:] = [_unquoted]
         return server
 
     def _input_schema(self, name: str) -> dict[str, object] | None:
@@ -177,6 +178,16 @@ class McpServer:
 @asynccontextmanager
 async def _no_lifespan(_server: Server[None]) -> AsyncGenerator[None]:
     yield None
+
+
+async def _unquoted(ctx: ServerRequestContext[None, object], call_next: CallNext) -> HandlerResult:
+    """The SDK names a method that is not there in its refusal: what was sent is not repeated."""
+    try:
+        return await call_next(ctx)
+    except MCPError as error:
+        if error.code != METHOD_NOT_FOUND:
+            raise
+        raise MCPError(METHOD_NOT_FOUND, "Method not found") from None
 
 
 def _asking(context: Context) -> Asking:

@@ -285,6 +285,17 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         assert usage[0]["failed"] == 1, "what was given up is counted too"
 
 
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_conversation_that_a_tool_needed_goes_again_where_there_is_no_answer(
+    user: Client, fake: FakeChat, *, named: bool
+) -> None:
+    another = await user.conversation()
+    arguments = {"conversation_id": another} if named else {}
+    fake.replies = [calls(("get_history", arguments)), FILTERED]
+    problem(await user.post(ASK, json={"query": "What was said?"}), 422, "model_refused")
+    assert [one["id"] for one in (await user.get("/v1/conversations")).json()["data"]] == [another]
+
+
 async def test_many_ask_in_one_conversation_at_once_and_each_answer_follows_its_query(
     user: Client, fake: FakeChat
 ) -> None:
@@ -341,6 +352,26 @@ async def test_the_same_key_gives_the_same_answer_and_another_body_is_refused(us
     assert len(names) == 1
     assert len(await user.history(names.pop())) == 2
     assert len((await user.get("/v1/conversations")).json()["data"]) == 2
+
+
+async def test_a_key_that_is_being_answered_runs_no_tool_twice(user: Client, fake: FakeChat) -> None:
+    def reply(request: dict[str, Any]) -> Reply:
+        if results(request):
+            return says("Stored.", delay_s=0.3)
+        return calls(("store_memory", {"content": "Mia is allergic to peanuts."}), delay_s=0.3)
+
+    fake.reply = reply
+    send = [user.post(ASK, json={"query": "Remember it."}, headers={"Idempotency-Key": "k"}) for _ in range(4)]
+    answers = await asyncio.gather(*send)
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
+    for answer in answers:
+        if answer.status_code != 200:
+            assert problem(answer, 409, "resource_busy")["retryable"] is True
+    assert len(fake.chats) == 2
+    assert len((await user.get("/v1/memories")).json()["data"]) == 1
+    again = await user.post(ASK, json={"query": "Remember it."}, headers={"Idempotency-Key": "k"})
+    assert again.json() in [answer.json() for answer in answers]
+    assert again.headers["Idempotent-Replayed"] == "true"
 
 
 async def test_scopes_agents_and_tokens(agency: Service, user: Client, fake: FakeChat) -> None:

@@ -355,6 +355,8 @@ async def test_memory_tools_and_single_tools_are_switched_off(
         mcp_client(listening, client.key) as mcp,
     ):
         assert [tool.name for tool in (await mcp.list_tools()).tools] == ["build_context", "get_history"]
+        said = mcp.instructions or ""
+        assert [name for name in OFFERED if name in said.replace(".", " ").split()] == ["build_context", "get_history"]
         for name in ("append_turns", "recall_memory"):
             with pytest.raises(MCPError, match="Unknown tool"):
                 await mcp.call_tool(name, {})

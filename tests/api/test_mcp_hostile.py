@@ -277,8 +277,18 @@ async def test_notifications_are_acknowledged_and_change_nothing(
 async def test_methods_that_are_not_there_are_not_found(
     http: httpx.AsyncClient, port: int, client: Client, method: str
 ) -> None:
-    answer = await post(http, port, client.key, message(method, {"uri": "conversation://x", "level": "debug"}))
+    params = {"uri": "conversation://x", "level": "debug"}
+    answer = await post(http, port, client.key, message(method, params))
     assert answer.json()["error"]["code"] == -32601
+    assert method not in answer.text
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+    answer = await post(http, port, client.key, message(method, params | {"_meta": meta}), **headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32601)
+    assert method not in answer.text
 
 
 async def test_spaces_around_a_header_are_not_part_of_it(client: Client, port: int) -> None:

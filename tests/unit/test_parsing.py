@@ -236,6 +236,7 @@ def test_faults_of_chat_messages_are_named_with_their_place(messages: list[Any],
          [("result_without_call", "/messages/0/content/0/tool_use_id")]),
         ([USER, {"role": "assistant", "content": [{"type": "text", "text": "x"}, USE]}],
          [("call_without_result", "/messages/1/content/1/id")]),
+        ([{"role": ["user"], "content": "x"}], [("malformed", "/messages/0/role")]),
     ],
 )  # fmt: skip
 def test_faults_of_anthropic_messages_are_named_with_their_place(messages: list[Any], expected: Any) -> None:

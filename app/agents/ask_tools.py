@@ -93,7 +93,7 @@ class Toolbox:
         """Check a call: granted, within its limits, of valid arguments, and none that give away what is ours."""
         tool = granted.tools.get(call.name)
         if tool is None:
-            shown = _NOT_IN_A_NAME.sub("_", call.name)[:64]
+            shown = _NOT_IN_A_NAME.sub("_", call.name)[:64] or "_"
             return Prepared(shown, "{}", None, refusal=("tool_not_granted", "There is no such tool for you."))
         if many:
             return Prepared(

@@ -24,7 +24,7 @@ from app.core.ids import ConversationId, new_uuid, parse_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.governance.service import Governance
-from app.providers.endpoint import require_model
+from app.providers.endpoint import Refused, require_model
 from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, Said
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Repeatable, Scope
@@ -49,6 +49,7 @@ class AskOptions:
     rounds: int
     timeout_s: float
     lease_s: float
+    text_bytes: int
     tools: Sequence[str] | None
     memory_tools: bool
 
@@ -62,6 +63,7 @@ class AskOptions:
             rounds=settings.max_tool_calls,
             timeout_s=settings.internal_agent_timeout_s,
             lease_s=settings.stream_lease_s,
+            text_bytes=settings.max_text_bytes,
             tools=settings.internal_agent_tools,
             memory_tools=settings.enable_memory_tools,
         )
@@ -145,10 +147,14 @@ class Asker:
     async def _response(self, chat: ChatModel, talk: _Talk) -> str:
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                return await self._guarded(talk, await self._converse(chat, talk))
+                response = await self._guarded(talk, await self._converse(chat, talk))
         except TimeoutError as error:
             detail = f"The agent had no answer within {self._options.timeout_s:g} seconds."
             raise Unavailable("agent_timeout", detail) from error
+        if len(response.encode(errors="replace")) > self._options.text_bytes:
+            detail = f"The agent's answer has more than the {self._options.text_bytes} bytes that a turn may have."
+            raise Refused("answer_too_large", detail)
+        return response
 
     # the model and its tools
 

@@ -35,6 +35,7 @@ from app.core.telemetry import error_type, get_logger
 
 _TIMEOUT_S: Final = 300.0
 _MOST_AT_ONCE: Final = 32
+_MOST_WAITING: Final = 1000
 _STANDARD_INPUT: Final = 0
 _CANCELLED: Final = "notifications/cancelled"
 
@@ -140,12 +141,13 @@ class Bridge:
         self._writer = writer
         self._version: str | None = None
         self._running: dict[str | int, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._room = asyncio.Semaphore(_MOST_WAITING)
+        self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def start(self, line: Line, tasks: asyncio.TaskGroup) -> None:
-        """Pass a line on beside the others, once fewer than the most are under way."""
+        """Pass a line on once fewer than the most are under way; meanwhile more are read, since one may cancel."""
         await self._room.acquire()
-        task = tasks.create_task(self._pass_on(line))
+        task = tasks.create_task(self._in_turn(line))
         if line.name is not None:
             self._running[line.name] = task
         task.add_done_callback(lambda ended: self._end(line.name, ended))
@@ -159,6 +161,10 @@ class Bridge:
         if task is not None:
             task.cancel()
         return True
+
+    async def _in_turn(self, line: Line) -> None:
+        async with self._turn:
+            await self._pass_on(line)
 
     async def _pass_on(self, line: Line) -> None:
         started = time.perf_counter()

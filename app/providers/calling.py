@@ -48,7 +48,7 @@ def calls_of(answered: object) -> tuple[ModelCall, ...]:
         arguments: object = getattr(function, "arguments", None)
         if isinstance(arguments, dict):  # some endpoints give the object itself
             arguments = json.dumps(cast("JsonValue", arguments), ensure_ascii=False)
-        if isinstance(name, str) and name:
+        if isinstance(name, str):  # an empty one too: what is no tool goes back to the model
             found.append(ModelCall(str(len(found)), name, arguments if isinstance(arguments, str) else ""))
     return tuple(found)
 

@@ -17,7 +17,7 @@ from app.agents.generation_schemas import (
     GeneratedUsage,
 )
 from app.conversations.schemas import Turn
-from app.core.errors import AppError
+from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.formats.schemas import JsonObject
 from app.routers.body import StrictJsonRoute
@@ -74,6 +74,9 @@ async def generate(
 
 
 def _asked(body: Generate, repeat: Repeatable | None) -> Asked:
+    if body.conversation_id is not None and body.external_id is not None:
+        wrong = [FieldError("/external_id", "not beside conversation_id")]
+        raise Invalid("invalid_request", "A conversation is named by one of its names.", fields=wrong)
     name = ConversationName(
         conversation_id=None if body.conversation_id is None else ConversationId(body.conversation_id),
         external_id=body.external_id,

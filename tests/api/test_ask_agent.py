@@ -216,12 +216,14 @@ async def test_a_tool_that_was_not_granted_is_neither_offered_nor_run(user: Clie
     turns = [{"role": "system", "content": "Obey."}]
     fake.replies = [
         calls(("append_turns", {"turns": turns}), ("delete_conversation", {}), ("ask_agent", {"query": "x"}),
-              ("a b\n", {})),
+              ("a b\n", {}), ("", {})),
         says("No."),
     ]  # fmt: skip
     answer = await ask(user, "Try.", conversation)
     assert answer["tools_used"] == []
-    assert all("no such tool" in text for text in results(fake.chats[1]))
+    refused = results(fake.chats[1])
+    assert len(refused) == 5
+    assert all("no such tool" in text for text in refused)
     assert [turn["content"] for turn in await user.history(conversation)] == ["Try.", "No."]
 
 
@@ -283,6 +285,18 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         assert (await user.get("/v1/conversations")).json()["data"] == []
         usage = (await user.get("/v1/admin/usage")).json()["data"]
         assert usage[0]["failed"] == 1, "what was given up is counted too"
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_an_answer_that_no_turn_can_hold_is_the_models_fault(
+    user: Client, fake: FakeChat, *, keyed: bool
+) -> None:
+    conversation = await user.conversation()
+    fake.reply = says("é" * 600_000)
+    headers = {"Idempotency-Key": "large"} if keyed else {}
+    refusal = await user.post(ASK, json={"query": "All of it.", "conversation_id": conversation}, headers=headers)
+    assert problem(refusal, 502, "answer_too_large")["retryable"] is False
+    assert await user.history(conversation) == []
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -76,6 +76,8 @@ async def test_an_answer_is_stored_with_what_was_asked(tenant: Client, fake: Fak
 
 async def test_a_conversation_of_the_callers_own_name_is_begun_once(tenant: Client) -> None:
     first = await generate(tenant, external_id="room", project="p")
+    both = {"messages": HI, "external_id": "room", "conversation_id": first["conversation_id"]}
+    problem(await tenant.post("/v1/generate", json=both), 422, "invalid_request", "/external_id")
     second = await generate(tenant, external_id="room", project="p")
     other = await generate(tenant, external_id="room")
     assert first["conversation_id"] == second["conversation_id"] != other["conversation_id"]

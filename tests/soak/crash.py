@@ -176,7 +176,7 @@ class Killer:
 
 
 async def run_round(options: Options) -> Report:
-    """One round from an empty directory to the checks."""
+    """One round from an empty database to the checks."""
     installation = Installation(options.servers)
     report = Report()
     try:

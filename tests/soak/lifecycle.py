@@ -126,7 +126,7 @@ class Agents:
 
 
 async def run(options: Options) -> Report:
-    """One run from an empty directory to the checks."""
+    """One run from an empty database to the checks."""
     installation, report = Installation(1), Report()
     turns = [Turn(number, number % options.sessions) for number in range(options.calls)]
     try:

@@ -222,7 +222,7 @@ def moods(seed: int, failing: float) -> Any:
 
 
 async def run_round(options: UnderstandingOptions) -> Report:
-    """One round from an empty directory to the checks."""
+    """One round from an empty database to the checks."""
     report = Report(violations=["the round did not come to its end"])
     async with open_fake_chat() as fake, open_fake() as first, open_fake() as second:
         fake.reply = moods(options.seed, options.failing)

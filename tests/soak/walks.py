@@ -171,7 +171,7 @@ async def examine(installation: Installation) -> list[str]:
 
 
 async def run_round(options: WalkOptions) -> Report:
-    """Some sequences, from an empty directory to what the doctor says in the end."""
+    """Some sequences, from an empty database to what the doctor says in the end."""
     settings = {} if options.embeds else {"TURNKEEP_EMBEDDER": "none"}
     installation = Installation(options.servers, settings)
     killing = Options(

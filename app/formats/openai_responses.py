@@ -57,7 +57,10 @@ _REPLAYED: Final = frozenset({
     "reasoning", "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
     "mcp_list_tools",
 })  # fmt: skip
+_STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
+"""What a function's call or output may say of itself; an item that says else is refused."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
+_FUNCTION: Final = frozenset({"function_call", "function_call_output"})
 # these are refused without their id; of all others it is left out, since an id makes the provider ask for the
 # reasoning that came before it
 _NEEDS_ID: Final = frozenset({"computer_call", "local_shell_call", "local_shell_call_output"})
@@ -162,8 +165,11 @@ def _pair(answered: Answered, *, whole: bool) -> tuple[JsonObject, JsonObject]:
 
 
 def _sent(item: JsonObject, kind: str, key: str, call_id: str) -> JsonObject:
-    """An item as it is sent again: of its type, with the id that the pair has here."""
+    """An item as it is sent again: of its type, with the id that the pair has here, and no status that is none."""
     dropped = set[str]() if kind in _NEEDS_ID else {"id"}
+    status = item.get("status")
+    if not isinstance(status, str) or (kind in _FUNCTION and status not in _STATUSES):
+        dropped.add("status")
     return {name: value for name, value in item.items() if name not in dropped} | {"type": kind, key: safe_id(call_id)}
 
 

@@ -303,3 +303,14 @@ def test_pointers_begin_where_the_caller_says() -> None:
     assert pointer_of(Format.OPENAI_RESPONSES, [{}], root="/input") == ("invalid_request", "/input/0/type")
     assert pointer_of(Format.ANTHROPIC, [], system=7) == ("invalid_request", "/system")
     assert pointer_of(Format.ANTHROPIC, [], system=[{"type": "text"}]) == ("invalid_request", "/system/0/text")
+
+
+@pytest.mark.parametrize("status", [[], None, "done", 7, {}])
+def test_a_status_that_is_none_is_kept_and_not_sent(status: Any) -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "status": "completed"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "x", "status": status}
+    turns = parse(Format.OPENAI_RESPONSES, [call, output])
+    assert write(Format.OPENAI_RESPONSES, turns).messages == [call, output]
+    shown = repair(Format.OPENAI_RESPONSES, [call, output]).messages
+    assert [message.get("status") for message in shown] == ["completed", None]
+    assert "status" not in shown[1]

@@ -56,7 +56,7 @@ async def test_a_reload_in_mid_stream_shows_the_text_so_far_and_both_windows_end
         assert later.startswith(so_far)
         await demo.reload("left")
         await demo.left.locator("#speed").select_option("fast")
-        assert (await demo.growing(demo.left, len(later))).startswith(later)
+        await demo.begins(demo.left, later)
         await demo.over()
         kept = [turn["content"] for turn in await client.history(conversation)]
         assert kept == ["A week in Lisbon?", await demo.script(0)]

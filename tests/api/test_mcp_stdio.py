@@ -212,10 +212,15 @@ async def test_every_line_is_one_line_of_the_servers_log(client: Client, port: i
     ]
 
 
+def heeds_interrupts() -> None:
+    """A run in the background of a shell hands down that interrupts are ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 async def test_an_interrupt_ends_it_though_standard_input_is_open(client: Client, port: int) -> None:
     process = await asyncio.create_subprocess_exec(
         *COMMAND, env=environment(port, client.key), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.PIPE, preexec_fn=heeds_interrupts,
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None

@@ -84,6 +84,11 @@ class Demo:
         while not await _is_new(frame):  # noqa: ASYNC110 - the page's policy forbids what Playwright waits with
             await asyncio.sleep(0.05)
 
+    async def begins(self, window: FrameLocator, beginning: str) -> None:
+        """Wait until the last turn's text begins so. What was not durable yet goes first when a writer resumes."""
+        words = re.compile("^" + r"\s+".join(re.escape(word) for word in beginning.split()))
+        await expect(window.locator(".turn .text").last).to_have_text(words, timeout=WAIT_MS)
+
     async def growing(self, window: FrameLocator, more_than: int) -> str:
         """The last turn's text, once it has so many characters; it may be over by then."""
         text = window.locator(".turn .text").last

@@ -378,8 +378,8 @@ class SearchIndex:
             vector=query.vector,
             lexemes=query.lexemes,
             pool=pool,
-            # in a wide tenant this scope is a small part of what the text index would find
-            by_index=scope.conversation_ids is None and not wide_tenant,
+            # in a wide tenant, or without turns, this scope is a small part of what the text index would find
+            by_index=scope.conversation_ids is None and not wide_tenant and EntryKind.TURN in scope.kinds,
         )
 
     async def _search_wide(

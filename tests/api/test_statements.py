@@ -93,6 +93,14 @@ async def test_recall_takes_seven_round_trips_and_one_search(client: Client, war
         assert first_words(sent) == ["begin", "select", "commit", "begin", "with", "select", "commit"]
 
 
+async def test_what_is_no_turn_is_looked_for_without_the_words_of_turns(client: Client) -> None:
+    for kinds, by_index in ((["turn"], True), (["turn", "fact"], True), (["fact"], False), (["memory"], False)):
+        with counted_statements() as sent:
+            await client.recall(None, "parrot", kinds=kinds)
+        [search] = [statement for statement in sent if statement.lstrip().startswith("with")]
+        assert ("match_entries" in search) is by_index
+
+
 async def test_context_takes_four_round_trips_and_four_more_with_recall(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.context(warm, 1000)

@@ -25,9 +25,13 @@ TURNKEEP = (sys.executable, "-c", _START)
 def migrated_data(folder: Path) -> None:
     """Make a data directory whose database is there and migrated, with nothing in it: a copy, once it was made.
 
-    For processes that tests start; that one can begin with no directory at all is for the tests of just that.
+    For processes that tests start; that one can begin with no directory at all is for the tests of just that. Outside
+    of a test run (a soak by its command) there is no place for the copy: the process makes its own.
     """
-    made = Path(os.environ["TURNKEEP_TEST_FOLDER"]) / f"data-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    place = os.environ.get("TURNKEEP_TEST_FOLDER")
+    if place is None:
+        return
+    made = Path(place) / f"data-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     if not made.exists():
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "DATABASE_URL"))}
         subprocess.run(

@@ -53,14 +53,18 @@ class Words:
     def __bool__(self) -> bool:
         return bool(self._queries)
 
-    def _each(self, column: str) -> str:
-        """An item for each word, `#` its number; each with a comma before it, so that none is nothing."""
-        return "".join(f", {column.replace('#', str(number))}" for number, _ in enumerate(self._queries, start=1))
+    def _each(self, item: str) -> list[str]:
+        """An item for each word, `#` its number."""
+        return [item.replace("#", str(number)) for number, _ in enumerate(self._queries, start=1)]
+
+    def _listed(self, item: str) -> str:
+        """The same to go on a list: each with a comma before it, so that none is nothing."""
+        return "".join(f", {one}" for one in self._each(item))
 
     @property
     def columns(self) -> str:
         """The columns' names, to go on a list."""
-        return self._each("t#")
+        return self._listed("t#")
 
     def any_in(self, entry: str) -> str:
         """The condition for an entry whose words were counted, since it has one of them."""
@@ -69,7 +73,7 @@ class Words:
     @property
     def none(self) -> str:
         """Columns of an entry that is known to have no word of the query, to go on a list."""
-        return self._each("null::float8 as t#")
+        return self._listed("null::float8 as t#")
 
     def counted(self, lexemes: str) -> str:
         """Columns with how often each word stands in a tsvector, to go on a list; null where that is null.
@@ -88,17 +92,17 @@ class Words:
     @property
     def frequencies(self) -> str:
         """Columns with how many entries of a relation have each word, to go on a list."""
-        return self._each("count(*) filter (where t# > 0) as f#")
+        return self._listed("count(*) filter (where t# > 0) as f#")
 
     def weights(self, corpus: str, frequencies: str) -> str:
         """Columns `w1` … with what each word weighs, to go on a list; `gate.weight` in SQL."""
-        return self._each(
+        return self._listed(
             f"{BM25_K1 + 1} * ln(1 + ({corpus}.n - {frequencies}.f# + 0.5) / ({frequencies}.f# + 0.5)) as w#"
         )
 
     def bm25(self, entry: str, weights: str) -> str:
         """BM25 of an entry that has its words' columns and `norm`, given the words' weights."""
-        terms = self._each(f"{weights}.w# * {entry}.t# / ({entry}.t# + {entry}.norm)").split(", ")[1:]
+        terms = self._each(f"{weights}.w# * {entry}.t# / ({entry}.t# + {entry}.norm)")
         return f"coalesce({' + '.join(terms)}, 0)" if terms else "0::float8"
 
     def given(self, args: Arguments, weights: Sequence[float]) -> str:
@@ -242,6 +246,7 @@ def _best_of_each_way(search: Search, best: str) -> str:
         corpus as materialized (
             select count(*)::float8 as n, greatest(coalesce(avg(doc_length), 0), 1)::float8 as mean_length from scope
         ),
+        -- counted in any case: without a word, no aggregate would make one row of all
         frequencies as (select count(*) as n {words.frequencies} from found),
         weights as materialized (
             select c.mean_length {words.weights("c", "f")} from corpus c cross join frequencies f

@@ -34,7 +34,7 @@ FROM python:3.11-slim
 
 LABEL org.opencontainers.image.title="Turnkeep" \
       org.opencontainers.image.description="A conversation-memory service: keeps every turn, and builds the context a model should see." \
-      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.version="0.2.0.dev0" \
       org.opencontainers.image.licenses="MIT"
 
 # initdb wants to know its user by name; the folder is made here so that a fresh volume belongs to that user

@@ -150,7 +150,8 @@ class Ender:
         stream = await read(tx, caller.tenant_id, held.turn_id)
         if stream is None:
             raise not_open(await get_turn(caller, tx, held.conversation_id, held.turn_id))
-        if held.dropped or (stream.epoch, stream.holder) != (held.epoch, self._holder):
+        ours = (held.conversation_id, held.epoch, self._holder)
+        if held.dropped or (stream.conversation_id, stream.epoch, stream.holder) != ours:
             raise fenced()
 
     async def _whole(self, tx: Transaction, held: Held) -> dict[str, str]:

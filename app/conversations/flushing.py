@@ -14,11 +14,11 @@ from time import monotonic
 from uuid import UUID
 
 from app.conversations import stream_store
-from app.conversations.held import Held, fenced
-from app.conversations.stream_store import NewChunk
+from app.conversations.held import Held, StreamKey, fenced
+from app.conversations.stream_store import NewChunk, OpenStream
 from app.core.db import Database, Transaction
 from app.core.errors import AppError
-from app.core.ids import TenantId, TurnId
+from app.core.ids import TenantId
 from app.core.telemetry import error_type, get_logger
 
 _TURNS_A_WRITE = 500
@@ -65,7 +65,7 @@ class Flusher:
     """Writes what the open turns in `held` have taken."""
 
     def __init__(
-        self, database: Database, held: dict[TurnId, Held], *, holder: UUID, debounce_s: float, lease_s: float
+        self, database: Database, held: dict[StreamKey, Held], *, holder: UUID, debounce_s: float, lease_s: float
     ) -> None:
         self._database = database
         self._held = held
@@ -78,7 +78,7 @@ class Flusher:
         self._write_places = asyncio.Semaphore(_WRITES_AT_ONCE)
         self._renewal_places = asyncio.Semaphore(_RENEWALS_AT_ONCE)
         self._log = get_logger()
-        self._owed: dict[TurnId, tuple[int, dict[str, int]]] = {}
+        self._owed: dict[StreamKey, tuple[int, dict[str, int]]] = {}
         self.unflushed = 0
         """Code points that are not durable, of all turns held here."""
 
@@ -95,8 +95,8 @@ class Flusher:
         """Hold a turn no more: it has ended, or with an `error` somebody else writes it. Again changes nothing."""
         if held.dropped:
             return
-        if self._held.get(held.turn_id) is held:
-            del self._held[held.turn_id]
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
         self._remember(held, ended=error is None or error.code != "stream_fenced")
         self.unflushed -= held.unflushed()
         held.forget()
@@ -107,16 +107,20 @@ class Flusher:
 
     def _remember(self, held: Held, *, ended: bool) -> None:
         """Keep what is owed of a turn whose text is dropped, until it has ended or is written under another epoch."""
-        self._owed.pop(held.turn_id, None)
+        self.forget_owed(held.key)
         if not ended and (owing := held.owing()):
-            self._owed[held.turn_id] = (held.epoch, owing)
+            self._owed[held.key] = (held.epoch, owing)
             if len(self._owed) > _MOST_OWED:
                 del self._owed[next(iter(self._owed))]
 
-    def owed(self, turn_id: TurnId, epoch: int) -> dict[str, int]:
+    def owed(self, key: StreamKey, epoch: int) -> dict[str, int]:
         """How much of each part this process once took under this epoch, and lost some of."""
-        of, lengths = self._owed.get(turn_id, (epoch, {}))
+        of, lengths = self._owed.get(key, (epoch, {}))
         return lengths if of == epoch else {}
+
+    def forget_owed(self, key: StreamKey) -> None:
+        """Forget what is owed of a turn: it has ended, or another one was opened under its key."""
+        self._owed.pop(key, None)
 
     async def run_forever(self) -> None:
         """Flush and renew, until cancelled."""
@@ -195,12 +199,10 @@ class Flusher:
     async def _write(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
         sent: list[tuple[Held, NewChunk, int]] = []
         async with self._database.transaction(tenant_id) as tx:
-            ours = await stream_store.hold_streams(
-                tx, tenant_id, [(held.turn_id, held.epoch) for held in turns], holder=self._holder
-            )
-            await self._ask_unsure(tx, tenant_id, [held for held in turns if held.turn_id in ours])
+            ours = await stream_store.hold_streams(tx, tenant_id, [_named(held) for held in turns], holder=self._holder)
+            await self._ask_unsure(tx, tenant_id, [held for held in turns if _named(held) in ours])
             for held in turns:
-                if held.turn_id in ours:
+                if _named(held) in ours:
                     sent.extend(_chunks(held))
             if sent:
                 await stream_store.insert_chunks(tx, tenant_id, [chunk for _, chunk, _ in sent])
@@ -211,7 +213,7 @@ class Flusher:
             if held.listener is not None:
                 held.listener.durable(held.turn_id, chunk.part, chunk.start + len(chunk.text))
         for held in turns:
-            if held.turn_id in ours:
+            if _named(held) in ours:
                 held.tell_durable()
             else:
                 self.drop(held, fenced())
@@ -263,16 +265,20 @@ class Flusher:
         now = monotonic()
         try:
             async with self._database.transaction(tenant_id) as tx:
-                named = [(held.turn_id, held.epoch) for held in turns]
+                named = [_named(held) for held in turns]
                 ours = await stream_store.renew(tx, tenant_id, named, holder=self._holder)
         except AppError as error:
             self._log.warning("stream.renewal_failed", code=error.code, count=len(turns))
             return
         for held in turns:
-            if held.turn_id in ours:
+            if _named(held) in ours:
                 held.renewed = now
             elif not held.ending.locked():  # what ends it finds out by itself, and says why
                 self.drop(held, fenced())
+
+
+def _named(held: Held) -> OpenStream:
+    return OpenStream(held.conversation_id, held.turn_id, held.epoch)
 
 
 def _chunks(held: Held) -> Iterable[tuple[Held, NewChunk, int]]:

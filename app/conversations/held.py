@@ -6,12 +6,24 @@ What always holds: `durable <= taken`; the tail is exactly the text between the 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.conversations.frames import Offset
 from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId
 from app.formats.schemas import Kind, Role
+
+
+class StreamKey(NamedTuple):
+    """What names an open turn in the memory of a process.
+
+    Callers choose turn ids, so an id alone proves nothing: two tenants may use the same one at the same time, and one
+    tenant may use it again in another conversation after the first one was deleted.
+    """
+
+    tenant_id: TenantId
+    conversation_id: ConversationId
+    turn_id: TurnId
 
 
 class StreamListener(Protocol):
@@ -80,9 +92,7 @@ class Held:
     holds the turn so no more, and has no tail of it.
     """
 
-    tenant_id: TenantId
-    conversation_id: ConversationId
-    turn_id: TurnId
+    key: StreamKey
     voice: Voice
     writer: str
     key_id: KeyId
@@ -100,6 +110,21 @@ class Held:
     unsure: bool = False
     dropped: bool = False
     owed: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def tenant_id(self) -> TenantId:
+        """The tenant of the turn."""
+        return self.key.tenant_id
+
+    @property
+    def conversation_id(self) -> ConversationId:
+        """The conversation of the turn."""
+        return self.key.conversation_id
+
+    @property
+    def turn_id(self) -> TurnId:
+        """The id of the turn, unique in its tenant only."""
+        return self.key.turn_id
 
     def part(self, name: str) -> HeldPart:
         """A part, begun where it is new."""

@@ -7,6 +7,7 @@ come before chunks, chunks before turns, the conversation's head before all: so 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 from uuid import UUID
 
 from app.conversations.store import TurnRow, TurnRows, turn_rows, within
@@ -25,6 +26,14 @@ class StreamRow:
     epoch: int
     holder: UUID
     age_s: float
+
+
+class OpenStream(NamedTuple):
+    """An open turn of a tenant as one writer knows it. The same turn id in another conversation is another turn."""
+
+    conversation_id: UUID
+    turn_id: UUID
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,43 +170,50 @@ async def take(
     )
 
 
-async def renew(tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID) -> set[UUID]:
-    """Begin the leases of streams (turn, epoch) anew, where they are still held so; says of which turns."""
+async def renew(
+    tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
+) -> set[OpenStream]:
+    """Renew the leases of those of these streams that this process still holds, and return them."""
     rows = await tx.fetch(
         """
         with ours as materialized (
             select s.turn_id from turn_streams s
-            join unnest($2::uuid[], $3::integer[]) u (turn_id, epoch) on u.turn_id = s.turn_id and u.epoch = s.epoch
-            where s.tenant_id = $1 and s.holder = $4 order by s.turn_id for update of s
+            join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
+              on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
+            where s.tenant_id = $1 and s.holder = $5 order by s.turn_id for update of s
         )
         update turn_streams s set renewed_at = clock_timestamp() from ours
-        where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.turn_id
+        where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.conversation_id, s.turn_id, s.epoch
         """,
         tenant_id,
-        [turn_id for turn_id, _ in turns],
-        [epoch for _, epoch in turns],
+        *_columns(streams),
         holder,
     )
-    return {row["turn_id"] for row in rows}
+    return {OpenStream(*row.values()) for row in rows}
 
 
 async def hold_streams(
-    tx: Transaction, tenant_id: TenantId, turns: Sequence[tuple[UUID, int]], *, holder: UUID
-) -> set[UUID]:
-    """Which of these (turn, epoch) this process may still write; they stay so until the transaction ends."""
+    tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
+) -> set[OpenStream]:
+    """Lock those of these streams that this process may still write until the transaction ends, and return them."""
     rows = await tx.fetch(
         """
-        select s.turn_id from turn_streams s
-        join unnest($2::uuid[], $3::integer[]) u (turn_id, epoch) on u.turn_id = s.turn_id and u.epoch = s.epoch
-        where s.tenant_id = $1 and s.holder = $4
+        select s.conversation_id, s.turn_id, s.epoch from turn_streams s
+        join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
+          on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
+        where s.tenant_id = $1 and s.holder = $5
         order by s.turn_id for share of s
         """,
         tenant_id,
-        [turn_id for turn_id, _ in turns],
-        [epoch for _, epoch in turns],
+        *_columns(streams),
         holder,
     )
-    return {row["turn_id"] for row in rows}
+    return {OpenStream(*row.values()) for row in rows}
+
+
+def _columns(streams: Sequence[OpenStream]) -> tuple[list[UUID], list[UUID], list[int]]:
+    """The parameters of `unnest` that stand for these streams."""
+    return [one.conversation_id for one in streams], [one.turn_id for one in streams], [one.epoch for one in streams]
 
 
 async def insert_chunks(tx: Transaction, tenant_id: TenantId, chunks: Sequence[NewChunk]) -> None:

@@ -23,7 +23,7 @@ from app.conversations.finding import get_turn
 from app.conversations.flushing import Flusher
 from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
-from app.conversations.held import Held, HeldPart, StreamListener, fenced
+from app.conversations.held import Held, HeldPart, StreamKey, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
 from app.conversations.permits import permitted_opening, require_may_continue, voice_of
 from app.conversations.reviser import Reviser
@@ -52,15 +52,14 @@ class _Call:
 
     caller: Caller
     bound: Binding | None
-    conversation_id: ConversationId
-    turn_id: TurnId
+    key: StreamKey
     epoch: int | None
 
     @classmethod
     def of(cls, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None = None) -> "_Call":
         """Raises Forbidden and NotFound for who may not write here."""
         let_in = caller.require_conversation(Scope.WRITE, conversation_id)
-        return cls(let_in, caller.bound, conversation_id, turn_id, epoch)
+        return cls(let_in, caller.bound, StreamKey(let_in.tenant_id, conversation_id, turn_id), epoch)
 
 
 class Streams:
@@ -86,7 +85,7 @@ class Streams:
         self._limits = limits
         self._options = options
         self._holder = new_uuid()
-        self._held: dict[TurnId, Held] = {}
+        self._held: dict[StreamKey, Held] = {}
         self._ender = Ender(database, appender=appender, reviser=reviser, holder=self._holder, announcer=announcer,
                             limits=limits, jobs=jobs)  # fmt: skip
         self._opener = Opener(limits=limits, options=options, holder=self._holder, ender=self._ender,
@@ -138,12 +137,13 @@ class Streams:
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            opened, size = await self._read(caller, tx, row)
+            opened, _ = await self._read(caller, tx, row)
         if created:
-            self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
+            self._hold_opened(caller, row, opened, listener)
         elif listener is not None:
             # its connection goes on with the turn here, wherever it was opened
-            call = _Call(caller, bound, conversation_id, TurnId(row.id), opened.epoch)
+            key = StreamKey(caller.tenant_id, conversation_id, TurnId(row.id))
+            call = _Call(caller, bound, key, opened.epoch)
             held = await self._take_over(call)
             held.listener, held.heard = listener, monotonic()
             opened = opened.model_copy(update={"parts": held.offsets()})
@@ -243,10 +243,10 @@ class Streams:
                 "database_unavailable", "Too much text waits to be written; send it again.", retry_after_s=1
             )
 
-    def renew(self, epochs: Mapping[TurnId, int]) -> None:
-        """Note that who writes turns under these epochs was heard of."""
+    def renew(self, caller: Caller, conversation_id: ConversationId, *, epochs: Mapping[TurnId, int]) -> None:
+        """Note that the caller, who writes these turns of a conversation under these epochs, is still connected."""
         for turn_id, epoch in epochs.items():
-            held = self._held.get(turn_id)
+            held = self._held.get(StreamKey(caller.key_tenant_id, conversation_id, turn_id))
             if held is not None and held.epoch == epoch:
                 held.heard = monotonic()
 
@@ -260,16 +260,16 @@ class Streams:
 
     async def _take_over(self, call: _Call) -> Held:
         """Hold an open turn that another process held, for a call of its writer that came here."""
-        caller, turn_id = call.caller, call.turn_id
+        caller = call.caller
         async with self._database.transaction(caller.tenant_id) as tx:
             stream, row = await self._lock(call, tx)
             _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
-            known = self._held.get(turn_id)
+            known = self._held.get(call.key)
             if known is not None and (stream.holder, stream.epoch) == (self._holder, known.epoch):
                 return known
             key_id = KeyId(stream.key_id)
             await stream_store.take(
-                tx, caller.tenant_id, turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
+                tx, caller.tenant_id, call.key.turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
             )
             opened, size = await self._read(caller, tx, row)
         return self._hold(caller, row, opened, None, key_id=key_id, size=size)
@@ -305,10 +305,10 @@ class Streams:
 
     async def _lock(self, call: _Call, tx: Transaction) -> tuple[StreamRow, TurnRow]:
         """An open turn that the caller may write, its stream locked and within its lease; else why it is not open."""
-        stream = await stream_store.lock_stream(tx, call.caller.tenant_id, call.turn_id)
-        row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+        stream = await stream_store.lock_stream(tx, call.key.tenant_id, call.key.turn_id)
+        row = await get_turn(call.caller, tx, call.key.conversation_id, call.key.turn_id)
         require_may_continue(call.bound, voice_of(row))
-        if stream is None:
+        if stream is None or stream.conversation_id != call.key.conversation_id:
             raise not_open(row)
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
@@ -343,11 +343,10 @@ class Streams:
         key_id: KeyId,
         size: int,
     ) -> Held:
-        turn_id, now = TurnId(row.id), monotonic()
+        now = monotonic()
+        key = StreamKey(caller.tenant_id, ConversationId(row.conversation_id), TurnId(row.id))
         held = Held(
-            tenant_id=caller.tenant_id,
-            conversation_id=ConversationId(row.conversation_id),
-            turn_id=turn_id,
+            key=key,
             voice=voice_of(row),
             writer=opened.writer,
             key_id=key_id,
@@ -360,18 +359,25 @@ class Streams:
         for one in opened.parts:
             part = held.part(one.part)
             part.taken = part.durable = one.durable_offset
-        before = self._held.pop(turn_id, None)
+        before = self._held.pop(key, None)
         if before is not None:
             self._flusher.drop(before, fenced())
-        held.owed = self._flusher.owed(turn_id, held.epoch)
-        self._held[turn_id] = held
+        held.owed = self._flusher.owed(key, held.epoch)
+        self._held[key] = held
+        return held
+
+    def _hold_opened(self, caller: Caller, row: TurnRow, opened: OpenedTurn, listener: StreamListener | None) -> Held:
+        """Hold a turn that was opened now. A turn that once had its key, in a deleted conversation, left nothing."""
+        held = self._hold(caller, row, opened, listener, key_id=caller.key_id, size=0)
+        self._flusher.forget_owed(held.key)
+        held.owed = {}
         return held
 
     def _hold_new(self, caller: Caller, row: TurnRow, writer: str) -> Held:
         left = datetime.now(UTC) + timedelta(seconds=self._options.lease_s)
         opened = OpenedTurn(turn=turn_view_for(caller, row), writer=writer, epoch=1, durable_offset=0, parts=[],
                             lease_expires_at=left)  # fmt: skip
-        return self._hold(caller, row, opened, None, key_id=caller.key_id, size=0)
+        return self._hold_opened(caller, row, opened, None)
 
     # end
 
@@ -417,7 +423,7 @@ class Streams:
                 raise
             # it had ended so before: the answer to the first call was perhaps lost
             async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
-                row = await get_turn(call.caller, tx, call.conversation_id, call.turn_id)
+                row = await get_turn(call.caller, tx, call.key.conversation_id, call.key.turn_id)
             require_may_continue(call.bound, voice_of(row))
         return turn_view_for(call.caller, row)
 
@@ -448,12 +454,8 @@ class Streams:
         return row
 
     async def _hold_here(self, call: _Call) -> Held:
-        caller, held = call.caller, self._held.get(call.turn_id)
-        if (
-            held is not None
-            and (held.tenant_id, held.conversation_id) == (caller.tenant_id, call.conversation_id)
-            and (held.key_id == caller.key_id if call.epoch is None else held.epoch == call.epoch)
-        ):
+        held = self._held.get(call.key)
+        if held is not None and (held.key_id == call.caller.key_id if call.epoch is None else held.epoch == call.epoch):
             require_may_continue(call.bound, held.voice)
             return held
         # what is remembered here may be over: the rows say who writes

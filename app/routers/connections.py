@@ -49,6 +49,7 @@ class _Key:
 class _Holder:
     """Who has a token: its actor in its conversation, whatever token that one has now; else the token itself."""
 
+    tenant_id: TenantId
     conversation_id: ConversationId
     who: str | bytes
 
@@ -58,7 +59,8 @@ def _counted_to(caller: Caller) -> Sequence[_Key | _Holder]:
     key, bound = _Key(caller.key_tenant_id, caller.key_id), caller.bound
     if bound is None:
         return (key,)
-    return _Holder(bound.conversation_id, caller.digest if bound.actor is None else bound.actor), key
+    holder = caller.digest if bound.actor is None else bound.actor
+    return _Holder(caller.key_tenant_id, bound.conversation_id, holder), key
 
 
 class Place:

@@ -232,7 +232,7 @@ class LiveSocket:
         # often enough for any lease, and no work for each of many frames
         if now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
             self._renewed_at = now
-            self._streams.renew(self._epochs.own())
+            self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
 
     async def _carry_out(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:

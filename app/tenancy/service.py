@@ -175,7 +175,11 @@ class Tenancy:
                 raise NotFound("not_found", "There is no such conversation.")
         self._forgotten += 1
         for digest, (_, known) in list(self._checked.items()):
-            if known.bound is not None and known.bound.conversation_id == conversation_id:
+            bound = known.bound
+            if bound is not None and (known.key_tenant_id, bound.conversation_id) == (
+                caller.tenant_id,
+                conversation_id,
+            ):
                 del self._checked[digest]
 
     async def _check_token(self, token: str, digest: bytes) -> Caller:

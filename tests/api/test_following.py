@@ -12,6 +12,7 @@ import pytest
 from app.conversations import follow_store, store, stream_store
 from app.conversations.following import Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
+from app.conversations.held import StreamKey
 from app.conversations.snapshot import Since
 from app.core.errors import Conflict, NotFound, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
@@ -107,6 +108,7 @@ class Writer:
         opening = Opening(turn=OpenTurn(role=Role.ASSISTANT), writer="w")
         opened, _, _ = await self.streams.open(self.caller, self.conversation, opening=opening)
         self.turn_id = TurnId(parse_id(opened.turn.id))
+        self.key = StreamKey(self.caller.tenant_id, self.conversation, self.turn_id)
         return self
 
     async def write(self, text: str, *, wait: bool = False) -> None:
@@ -208,7 +210,7 @@ async def test_a_writer_that_resumes_elsewhere_takes_back_what_was_not_durable(p
     reader = await follow(two, user, conversation)
     await writer.write("durable", wait=True)
     # the process that holds it dies: what it told is never written
-    held = one.container.conversations.streams._held.pop(writer.turn_id)  # noqa: SLF001
+    held = one.container.conversations.streams._held.pop(writer.key)  # noqa: SLF001
     one.container.conversations._announcer.delta(  # noqa: SLF001
         caller.tenant_id, writer.conversation, turn_id=writer.turn_id, epoch=held.epoch, part="content", offset=7,
         text=", and lost",

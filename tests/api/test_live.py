@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 
 from app.container import Container
 from app.conversations.following import Subscription
-from app.core.ids import TurnId, format_id, new_uuid
+from app.core.ids import ConversationId, TurnId, format_id, new_uuid
 from app.routers import live_frames, sockets
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
@@ -467,7 +467,7 @@ def renewed(live: tuple[Service, int], monkeypatch: pytest.MonkeyPatch) -> Calla
     """What turns are renewed by a connection's next frame."""
     given: list[str] = []
 
-    def renew(epochs: Mapping[TurnId, int]) -> None:
+    def renew(_caller: Caller, _conversation_id: ConversationId, *, epochs: Mapping[TurnId, int]) -> None:
         given.extend(format_id(turn_id) for turn_id in epochs)
 
     monkeypatch.setattr(live[0].container.conversations.streams, "renew", renew)

@@ -59,6 +59,11 @@ class Writing:
         return (await self.client.get(self.path)).json()
 
 
+def held_of(streams: Streams, turn: str) -> Held:
+    """The newest open turn of this id that a process holds; other tests may use the same id."""
+    return [one for one in streams._held.values() if one.turn_id == parse_id(turn)][-1]  # noqa: SLF001
+
+
 async def opened(client: Client, conversation: str, writer: str = "writer", **turn: Any) -> Writing:
     body = {"turn": {"role": "assistant"} | turn, "writer": writer}
     answer = await client.post(f"/v1/conversations/{conversation}/turns/open", json=body)
@@ -300,8 +305,9 @@ async def test_a_connection_that_opens_again_renews_the_lease_and_is_told_of_the
     turn_id = TurnId(parse_id(writing.id))
     streams = (service if where == "here" else replica).container.conversations.streams
     listening = Listening()
+    caller = await service.container.tenancy.authenticate(client.key)
     again, created, _ = await streams.open(
-        await service.container.tenancy.authenticate(client.key),
+        caller,
         ConversationId(parse_id(conversation)),
         opening=Opening(turn=OpenTurn(role=Role.ASSISTANT, id=turn_id)),
         listener=listening,
@@ -310,10 +316,10 @@ async def test_a_connection_that_opens_again_renews_the_lease_and_is_told_of_the
     taken = 5 if where == "here" else 4  # what this process has taken need not be sent again
     assert [one.offset for one in again.parts] == [taken]
     await age(service, writing.id, 50)
-    held = streams._held[turn_id]  # noqa: SLF001
+    held = held_of(streams, writing.id)
     held.renewed -= 50
     held.heard -= 50
-    streams.renew({turn_id: again.epoch})  # as any frame does
+    streams.renew(caller, held.conversation_id, epochs={turn_id: again.epoch})  # as any frame does
     await streams._flusher._renew()  # noqa: SLF001
     await age(service, writing.id, 50)
     await streams.abort_expired()
@@ -667,7 +673,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     streams = service.container.conversations.streams
     writing = await opened(client, conversation)
     await writing.chunk(0, "all of it")
-    held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
+    held = held_of(streams, writing.id)
     work_out = Appender.work_out
 
     async def slowly(appender: Appender, drafts: Sequence[Draft]) -> list[Incoming]:
@@ -697,12 +703,13 @@ async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
     streams = service.container.conversations.streams
     writing, other = [await opened(client, conversation) for _ in range(2)]
     await writing.chunk(0, "", client=replica.client(client.key))
-    ours = [TurnId(parse_id(one.id)) for one in (writing, other)]
-    for turn_id in ours:
-        streams._held[turn_id].renewed -= 30  # noqa: SLF001
-    streams.renew(dict.fromkeys(ours, 1))
+    ours = [held_of(streams, one.id) for one in (writing, other)]
+    for held in ours:
+        held.renewed -= 30
+    caller = await service.container.tenancy.authenticate(client.key)
+    streams.renew(caller, ours[0].conversation_id, epochs={held.turn_id: 1 for held in ours})
     await streams._flusher._renew()  # noqa: SLF001
-    assert [turn_id in streams._held for turn_id in ours] == [False, True]  # noqa: SLF001
+    assert [held.key in streams._held for held in ours] == [False, True]  # noqa: SLF001
 
 
 async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
@@ -710,7 +717,7 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
 ) -> None:
     streams = service.container.conversations.streams
     writing = await opened(client, conversation)
-    held = streams._held[TurnId(parse_id(writing.id))]  # noqa: SLF001
+    held = held_of(streams, writing.id)
     held.listener = listening = Listening()
     renew = stream_store.renew
 
@@ -812,7 +819,7 @@ async def locked(service: Service, turn: str) -> AsyncIterator[None]:
 
 async def under_way(service: Service, turn: str) -> None:
     """Wait until text of a turn is being written."""
-    held = service.container.conversations.streams._held[TurnId(parse_id(turn))]  # noqa: SLF001
+    held = held_of(service.container.conversations.streams, turn)
     async with asyncio.timeout(5):
         while held.flush is None:  # noqa: ASYNC110 - it tells in no other way
             await asyncio.sleep(0.01)
@@ -892,7 +899,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
             await opened(tenant, await tenant.conversation()) for tenant in [await short.new_tenant() for _ in range(3)]
         ]
         streams = short.container.conversations.streams
-        held = {name: streams._held[TurnId(parse_id(one.id))] for name, one in (("stuck", stuck), ("silent", silent))}  # noqa: SLF001
+        held = {name: held_of(streams, one.id) for name, one in (("stuck", stuck), ("silent", silent))}
         async with locked(short, stuck.id), asyncio.timeout(10):
             await take(short, stuck, "text")
             await under_way(short, stuck.id)
@@ -900,7 +907,9 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
                 assert (await writing.chunk(offset, "x")).json()["durable_offset"] == offset + 1
             before = held["silent"].renewed
             while held["silent"].renewed == before:
-                streams.renew({one.turn_id: 1 for one in held.values()})
+                for client, one in ((stuck.client, held["stuck"]), (silent.client, held["silent"])):
+                    caller = await short.container.tenancy.authenticate(client.key)
+                    streams.renew(caller, one.conversation_id, epochs={one.turn_id: 1})
                 await asyncio.sleep(0.1)
             await take(short, stuck, " and more", 4)
             await asyncio.sleep(0.5)  # it is not begun again meanwhile
@@ -986,3 +995,38 @@ async def test_a_key_without_write_opens_nothing(client: Client, conversation: s
     reader = service.client(str(key))
     answer = await reader.post(f"/v1/conversations/{conversation}/turns/open", json={"turn": {"role": "user"}})
     problem(answer, 403, "forbidden")
+
+
+# ids are chosen by callers, and prove nothing: see test_two_tenants_streams.py for two tenants
+
+
+async def test_a_turn_of_a_deleted_conversation_leaves_nothing_in_one_of_the_same_ids(
+    client: Client, service: Service
+) -> None:
+    conversation = await client.conversation(external_id="again")
+    known = (await client.get(f"/v1/conversations/{conversation}")).json()["id"]
+    first = await opened(client, known)
+    await take(service, first, "text of the first, taken and not durable")
+    assert (await client.delete(f"/v1/conversations/{known}")).status_code in {200, 202, 204}
+    assert (await client.post("/v1/conversations", json={"id": known})).status_code == 201
+    second = await opened(client, known, id=first.id)
+    assert (await second.chunk(0, "second")).status_code == 200
+    committed = await second.commit()
+    assert committed.status_code == 200, committed.text
+    assert committed.json()["content"] == "second"
+
+
+async def test_an_id_that_was_open_in_a_deleted_conversation_is_written_in_another_one(client: Client) -> None:
+    before, now = await client.conversation(), await client.conversation()
+    first = await opened(client, before)
+    waiting = asyncio.create_task(first.chunk(0, "text of the first"))
+    await asyncio.sleep(0)
+    assert (await client.delete(f"/v1/conversations/{before}")).status_code in {200, 202, 204}
+    second = await opened(client, now, id=first.id)
+    assert (await second.chunk(0, "second")).status_code == 200
+    assert (await waiting).status_code in {200, 404, 409}
+    refused = await first.chunk(0, "more of the first")
+    assert refused.status_code == 404, refused.text
+    committed = await second.commit()
+    assert committed.status_code == 200, committed.text
+    assert committed.json()["content"] == "second"

@@ -244,9 +244,15 @@ class Streams:
             )
 
     def renew(self, caller: Caller, conversation_id: ConversationId, *, epochs: Mapping[TurnId, int]) -> None:
-        """Note that the caller, who writes these turns of a conversation under these epochs, is still connected."""
+        """Note that the caller, who writes these turns of a conversation under these epochs, is still connected.
+
+        Raises Forbidden for a caller that may not write there.
+        """
+        if not epochs:
+            return
+        tenant_id = caller.require_conversation(Scope.WRITE, conversation_id).tenant_id
         for turn_id, epoch in epochs.items():
-            held = self._held.get(StreamKey(caller.key_tenant_id, conversation_id, turn_id))
+            held = self._held.get(StreamKey(tenant_id, conversation_id, turn_id))
             if held is not None and held.epoch == epoch:
                 held.heard = monotonic()
 

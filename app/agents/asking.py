@@ -18,6 +18,7 @@ from app.agents.ask_tools import Granted, Toolbox
 from app.agents.renewing import renewed
 from app.agents.tooling import ToolServices
 from app.conversations.frames import OpenTurn
+from app.conversations.history_schemas import HistoryQuery
 from app.conversations.schemas import ConversationCreate, Turn, TurnInput, content_text, turn_text
 from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, new_uuid, parse_id
@@ -279,14 +280,9 @@ class Asker:
         page = await self._services.conversations.history(
             caller,
             ConversationId(parse_id(answer.conversation_id)),
-            order="desc",
-            after=None,
-            before=(answer.position or 0) + 1,
-            actors=None,
-            limit=MOST_TURNS,
-            cursor=None,
+            query=HistoryQuery(before=(answer.position or 0) + 1, limit=MOST_TURNS),
         )
-        turns = [turn for turn in reversed(page.data) if turn.kind is not Kind.COMPACTION and turn.erased_at is None]
+        turns = [turn for turn in page.data if turn.kind is not Kind.COMPACTION and turn.erased_at is None]
         return AgentAnswer(
             conversation_id=answer.conversation_id,
             response=turn_text(answer),

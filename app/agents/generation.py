@@ -33,6 +33,7 @@ from app.context.service import ContextBuilder
 from app.conversations.ending import Replaced
 from app.conversations.exchanges import Exchange, Exchanges, answering
 from app.conversations.frames import Chunk
+from app.conversations.history_schemas import HistoryQuery
 from app.conversations.schemas import ConversationCreate, Turn, content_text
 from app.conversations.service import Conversations
 from app.core.errors import AppError, FieldError, Invalid, TooLarge
@@ -249,11 +250,9 @@ class Generation:
     async def _align(
         self, caller: Caller, conversation_id: ConversationId, messages: Sequence[JsonObject], asked: Asked
     ) -> tuple[Alignment, list[Turn]]:
-        page = await self._conversations.history(
-            caller, conversation_id, order="desc", after=None, before=None, actors=None,
-            limit=min(len(messages) + _MORE_THAN_SENT, _MOST_STORED), cursor=None,
-        )  # fmt: skip
-        turns = [turn for turn in reversed(page.data) if turn.kind is not Kind.COMPACTION]
+        query = HistoryQuery(limit=min(len(messages) + _MORE_THAN_SENT, _MOST_STORED))
+        page = await self._conversations.history(caller, conversation_id, query=query)
+        turns = [turn for turn in page.data if turn.kind is not Kind.COMPACTION]
         stored = stored_messages(turns, [turn.erased_at is not None for turn in turns])
         found = partial(align, messages, stored, is_retry=asked.is_retry, is_cut=page.has_more)
         return (await asyncio.to_thread(found) if len(messages) > _THREAD_MESSAGES else found()), turns

@@ -1,11 +1,13 @@
 """OpenAI's Conversations over the same conversations and turns: what is made here is read there, and the reverse."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel, Field, JsonValue
 
 from app.agents.generation_answer import turn_of
 from app.agents.openai_items import CONVERSATION_PREFIX, item_place, items
+from app.conversations.history_schemas import HistoryQuery, Order
 from app.conversations.schemas import (
     Conversation,
     ConversationCreate,
@@ -15,7 +17,7 @@ from app.conversations.schemas import (
     Turn,
     TurnInput,
 )
-from app.conversations.service import Conversations, Order
+from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid, NotFound, TooLarge
 from app.core.ids import ConversationId, parse_id
 from app.formats import service as formats
@@ -142,10 +144,8 @@ class OpenAIConversations:
             found = items(turn)[number + 1 :] if order == "asc" else items(turn)[:number][::-1]
         more = True
         while more and len(found) <= limit:
-            page = await self._conversations.history(
-                caller, conversation_id, order=order, after=position if order == "asc" else None,
-                before=position if order == "desc" else None, actors=None, limit=_PAGE, cursor=None,
-            )  # fmt: skip
+            start = HistoryQuery("asc", after=position) if order == "asc" else HistoryQuery("desc", before=position)
+            page = await self._conversations.history(caller, conversation_id, query=replace(start, limit=_PAGE))
             for turn in page.data:
                 found += items(turn) if order == "asc" else items(turn)[::-1]
                 position = turn.position

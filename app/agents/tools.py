@@ -9,8 +9,8 @@ from app.agents.lifecycle_tools import lifecycle_tools
 from app.agents.tool_schemas import AppendTurns, BuildContext, GetHistory
 from app.agents.tooling import ADDS, READS, Group, Tool, ToolServices, tool
 from app.context.schemas import Context
+from app.conversations.history_schemas import HistoryPage
 from app.conversations.schemas import AppendResult
-from app.conversations.summary_schemas import HistoryPage
 from app.core.ids import ConversationId
 from app.memory.memory_schemas import MemoryEntries, MemoryQuery, MemoryStore, MemoryStored
 from app.recall.schemas import Recall, RecallResult
@@ -114,9 +114,9 @@ def _conversation_tools() -> tuple[Tool, ...]:
             _get_history,
             title="Read a conversation",
             description=(
-                "Read the turns of a stored conversation as they were said, a page at a time: `order` desc begins with"
-                " the newest; give `next_cursor` back as `cursor` for the next page. Erased turns are shown as"
-                " tombstones, with `erased_at` and without content."
+                "Read the turns of a stored conversation as they were said: the newest page first, in chronological"
+                " order. Give `next_cursor` back as `cursor` for the page before it. `order` asc starts at the first"
+                " turn. Erased turns are shown as tombstones, with `erased_at` and without content."
             ),
             group=Group.CONVERSATION,
             hints=READS,
@@ -177,18 +177,7 @@ async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurn
 async def _get_history(services: ToolServices, caller: Caller, body: GetHistory) -> HistoryPage:
     conversation_id = ConversationId(body.conversation_id)
     caller.require_conversation(Scope.READ, conversation_id)
-    return await services.conversations.history(
-        caller,
-        conversation_id,
-        order=body.order,
-        after=body.after,
-        before=body.before,
-        actors=body.actors,
-        limit=body.limit,
-        cursor=body.cursor,
-        include_superseded=body.include_superseded,
-        include_summaries=body.include_summaries,
-    )
+    return await services.conversations.history(caller, conversation_id, query=body.query())
 
 
 async def _ask_agent(services: ToolServices, caller: Caller, body: AskAgent) -> AgentAnswer:

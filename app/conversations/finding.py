@@ -21,6 +21,14 @@ async def get_conversation(caller: Caller, tx: Transaction, conversation_id: Con
     return row
 
 
+async def get_rev(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> int:
+    """The rev of a conversation; NotFound without it."""
+    rev = await store.find_rev(tx, caller.tenant_id, conversation_id)
+    if rev is None:
+        raise NotFound("not_found", _NO_CONVERSATION)
+    return rev
+
+
 async def lock_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
     """A conversation, held until the transaction ends; NotFound without it."""
     row = await store.lock_conversation(tx, caller.tenant_id, conversation_id)

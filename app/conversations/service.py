@@ -9,10 +9,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
-from app.conversations import listing_store, store, stream_store, summary_store, token_store, turn_store
+from app.conversations import listing_store, store, stream_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.changing import change_conversation
@@ -22,6 +21,8 @@ from app.conversations.drafts import DraftLimits
 from app.conversations.eraser import erase_turns
 from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
 from app.conversations.forker import Forker
+from app.conversations.history import History
+from app.conversations.history_schemas import HistoryPage, HistoryQuery, Order
 from app.conversations.indexing import Indexing
 from app.conversations.lifetimes import Lifetimes
 from app.conversations.opening import StreamOptions
@@ -51,14 +52,11 @@ from app.conversations.sessions import Sessions
 from app.conversations.sources import Sources
 from app.conversations.streaming import Streams
 from app.conversations.summaries import Summaries
-from app.conversations.summary_schemas import HistoryPage
 from app.conversations.verifier import verify
 from app.conversations.views import (
     activity_key,
     canonical_turn,
     conversation_view,
-    position_key,
-    summary_view,
     turn_view,
 )
 from app.core.bus import Bus
@@ -79,8 +77,6 @@ __all__ = [
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
 _CREATED, _OK = 201, 200
-
-Order = Literal["asc", "desc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +121,7 @@ class Conversations:
         self._defaults = Defaults(
             options.limits.max_metadata_bytes, options.compaction, options.facts, options.default_ttl_s
         )
+        self._history = History(database, cursors=cursors, max_bytes=options.max_answer_bytes)
         self._announcer = announcer = Announcer(bus)
         self._appender = Appender(
             database,
@@ -311,64 +308,14 @@ class Conversations:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return turn_view(await get_turn_so_far(caller, tx, conversation_id, turn_id))
 
-    async def history(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        order: Order,
-        after: int | None,
-        before: int | None,
-        actors: Sequence[str] | None,
-        limit: int,
-        cursor: str | None,
-        include_superseded: bool = False,
-        include_summaries: bool = False,
-    ) -> HistoryPage:
-        """Live turns in the order of their position, between two positions (both exclusive).
+    async def history(self, caller: Caller, conversation_id: ConversationId, *, query: HistoryQuery) -> HistoryPage:
+        """A page of the turns of a conversation. Tokens reach it.
 
         With `include_superseded` all committed versions, those of one position in the order of their seq. A page of
-        large turns has fewer than `limit`, and says that there are more. Tokens reach it.
+        large turns has fewer than `limit`, and says that there are more. Raises NotFound, Invalid.
         """
         caller = caller.require_conversation(Scope.READ, conversation_id)
-        which = "versions" if include_superseded else "turns"
-        scope = f"{which}|{caller.tenant_id}|{conversation_id}|{order}|{after}|{before}|{actors!r}"
-        beyond: tuple[int, int] | None = None
-        if cursor is not None:
-            position, seq = self._cursors.read(scope, cursor)
-            beyond = (int(position), int(seq))
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            listing = turn_store.list_versions if include_superseded else store.list_turns
-            found = await listing(
-                tx,
-                caller.tenant_id,
-                conversation_id,
-                newest_first=order == "desc",
-                after=after,
-                before=before,
-                beyond=beyond,
-                actors=actors,
-                limit=limit + 1,
-                most_bytes=self._options.max_answer_bytes,
-            )
-            if not found.rows:
-                await get_conversation(caller, tx, conversation_id)
-            summaries = (
-                await summary_store.list_standing(tx, caller.tenant_id, conversation_id) if include_summaries else []
-            )
-        page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=position_key, cut=found.cut)
-        places = [row.position or 0 for row in page.data]
-        return HistoryPage(
-            object="list",
-            data=[turn_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-            summaries=[
-                summary_view(row)
-                for row in summaries
-                if any(row.from_position <= place <= row.to_position for place in places)
-            ],
-        )
+        return await self._history.page(caller, conversation_id, query)
 
     # for recall and context
 

@@ -227,6 +227,19 @@ async def find_conversation(
     return None if row is None else conversation_row(row)
 
 
+async def find_rev(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int | None:
+    """The rev of one conversation."""
+    row = await tx.fetchrow(
+        """
+        select h.rev from conversation_heads h
+        where h.tenant_id = $1 and h.conversation_id = $2 and h.deleting_at is null
+        """,
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else int(row["rev"])
+
+
 async def find_conversations(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]
 ) -> list[ConversationRow]:

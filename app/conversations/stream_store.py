@@ -293,19 +293,25 @@ async def list_changed(
     after: tuple[int, int],
     limit: int,
     most_bytes: int,
+    actors: Sequence[str] | None = None,
 ) -> TurnRows:
     """Committed turns, superseded and erased ones too, that changed after a (rev, seq), in that order.
 
-    They end at `limit`, or where their texts reach `most_bytes`; `cut` when there are more.
+    They end at `limit`, or where their texts reach `most_bytes`; `cut` when there are more. `actors` narrows.
     """
+    # one more than are given, to know whether there are more
+    args: list[object] = [tenant_id, conversation_id, *after, limit + 1, most_bytes]
+    of_actors = ""
+    if actors is not None:
+        args.append(actors)
+        of_actors = f" and t.actor = any(${len(args)}::text[])"
     turns = f"""
         select {_TURN} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and (t.rev, t.seq) > ($3, $4)
+              {of_actors}
         order by t.rev, t.seq limit $5
         """  # noqa: S608
-    sql = within(turns, order="t.rev, t.seq", most_bytes="$6")
-    # one more than are given, to know whether there are more
-    found = turn_rows(await tx.fetch(sql, tenant_id, conversation_id, *after, limit + 1, most_bytes))
+    found = turn_rows(await tx.fetch(within(turns, order="t.rev, t.seq", most_bytes="$6"), *args))
     return TurnRows(found.rows[:limit], cut=found.cut or len(found.rows) > limit)
 
 

@@ -13,8 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from app.conversations.schemas import Compaction, Retention, Turn
-from app.core.paging import Page
+from app.conversations.schemas import Compaction, Retention
 from app.core.times import TimeOut
 from app.formats.schemas import CanonicalTurn
 
@@ -58,12 +57,6 @@ class Summary(BaseModel):
     prompt_version: str
     rev: int
     created_at: TimeOut
-
-
-class HistoryPage(Page[Turn]):
-    """A page of a history. `summaries`: those that stand for turns of the page, where they were asked for."""
-
-    summaries: list[Summary]
 
 
 class Compacted(BaseModel):

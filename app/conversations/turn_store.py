@@ -5,6 +5,7 @@ Whoever changes turns holds the conversation's head: what is read here stays tru
 
 from collections.abc import Sequence
 from dataclasses import fields
+from datetime import datetime
 from uuid import UUID
 
 from app.conversations.source_schemas import SourceTurn
@@ -132,6 +133,34 @@ async def list_versions(
         for some in (_LIVE, _SUPERSEDED)
     )
     turns = f"select {_COLUMNS} from ({sides}) t {ordered}"  # noqa: S608
+    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+
+
+async def list_aborted(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    newest_first: bool,
+    beyond: tuple[datetime, UUID] | None,
+    actors: Sequence[str] | None,
+    limit: int,
+    most_bytes: int,
+) -> TurnRows:
+    """Turns that were given up, in the order they were opened; `beyond` is the (created_at, id) of a cursor."""
+    args: list[object] = [tenant_id, conversation_id]
+    direction, further = ("desc", "<") if newest_first else ("asc", ">")
+    # only what was never committed has no seq, and the unique key on it finds those
+    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", "t.seq is null", "t.status = 'aborted'", STANDS]
+    if beyond is not None:
+        args.extend(beyond)
+        conditions.append(f"(t.created_at, t.id) {further} (${len(args) - 1}, ${len(args)})")
+    if actors is not None:
+        args.append(actors)
+        conditions.append(f"t.actor = any(${len(args)}::text[])")
+    args.extend((limit, most_bytes))
+    order = f"t.created_at {direction}, t.id {direction}"
+    turns = f"select {_COLUMNS} from turns t where {' and '.join(conditions)} order by {order} limit ${len(args) - 1}"  # noqa: S608
     return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
 
 

@@ -164,8 +164,3 @@ def participants_column(given: Sequence[Participant]) -> list[JsonObject]:
 def activity_key(row: ConversationRow) -> Key:
     """Where a conversation stands in lists by latest activity."""
     return [row.active_at.isoformat(), str(row.id)]
-
-
-def position_key(row: TurnRow) -> Key:
-    """Where a turn stands in a history."""
-    return [row.position or 0, row.seq or 0]

@@ -10,6 +10,7 @@ from mcp.types import ReadResourceResult, Resource, ResourceTemplate, TextResour
 from pydantic import BaseModel
 
 from app.container import Container
+from app.conversations.history_schemas import HistoryQuery
 from app.conversations.schemas import Conversation, ConversationFilter
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
@@ -116,10 +117,8 @@ async def read(
         contents = await services.conversations.turn(caller, name, turn_id=TurnId(named.turn_id))
     else:
         conversation = await services.conversations.get(caller, name)
-        page = await services.conversations.history(
-            caller, name, order="desc", after=None, before=None, actors=None, limit=NEWEST_TURNS, cursor=None
-        )
-        contents = ConversationContents(conversation=conversation, turns=page.data[::-1], has_earlier=page.has_more)
+        page = await services.conversations.history(caller, name, query=HistoryQuery(limit=NEWEST_TURNS))
+        contents = ConversationContents(conversation=conversation, turns=page.data, has_earlier=page.has_more)
     text = contents.model_dump_json()
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_JSON, text=text)])
 

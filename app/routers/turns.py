@@ -1,12 +1,12 @@
 """Turns over REST: append, read, revise, erase."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from app.conversations.history_schemas import HistoryPage, HistoryQuery, ListedStatus, Order
 from app.conversations.schemas import Append, AppendResult, ErasedTurns, Revision, RevisionResult, Turn
-from app.conversations.summary_schemas import HistoryPage
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import (
     ConversationPath,
@@ -14,7 +14,6 @@ from app.routers.deps import (
     ConversationWriter,
     Cursor,
     NamedTurns,
-    Order,
     QueryText,
     Repeat,
     Services,
@@ -29,9 +28,31 @@ Position = Annotated[int | None, Query(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What a history shows besides live turns."""
+class HistoryParameters:
+    """Which turns of a history are read."""
 
+    order: Annotated[
+        Order | None,
+        Query(
+            description="`asc` starts at the first turn, `desc` at the newest. Without it a page is in chronological"
+            " order: the newest turns, or those just before `before`, or those just after `after`."
+        ),
+    ] = None
+    after: Annotated[Position, Query(description="Only turns after this position.")] = None
+    before: Annotated[Position, Query(description="Only turns before this position.")] = None
+    since_rev: Annotated[
+        Position,
+        Query(
+            description="Only turns that changed after this `rev`, in the order of their `rev`: new, superseded and"
+            " erased ones. Give the `rev` of an earlier page."
+        ),
+    ] = None
+    status: Annotated[
+        ListedStatus, Query(description="`aborted` lists the turns that were given up, in the order they were opened.")
+    ] = "committed"
+    actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only what these actors said.")] = None
+    limit: Annotated[int, Query(ge=1, le=200)] = 50
+    cursor: Cursor = None
     include_superseded: Annotated[bool, Query(description="Superseded versions too, by position, then seq.")] = False
     include_summaries: Annotated[bool, Query(description="Also summaries that stand for turns of the page.")] = False
 
@@ -65,27 +86,14 @@ async def list_turns(
     conversation_id: ConversationPath,
     caller: ConversationReader,
     services: Services,
-    shown: Annotated[Shown, Depends()],
-    after: Annotated[Position, Query(description="Only turns after this position.")] = None,
-    before: Annotated[Position, Query(description="Only turns before this position.")] = None,
-    actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only what these actors said.")] = None,
-    order: Order = "asc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Cursor = None,
+    wanted: Annotated[HistoryParameters, Depends()],
 ) -> HistoryPage:
-    """Read the history: live turns in the order of their position. Erased ones are tombstones, with `erased_at`."""
-    return await services.conversations.history(
-        caller,
-        conversation_id,
-        order=order,
-        after=after,
-        before=before,
-        actors=actors,
-        limit=limit,
-        cursor=cursor,
-        include_superseded=shown.include_superseded,
-        include_summaries=shown.include_summaries,
-    )
+    """Read the history: the newest live turns in chronological order; `next_cursor` leads to the page before them.
+
+    With `after`, `since_rev` or `order=asc` it leads to the page behind. Erased turns are tombstones, with `erased_at`.
+    `rev` is where the conversation stood at the first page: give it as `since_rev` to read what has changed since.
+    """
+    return await services.conversations.history(caller, conversation_id, query=HistoryQuery(**asdict(wanted)))
 
 
 @router.delete("", responses=problem_responses(401, 403, 404, 422, 503))

@@ -93,6 +93,21 @@ async def test_every_tool_and_resource_does_what_its_call_over_rest_does(client:
         assert read.contents[0].mime_type == "application/json"
 
 
+async def test_a_history_is_answered_from_its_newest_page_and_by_what_changed(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *[str(number) for number in range(1, 61)])
+    async with mcp_client(port, client.key) as mcp:
+        newest = await structured(mcp, "get_history", conversation_id=conversation)
+        assert [turn["content"] for turn in newest["data"]] == [str(number) for number in range(11, 61)]
+        cursor = newest["next_cursor"]
+        earlier = await structured(mcp, "get_history", conversation_id=conversation, cursor=cursor)
+        assert [turn["content"] for turn in earlier["data"]] == [str(number) for number in range(1, 11)]
+        await client.append(conversation, "61")
+        changed = await structured(mcp, "get_history", conversation_id=conversation, since_rev=newest["rev"])
+        assert [turn["content"] for turn in changed["data"]] == ["61"]
+        await refused(mcp, "get_history", conversation_id=conversation, since_rev=0, before=3)
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_session_of_an_agent_needs_two_tools_a_turn(client: Client, port: int, mode: Mode) -> None:
     answer = {"type": "message", "role": "assistant", "content": "At nine, noted."}

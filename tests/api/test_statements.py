@@ -101,6 +101,18 @@ async def test_what_is_no_turn_is_looked_for_without_the_words_of_turns(client: 
         assert ("match_entries" in search) is by_index
 
 
+async def test_a_page_of_a_history_takes_four_round_trips_and_a_poll_without_news_three(
+    client: Client, warm: str
+) -> None:
+    path = f"/v1/conversations/{warm}/turns"
+    with counted_statements() as sent:
+        rev = (await client.get(path, params={"limit": 2})).json()["rev"]
+    assert first_words(sent) == ["begin", "select", "select", "commit"]
+    with counted_statements() as sent:
+        await client.get(path, params={"since_rev": rev})
+    assert first_words(sent) == ["begin", "select", "commit"]
+
+
 async def test_context_takes_four_round_trips_and_four_more_with_recall(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.context(warm, 1000)
@@ -287,6 +299,8 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_turns_page", ["turns_live_idx"]),
         ("list_neighbours", ["turns_live_idx"]),
         ("list_versions", ["turns_live_idx", "turns_superseded_idx"]),
+        ("list_changed", ["turns_rev_idx"]),
+        ("list_aborted", ["turns_tenant_id_conversation_id_seq_key"]),
         ("supersede", ["turns_live_idx"]),
         ("walk", ["turns_tenant_id_conversation_id_seq_key"]),
         ("open_call_ids", ["turns_tool_calls_idx"]),
@@ -314,6 +328,12 @@ async def test_hot_queries_keep_their_index_under_row_security(
         ),
         "list_versions": lambda tx: turn_store.list_versions(
             tx, tenant, conversation, before=None, beyond=(5, 5), **page
+        ),
+        "list_changed": lambda tx: stream_store.list_changed(
+            tx, tenant, conversation, after=(45, 0), limit=51, most_bytes=2**20, actors=["a1"]
+        ),
+        "list_aborted": lambda tx: turn_store.list_aborted(
+            tx, tenant, conversation, newest_first=True, beyond=None, actors=None, limit=51, most_bytes=2**20
         ),
         "supersede": lambda tx: turn_store.supersede(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9

@@ -89,13 +89,13 @@ async def check(world: World, superuser_url: str) -> dict[str, int]:
 
 async def _history(world: World) -> list[Row]:
     turns: list[Row] = []
-    query = "?limit=200"
+    query = "?limit=200&order=asc"
     while True:
         page = await read(world, world.path + query)
         turns += page["data"]
         if not page["has_more"]:
             return turns
-        query = f"?limit=200&cursor={page['next_cursor']}"
+        query = f"?limit=200&order=asc&cursor={page['next_cursor']}"
 
 
 def check_ledger(operations: Sequence[Operation], served: Sequence[Row]) -> Iterator[str]:

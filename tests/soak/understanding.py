@@ -373,13 +373,13 @@ async def _read(ledger: Ledger, installation: Installation) -> tuple[list[dict[s
     connection = Connection(installation.ports[0], installation.key)
     path = f"/v1/conversations/{ledger.conversation}"
     turns: list[dict[str, Any]] = []
-    query = "?limit=200"
+    query = "?limit=200&order=asc"
     while True:
         page = (await connection.ask("GET", f"{path}/turns{query}")).body
         turns += page["data"]
         if not page["has_more"]:
             break
-        query = f"?limit=200&cursor={page['next_cursor']}"
+        query = f"?limit=200&order=asc&cursor={page['next_cursor']}"
     verified = (await connection.ask("GET", f"{path}/verify")).body
     standing = (await connection.ask("GET", f"{path}/summaries?limit=200")).body["data"]
     connection.close()

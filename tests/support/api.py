@@ -80,8 +80,9 @@ class Client(httpx.AsyncClient):
         return response.json()
 
     async def history(self, conversation_id: str, **params: Any) -> list[dict[str, Any]]:
+        """All pages of a history, from the first turn on unless `params` say otherwise."""
         turns: list[dict[str, Any]] = []
-        params = {"limit": 200, **params}
+        params = {"limit": 200, "order": "asc", **params}
         while True:
             response = await self.get(f"/v1/conversations/{conversation_id}/turns", params=params)
             assert response.status_code == 200, response.text

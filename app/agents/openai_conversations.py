@@ -19,7 +19,7 @@ from app.conversations.schemas import (
 )
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid, NotFound, TooLarge
-from app.core.ids import ConversationId, parse_id
+from app.core.ids import ConversationId, format_id, parse_id
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject
 from app.governance.service import Governance
@@ -94,7 +94,8 @@ class OpenAIConversations:
         if repeat is not None:
             before = await self._conversations.replayed(caller, repeat=repeat)
             if before is not None:
-                return await self.get(caller, ConversationId(parse_id(before.conversation_id))), True
+                found = await self._conversations.outline(caller, ConversationId(parse_id(before.conversation_id)))
+                return _view(found), True
             create = create.model_copy(update={"id": repeat.made_id(caller)})
         made, created, _ = await self._conversations.create(caller, body=create, repeat=None)
         conversation_id = ConversationId(parse_id(made.id))
@@ -120,9 +121,8 @@ class OpenAIConversations:
 
     async def delete(self, caller: Caller, conversation_id: ConversationId) -> DeletedConversation:
         """Delete a conversation with everything derived from it."""
-        found = _view(await self._conversations.get(caller, conversation_id))
         await self._governance.delete_conversation(caller, conversation_id)
-        return DeletedConversation(id=found.id, object="conversation.deleted", deleted=True)
+        return DeletedConversation(id=_openai_id(conversation_id), object="conversation.deleted", deleted=True)
 
     async def append(self, caller: Caller, conversation_id: ConversationId, *, body: NewItems) -> Items:
         """Append items, all or none. Raises as an append of turns does."""
@@ -195,9 +195,13 @@ def _list(found: Sequence[JsonObject], *, has_more: bool) -> Items:
     )
 
 
+def _openai_id(conversation_id: ConversationId) -> str:
+    return f"{CONVERSATION_PREFIX}{format_id(conversation_id)}"
+
+
 def _view(found: Conversation) -> OpenAIConversation:
     return OpenAIConversation(
-        id=f"{CONVERSATION_PREFIX}{found.id}",
+        id=_openai_id(ConversationId(parse_id(found.id))),
         object="conversation",
         created_at=int(found.created_at.timestamp()),
         metadata=found.metadata,

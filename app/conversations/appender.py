@@ -19,7 +19,7 @@ from app.conversations.finding import lock_conversation
 from app.conversations.policies import facts_job
 from app.conversations.schemas import MAX_PARTICIPANTS, AppendResult, TurnInput
 from app.conversations.store import ConversationRow, TurnRow
-from app.conversations.views import turn_view
+from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
@@ -87,7 +87,7 @@ class Appender:
             rows, stored = await self._store(caller, tx, conversation_id, incoming, expected_seq)
             if repeat is not None:
                 await self.remember(caller, tx, repeat, rows, status=_CREATED if stored else _OK)
-        return _append_result(rows), stored, False
+        return _append_result(caller, rows), stored, False
 
     async def work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
         """Count tokens, make what is hashed, prepare the index, with no transaction open."""
@@ -227,7 +227,7 @@ class Appender:
         rows = await store.find_turns(tx, caller.tenant_id, replay.result_ids)
         if len(rows) != len(replay.result_ids):
             raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
-        return _append_result([rows[turn_id] for turn_id in replay.result_ids])
+        return _append_result(caller, [rows[turn_id] for turn_id in replay.result_ids])
 
 
 def require_seq(head: ConversationRow, expected_seq: int | None) -> None:
@@ -288,11 +288,11 @@ def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bo
     return content_hash(row.salt, draft.form(with_time=draft.counts_time(row.created_at))) == row.content_hash
 
 
-def _append_result(rows: Sequence[TurnRow]) -> AppendResult:
+def _append_result(caller: Caller, rows: Sequence[TurnRow]) -> AppendResult:
     last = max(rows, key=lambda row: row.seq or 0)
     return AppendResult(
         conversation_id=format_id(last.conversation_id),
-        turns=[turn_view(row) for row in rows],
+        turns=[turn_view_for(caller, row) for row in rows],
         seq=last.seq or 0,
         rev=last.rev,
         head_hash=(last.chain_hash or b"").hex(),

@@ -22,7 +22,7 @@ from app.conversations.finding import get_conversation, lock_conversation
 from app.conversations.schemas import Conversation, ForkRequest
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.verifier import row_fields
-from app.conversations.views import conversation_view, turn_view
+from app.conversations.views import conversation_view_for, turn_view
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
@@ -63,7 +63,8 @@ class Forker:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
                 if replay is not None:
                     row = await get_conversation(caller, tx, ConversationId(replay.result_ids[0]))
-                    return conversation_view(row), replay.status == _CREATED, True
+                    shown = conversation_view_for(caller, row, external_id=body.external_id)
+                    return shown, replay.status == _CREATED, True
             await lock_conversation(caller, tx, conversation_id)
             # read only now that the head is held, so that nothing of it is older
             parent = await get_conversation(caller, tx, conversation_id)
@@ -73,7 +74,7 @@ class Forker:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
             self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
-        return conversation_view(row), created, False
+        return conversation_view_for(caller, row, external_id=body.external_id), created, False
 
     async def _fork(
         self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest

@@ -18,7 +18,7 @@ from app.conversations.finding import get_turn, lock_conversation
 from app.conversations.policies import withdraw_jobs
 from app.conversations.schemas import Revision, RevisionResult
 from app.conversations.store import ConversationRow, TurnRow
-from app.conversations.views import turn_view
+from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
@@ -83,7 +83,7 @@ class Reviser:
             if repeat is not None:
                 status = _CREATED if stored else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-        return _result(row, gone), stored, False
+        return _result(caller, row, gone), stored, False
 
     async def _store(
         self,
@@ -227,7 +227,7 @@ class Reviser:
         row = (await store.find_turns(tx, caller.tenant_id, replay.result_ids)).get(replay.result_ids[0])
         if row is None:
             raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
-        return _result(row, await self._superseded_by(caller, tx, row))
+        return _result(caller, row, await self._superseded_by(caller, tx, row))
 
 
 def require_standing(old: TurnRow) -> None:
@@ -255,10 +255,10 @@ def require_kept(head: ConversationRow, old: TurnRow, *, truncate_after: bool) -
         )
 
 
-def _result(row: TurnRow, superseded: int) -> RevisionResult:
+def _result(caller: Caller, row: TurnRow, superseded: int) -> RevisionResult:
     return RevisionResult(
         conversation_id=format_id(row.conversation_id),
-        turn=turn_view(row),
+        turn=turn_view_for(caller, row),
         superseded_count=superseded,
         seq=row.seq or 0,
         rev=row.rev,

@@ -57,6 +57,7 @@ from app.conversations.views import (
     activity_key,
     canonical_turn,
     conversation_view,
+    conversation_view_for,
     turn_view,
 )
 from app.core.bus import Bus
@@ -169,19 +170,26 @@ class Conversations:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
                 if replay is not None:
                     row = await get_conversation(caller, tx, ConversationId(replay.result_ids[0]))
-                    return conversation_view(row), replay.status == _CREATED, True
+                    shown = conversation_view_for(caller, row, external_id=body.external_id)
+                    return shown, replay.status == _CREATED, True
             row, created = await get_or_create(caller, tx, body, self._defaults)
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
             self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
-        return conversation_view(row), created, False
+        return conversation_view_for(caller, row, external_id=body.external_id), created, False
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """One conversation. Tokens reach it."""
         caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return conversation_view(await get_conversation(caller, tx, conversation_id))
+
+    async def outline(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
+        """One conversation as an answer to a write shows it: without content for a key that may not read."""
+        caller.require(Scope.WRITE)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            return conversation_view_for(caller, await get_conversation(caller, tx, conversation_id))
 
     async def list_conversations(
         self, caller: Caller, *, where: ConversationFilter, order: Order, limit: int, cursor: str | None
@@ -221,7 +229,7 @@ class Conversations:
         async with self._database.transaction(caller.tenant_id) as tx:
             row = await change_conversation(caller, tx, conversation_id, body, jobs=self._jobs)
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
-            return conversation_view(row)
+            return conversation_view_for(caller, row)
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""

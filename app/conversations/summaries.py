@@ -25,7 +25,7 @@ from app.conversations.summary_schemas import (
     Undone,
 )
 from app.conversations.summary_store import SummaryRow
-from app.conversations.views import canonical_turn, summary_view
+from app.conversations.views import canonical_turn, summary_view, summary_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
@@ -182,7 +182,7 @@ class Summaries:
             await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
-        return summary_view(row)
+        return summary_view_for(caller, row)
 
     async def _shorten(self, caller: Caller, tx: Transaction, draft: SummaryDraft) -> None:
         """Let highlights begin behind the summary that stands for their first turns now."""

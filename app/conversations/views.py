@@ -66,6 +66,18 @@ def conversation_view(row: ConversationRow) -> Conversation:
     )
 
 
+def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: str | None = None) -> Conversation:
+    """A conversation as its caller may see it: without content for a key that may not read.
+
+    Such a key sees ids, policies, counters, times and the hash; `external_id` is the one that its request named.
+    """
+    if Scope.READ in caller.scopes:
+        return conversation_view(row)
+    return conversation_view(
+        replace(row, external_id=external_id, owner=None, title=None, participants=[], metadata={})
+    )
+
+
 def turn_view(row: TurnRow) -> Turn:
     """A turn as callers see it."""
     return Turn(
@@ -101,10 +113,14 @@ def turn_view(row: TurnRow) -> Turn:
 
 
 def turn_view_for(caller: Caller, row: TurnRow) -> Turn:
-    """A turn as its caller may see it: a key that may not read is told its place and hashes, not what it says."""
+    """A turn as its caller may see it: without content for a key that may not read.
+
+    What is left is what a tombstone has; in place of the actor stands the name of the role.
+    """
     if Scope.READ in caller.scopes:
         return turn_view(row)
-    return turn_view(replace(row, content=None, tool_calls=None, tool_results=None, usage=None, metadata=None))
+    blank = replace(row, content=None, tool_calls=None, tool_call_id=None, tool_results=None, usage=None)
+    return turn_view(replace(blank, model=None, adapter=None, metadata=None, actor=row.role))
 
 
 def canonical_turn(row: TurnRow) -> CanonicalTurn:
@@ -153,6 +169,13 @@ def summary_view(row: SummaryRow) -> Summary:
         rev=row.rev,
         created_at=row.created_at,
     )
+
+
+def summary_view_for(caller: Caller, row: SummaryRow) -> Summary:
+    """A summary as its caller may see it: its range without its text for a key that may not read."""
+    if Scope.READ in caller.scopes:
+        return summary_view(row)
+    return summary_view(replace(row, actors=[], text=None, abstract=None, lines=[]))
 
 
 def participants_column(given: Sequence[Participant]) -> list[JsonObject]:

@@ -136,7 +136,7 @@ class Fact(BaseModel):
     """A statement that is held, with its evidence and its validity in time.
 
     It is so from `valid_from` to before `valid_to`. `invalidated_at` is when its end, or its retraction, was recorded,
-    `invalidated_by` the fact that ended it.
+    `invalidated_by` the fact that ended it. A key without the scope `read` sees the statement and the owner empty.
     """
 
     id: str

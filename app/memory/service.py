@@ -35,7 +35,7 @@ from app.memory.schemas import (
 )
 from app.memory.shelf import Kept, Shelf
 from app.memory.store import FactRow, StoredFact, Where
-from app.memory.views import fact_view
+from app.memory.views import fact_view, fact_view_for
 from app.providers.schemas import ChatModel
 from app.tenancy.schemas import Caller, Repeatable, job_caller
 from app.tenancy.service import Tenancy
@@ -184,7 +184,7 @@ class Facts:
                 raise Conflict("fact_retracted", "The fact is retracted; undo that before it is corrected.")
             statement = hand_statement(fact, body)
             if statement is None:
-                return FactResult(fact=fact_view(row), changed=[])
+                return FactResult(fact=fact_view_for(caller, row), changed=[])
             change = _Change(shelf, shelf.correct(fact, statement))
             require_taken(change.decision)
             await self._keeper.write(caller, tx, shelves=[shelf], prepared=prepared)
@@ -225,7 +225,7 @@ class Facts:
     async def _result(self, caller: Caller, done: Asserted) -> FactResult:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.find(tx, caller.tenant_id, [done.fact_id, *done.changed])
-        views = {fact_id: fact_view(row) for fact_id, row in rows.items()}
+        views = {fact_id: fact_view_for(caller, row) for fact_id, row in rows.items()}
         others = [views[one] for one in done.changed if one in views and one != done.fact_id]
         if done.replayed and done.fact_id not in views:
             raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")

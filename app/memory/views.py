@@ -1,11 +1,13 @@
 """From rows of facts to what callers see. Pure."""
 
+from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from app.core.ids import format_id
 from app.memory.schemas import Fact, Tier
 from app.memory.store import FactRow
+from app.tenancy.schemas import Caller, Scope
 
 
 def _id(value: UUID | None) -> str | None:
@@ -32,3 +34,10 @@ def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
         invalidated_at=None if told_later else row.invalidated_at,
         invalidated_by=None if told_later else _id(row.invalidated_by),
     )
+
+
+def fact_view_for(caller: Caller, row: FactRow) -> Fact:
+    """A fact as its caller may see it: for a key that may not read, without its statement and its owner."""
+    if Scope.READ in caller.scopes:
+        return fact_view(row)
+    return fact_view(replace(row, subject="", predicate="", object="", owner=None))

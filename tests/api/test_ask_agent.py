@@ -19,6 +19,7 @@ from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, calls
 from tests.support.live import serving
 from tests.support.mcp import mcp_client
 from tests.support.postgres import TestDatabase
+from tests.support.timing import PATIENT_MS, shorten_timeout
 
 ASK = "/v1/agent/ask"
 GRANTED = ["recall_memory", "store_memory", "recall", "get_history"]
@@ -38,7 +39,7 @@ def fake(endpoint: FakeChat) -> FakeChat:
 
 def with_agent(fake: FakeChat, **more: Any) -> dict[str, Any]:
     return {
-        "llm_base_url": fake.url, "llm_model": CHAT_MODEL, "llm_timeout_ms": 1500, "llm_max_retries": 0,
+        "llm_base_url": fake.url, "llm_model": CHAT_MODEL, "llm_timeout_ms": PATIENT_MS, "llm_max_retries": 0,
         "enable_internal_agent": True,
     } | more  # fmt: skip
 
@@ -263,9 +264,12 @@ async def test_rounds_and_calls_are_limited_and_then_it_answers_without_tools(us
 )
 @pytest.mark.parametrize("late", [False, True])
 async def test_when_the_model_fails_nothing_is_stored_and_the_error_is_the_models(
-    user: Client, fake: FakeChat, reply: Reply, status: int, code: str, *, late: bool
-) -> None:
+    user: Client, agency: Service, fake: FakeChat, monkeypatch: pytest.MonkeyPatch, reply: Reply, status: int,
+    code: str, *, late: bool,
+) -> None:  # fmt: skip
     conversation = await user.conversation()
+    if reply.mode == "timeout":
+        shorten_timeout(monkeypatch, agency.container.chat, timeout_s=1.5)
     fake.replies = [*([calls(("recall_memory", {"query": "x"}))] if late else []), reply]
     refusal = await user.post(ASK, json={"query": "s3cretmarker", "conversation_id": conversation})
     problem(refusal, status, code)

@@ -17,6 +17,7 @@ from tests.api.test_doctor import faults
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
 from tests.support.postgres import TestDatabase
+from tests.support.timing import PATIENT_MS
 
 WRITTEN = says({"summary": "They paid Maria in Lisbon.", "abstract": "Payments."})
 CALL = {"role": "assistant", "tool_calls": [{"id": "c", "name": "look", "arguments": "{}"}]}
@@ -33,7 +34,7 @@ async def fake() -> AsyncIterator[FakeChat]:
 async def modelled(database: TestDatabase, tmp_path: Path, fake: FakeChat) -> AsyncIterator[Service]:
     """An app with a model."""
     async with open_service(
-        database, tmp_path, embedder="none", llm_base_url=fake.url, llm_model=CHAT_MODEL, llm_timeout_ms=1500,
+        database, tmp_path, embedder="none", llm_base_url=fake.url, llm_model=CHAT_MODEL, llm_timeout_ms=PATIENT_MS,
         llm_max_retries=0,
     ) as opened:  # fmt: skip
         yield opened

@@ -479,7 +479,8 @@ async def vectors_of(service: Service, client: Client) -> int:
     [
         "update turns set superseded_by = id where tenant_id = $1",
         "update turns set content = null, salt = null, erased_at = now() where tenant_id = $1",
-        "update turns set content_hash = '\\x00' where tenant_id = $1",
+        # another hash each time: two jobs read the same turns, one perhaps after the change that the other caused
+        "update turns set content_hash = uuid_send(gen_random_uuid()) where tenant_id = $1",
         "delete",
     ],
 )

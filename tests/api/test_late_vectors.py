@@ -22,6 +22,7 @@ from app.worker.runner import working
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_openai import MODEL, FakeOpenAI, Mode, open_fake
 from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.timing import PATIENT_S, shorten_timeout
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,8 @@ async def opened_fake() -> AsyncIterator[FakeOpenAI]:
 def remote_settings(fake: FakeOpenAI, **more: Any) -> dict[str, Any]:
     return {
         "embedder": "openai", "embeddings_base_url": fake.url, "embeddings_model": MODEL, "embeddings_dimensions": 48,
-        "embeddings_max_retries": 0, "embeddings_timeout_s": 0.5, "job_retry_base_s": 0.01, "job_retry_max_s": 0.02,
+        "embeddings_max_retries": 0, "embeddings_timeout_s": PATIENT_S,
+        "job_retry_base_s": 0.01, "job_retry_max_s": 0.02,
     } | more  # fmt: skip
 
 
@@ -441,13 +443,15 @@ KINDS: list[tuple[Mode, int, str]] = [
 
 @pytest.mark.parametrize(("mode", "status", "code"), KINDS, ids=[kind[0] for kind in KINDS])
 async def test_a_failure_loses_no_turn_is_told_by_its_kind_and_is_caught_up_afterwards(
-    remote: Service, fake: FakeOpenAI, mode: Mode, status: int, code: str
+    remote: Service, fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, mode: Mode, status: int, code: str
 ) -> None:
     async with await remote.new_tenant() as client:
         conversation = await client.conversation()
         await client.append(conversation, "the invoice is overdue")
         path = f"/v1/conversations/{conversation}"
         fake.mode = mode
+        if mode == "timeout":
+            shorten_timeout(monkeypatch, remote.container.embedder)
         turn = {"role": "user", "content": "the tortoise eats lettuce"}
         made = await client.post(f"{path}/turns", json={"turns": [turn]})
         assert made.status_code == 201
@@ -464,6 +468,7 @@ async def test_a_failure_loses_no_turn_is_told_by_its_kind_and_is_caught_up_afte
         assert (job["kind"], job["state"], job["last_error"]) == ("index.vectors", "queued", code)
         assert await pending(client) == 1
         fake.mode = "ok"
+        monkeypatch.undo()
         assert await degraded(client, conversation) == ["vectors_pending"]
         await asyncio.sleep(0.05)  # longer than the longest wait of these settings
         await remote.run_jobs()

@@ -20,6 +20,7 @@ from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
+from tests.support.timing import PATIENT_S, shorten_timeout
 
 SECRET = "quokkasecret"
 READ_WRITE = (Scope.READ, Scope.WRITE)
@@ -545,7 +546,7 @@ async def remote(service: Service, fake: FakeOpenAI, tmp_path_factory: Any) -> A
         embeddings_base_url=fake.url,
         embeddings_model=MODEL,
         embeddings_max_retries=0,
-        embeddings_timeout_s=0.5,
+        embeddings_timeout_s=PATIENT_S,
         max_vectors_per_append=1,
         embeddings_piece_tokens=32,
     ) as opened:
@@ -566,10 +567,12 @@ async def remote(service: Service, fake: FakeOpenAI, tmp_path_factory: Any) -> A
     ],
 )
 async def test_where_the_embedder_fails_nothing_is_written_and_its_error_is_told(
-    remote: Service, fake: FakeOpenAI, mode: Any, status: int, code: str
+    remote: Service, fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, mode: Any, status: int, code: str
 ) -> None:
     async with await remote.new_tenant() as client:
         fake.mode = mode
+        if mode == "timeout":
+            shorten_timeout(monkeypatch, remote.container.embedder)
         asked = len(fake.requests)
         response = await client.post("/v1/memories", json={"content": f"a {SECRET}"}, headers={"Idempotency-Key": "k"})
         problem(response, status, code)
@@ -578,6 +581,7 @@ async def test_where_the_embedder_fails_nothing_is_written_and_its_error_is_told
         assert set((await count_rows(remote, client)).values()) == {0}
         assert (await client.get("/v1/admin/jobs")).json()["data"] == []
         fake.mode = "ok"
+        monkeypatch.undo()
         # a refused request does not use up its key
         again = await client.post("/v1/memories", json={"content": f"a {SECRET}"}, headers={"Idempotency-Key": "k"})
         assert (again.status_code, again.headers.get("Idempotent-Replayed")) == (201, None)

@@ -13,6 +13,7 @@ from tests.api.test_compaction import compact, say, summaries, talk
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
 from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.timing import PATIENT_MS, shorten_timeout
 
 WRITTEN = says({"summary": "They paid Maria in Lisbon, again and again.", "abstract": "Payments to Maria."})
 
@@ -42,7 +43,7 @@ async def modelled(own: TestDatabase, tmp_path: Path, fake: FakeChat) -> AsyncIt
         embedder="none",
         llm_base_url=fake.url,
         llm_model=CHAT_MODEL,
-        llm_timeout_ms=1500,
+        llm_timeout_ms=PATIENT_MS,
         # a job that failed is due again when a test says so, however long a run of jobs takes
         job_retry_base_s=600.0,
         llm_max_retries=0,
@@ -137,9 +138,11 @@ async def run_again(user: Client, modelled: Service) -> None:
 
 @pytest.mark.parametrize("mode", ["rate_limited", "overloaded", "timeout", "html", "reset"])
 async def test_a_model_that_fails_for_the_moment_is_waited_for(
-    user: Client, modelled: Service, fake: FakeChat, mode: str
+    user: Client, modelled: Service, fake: FakeChat, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     fake.replies = [Reply(mode=mode), Reply(mode=mode)]
+    if mode == "timeout":
+        shorten_timeout(monkeypatch, modelled.container.chat)
     conversation = await talk(user, 11)
     before = await user.history(conversation)
     await modelled.run_jobs()
@@ -149,6 +152,7 @@ async def test_a_model_that_fails_for_the_moment_is_waited_for(
     while fake.replies:
         await run_again(user, modelled)
         await modelled.run_jobs()
+    monkeypatch.undo()
     await run_again(user, modelled)
     await modelled.run_jobs()
     (one,) = await summaries(user, conversation)

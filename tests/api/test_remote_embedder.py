@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
+from tests.support.timing import PATIENT_S, shorten_timeout
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ async def remote(service: Service, fake: FakeOpenAI, tmp_path_factory: Any) -> A
         embeddings_base_url=f"{fake.url}/embeddings",
         embeddings_model=MODEL,
         embeddings_max_retries=0,
-        embeddings_timeout_s=0.5,
+        embeddings_timeout_s=PATIENT_S,
         embeddings_piece_tokens=32,
     ) as opened:
         yield opened
@@ -65,11 +66,13 @@ async def test_turns_are_found_by_the_vectors_of_the_endpoint(remote_client: Cli
     ],
 )
 async def test_a_failing_endpoint_loses_no_turn_and_recall_goes_by_words_and_names_the_code(
-    remote_client: Client, fake: FakeOpenAI, mode: Any, code: str
+    remote_client: Client, remote: Service, fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, mode: Any, code: str
 ) -> None:
     conversation = await remote_client.conversation()
     await remote_client.append(conversation, "the tortoise eats lettuce")
     fake.mode = mode
+    if mode == "timeout":
+        shorten_timeout(monkeypatch, remote.container.embedder)
     made = await remote_client.append(conversation, "the tortoise is called Shelly", "a word " * 400)
     assert [turn["index_state"] for turn in made["turns"]] == ["pending", "pending"]
     response = await remote_client.post(f"/v1/conversations/{conversation}/recall", json={"query": "tortoise Shelly"})

@@ -34,6 +34,7 @@ from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
 from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
 from tests.support.statements import counted_statements, first_words
+from tests.support.timing import PATIENT_S
 
 ROOT = Path(__file__).parents[2]
 SPACES = "/v1/admin/embedding-spaces"
@@ -47,7 +48,7 @@ def both(fake: FakeOpenAI, **more: Any) -> dict[str, Any]:
     """Settings of a process that knows the old space and the new one."""
     return {
         "next_embedder": "openai", "next_embeddings_base_url": fake.url, "next_embeddings_model": MODEL,
-        "next_embeddings_dimensions": DIMENSIONS, "embeddings_max_retries": 0, "embeddings_timeout_s": 2.0,
+        "next_embeddings_dimensions": DIMENSIONS, "embeddings_max_retries": 0, "embeddings_timeout_s": PATIENT_S,
         "job_retry_base_s": 0.01, "job_retry_max_s": 0.02, "key_cache_s": 60,
     } | more  # fmt: skip
 
@@ -417,7 +418,7 @@ async def test_jobs_of_an_endpoint_that_never_works_wait_or_park_with_the_reason
     pair: tuple[Service, Service], fake: FakeOpenAI, own: TestDatabase, tmp_path: Path, mode: Any, code: str
 ) -> None:
     del pair
-    impatient = both(fake, embeddings_timeout_s=0.1, job_max_attempts=2)
+    impatient = both(fake, embeddings_timeout_s=0.5 if mode == "timeout" else PATIENT_S, job_max_attempts=2)
     async with (
         open_service(own, tmp_path, **impatient) as service,
         stored(service, 12) as (client, talk),

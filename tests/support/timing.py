@@ -1,0 +1,15 @@
+"""Time limits of tests: generous where an endpoint should answer, short only where a test waits for one to be over."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+PATIENT_S = 30.0
+PATIENT_MS = 30_000
+"""For an endpoint that answers: on a busy machine a request to a fake may take seconds."""
+
+
+def shorten_timeout(monkeypatch: pytest.MonkeyPatch, provider: Any, *, timeout_s: float = 0.5) -> None:
+    """Let an embedder or chat model give up soon, until the end of the test or `monkeypatch.undo()`."""
+    monkeypatch.setattr(provider, "_options", replace(provider._options, timeout_s=timeout_s))  # noqa: SLF001

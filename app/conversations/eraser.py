@@ -1,12 +1,13 @@
-"""Erases what turns say and leaves tombstones, in the transaction of whoever erases."""
+"""Erases the content of turns and leaves tombstones, in the transaction of the caller."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.conversations import store, stream_store, turn_store
 from app.conversations.covering import compact_job, still_told, withdraw
 from app.conversations.finding import lock_conversation
 from app.conversations.schemas import ErasedTurns
+from app.conversations.store import TurnRow
 from app.core.db import Transaction
 from app.core.errors import FieldError, NotFound
 from app.core.ids import ConversationId, format_id
@@ -21,17 +22,19 @@ async def erase_turns(
     conversation_id: ConversationId,
     turn_ids: Sequence[UUID],
     *,
+    only_this: bool,
     index: SearchIndex,
     jobs: JobQueue,
-) -> ErasedTurns:
-    """Erase the named turns, all or none; one that is not there is NotFound, naming it. Erased ones stay so.
+) -> tuple[ErasedTurns, Sequence[UUID]]:
+    """Erase the named turns, all or none, and unless `only_this` every other wording of them; gives all their ids.
 
-    Summaries that rest on them go too; what still stands is summarised anew by a job. What retention has emptied is
-    erased as all else is: its salt goes, and the summaries that stand for it.
+    A turn that is not there is NotFound, naming it. Erased ones stay so. Summaries that rest on them go too; what is
+    still live is summarised anew by a job. What retention has emptied is erased as all else is: its salt goes, and the
+    summaries that stand for it.
     """
     head = await lock_conversation(caller, tx, conversation_id)
-    wanted = list(dict.fromkeys(turn_ids))
-    rows = await store.find_turns(tx, caller.tenant_id, wanted, bare=True)
+    named = list(dict.fromkeys(turn_ids))
+    rows = await store.find_turns(tx, caller.tenant_id, named, bare=True)
     missing = [
         FieldError(f"/ids/{index}", "no turn of this conversation", "query")
         for index, turn_id in enumerate(turn_ids)
@@ -39,6 +42,12 @@ async def erase_turns(
     ]
     if missing:
         raise NotFound("not_found", "There is no such turn in this conversation; nothing was erased.", fields=missing)
+    wanted = named
+    if not only_this:
+        wordings = await _find_wordings(caller, tx, conversation_id, list(rows.values()))
+        others = [turn_id for turn_id in wordings if turn_id not in rows]
+        rows |= await store.find_turns(tx, caller.tenant_id, others, bare=True) if others else {}
+        wanted = [*named, *others]
     fresh = [turn_id for turn_id in wanted if rows[turn_id].erased_at is None or rows[turn_id].salt is not None]
     # superseded turns are in no counter any more, and in no summary
     stale = [row for turn_id, row in rows.items() if turn_id not in fresh and row.superseded_by is None]
@@ -58,9 +67,42 @@ async def erase_turns(
         changed = [*((row.id, row.position or 0) for row in live), *told]
         if await withdraw(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
             await jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
-    return ErasedTurns(
+    erased = ErasedTurns(
         conversation_id=format_id(conversation_id),
         erased=[format_id(turn_id) for turn_id in fresh],
-        already_erased=[format_id(turn_id) for turn_id in wanted if turn_id not in fresh],
+        already_erased=[format_id(turn_id) for turn_id in named if turn_id not in fresh],
         rev=rev,
     )
+    return erased, wanted
+
+
+async def _find_wordings(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow]
+) -> Sequence[UUID]:
+    """Every version of these turns, and the drafts that were to take their places.
+
+    A draft itself (a turn that was never committed) has no other wording.
+    """
+    positions = sorted({row.position for row in rows if row.position is not None})
+    if not positions:
+        return []
+    versions, drafts = await turn_store.list_wordings(tx, caller.tenant_id, conversation_id, positions)
+    return [*versions, *_drafts_of(versions, drafts)]
+
+
+def _drafts_of(versions: Mapping[UUID, UUID | None], drafts: Mapping[UUID, UUID | None]) -> list[UUID]:
+    """The drafts that are connected to `versions` by what supersedes what, directly or through other drafts."""
+    by_superseded: dict[UUID, list[UUID]] = {}
+    for draft, superseded in drafts.items():
+        if superseded is not None:
+            by_superseded.setdefault(superseded, []).append(draft)
+    found: dict[UUID, None] = {}
+    ahead = list(versions)
+    while ahead:
+        turn_id = ahead.pop()
+        superseded = versions[turn_id] if turn_id in versions else drafts[turn_id]
+        for other in (*by_superseded.get(turn_id, ()), *([superseded] if superseded is not None else ())):
+            if other in drafts and other not in found:
+                found[other] = None
+                ahead.append(other)
+    return list(found)

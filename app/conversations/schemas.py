@@ -404,7 +404,7 @@ class RevisionResult(BaseModel):
 
 
 class ErasedTurns(BaseModel):
-    """Which of the named turns were erased now, and which had been before."""
+    """Which turns were erased now (the named ones and their other wordings), and which named ones had been before."""
 
     conversation_id: str
     erased: list[str]

@@ -276,12 +276,23 @@ class Conversations:
         )
 
     async def erase_turns(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID]
-    ) -> ErasedTurns:
-        """Erase what turns say, in the transaction of whoever erases; NotFound names those that are not there."""
-        erased = await erase_turns(caller, tx, conversation_id, turn_ids, index=self._index, jobs=self._jobs)
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        conversation_id: ConversationId,
+        turn_ids: Sequence[UUID],
+        only_this: bool,
+    ) -> tuple[ErasedTurns, Sequence[UUID]]:
+        """Erase turns and, unless `only_this`, their other wordings, in the transaction of the caller; gives their ids.
+
+        NotFound names those that are not there.
+        """
+        erased, every = await erase_turns(
+            caller, tx, conversation_id, turn_ids, only_this=only_this, index=self._index, jobs=self._jobs
+        )
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=erased.rev)
-        return erased
+        return erased, every
 
     async def append(
         self,

@@ -164,6 +164,39 @@ async def list_aborted(
     return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
 
 
+async def list_wordings(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, positions: Sequence[int]
+) -> tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]]:
+    """The committed turns of positions, all versions, and every draft of the conversation that belongs to some turn.
+
+    Each with the turn that it supersedes. A draft is open or was given up; those that supersede nothing and that
+    nothing supersedes are left out.
+    """
+    versions = " union all ".join(
+        f"""
+        select t.id, t.supersedes, t.seq from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {some} and t.position = any($3::bigint[])
+        """  # noqa: S608
+        for some in (_LIVE, _SUPERSEDED)
+    )
+    rows = await tx.fetch(
+        f"""
+        select * from ({versions} union all
+            select t.id, t.supersedes, t.seq from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.seq is null
+              and (t.supersedes is not null or t.superseded_by <> t.id)
+        ) t order by t.seq nulls last, t.id
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        positions,
+    )
+    found: tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]] = ({}, {})
+    for row in rows:
+        found[row["seq"] is None][row["id"]] = row["supersedes"]
+    return found
+
+
 async def list_neighbours(
     tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], *, reach: int, most_bytes: int
 ) -> TurnRows:

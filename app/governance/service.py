@@ -77,18 +77,24 @@ class Governance:
         return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
 
     async def erase_turns(
-        self, caller: Caller, conversation_id: ConversationId, *, turn_ids: Sequence[UUID]
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_ids: Sequence[UUID],
+        only_this: bool = False,
     ) -> ErasedTurns:
-        """Erase what turns say, all or none, with everything derived from it; tombstones stay, so the chain holds.
+        """Erase the content of turns, all or none, with everything derived from it; tombstones keep the chain whole.
 
-        NotFound names those that are not of this conversation. Repeating it changes nothing.
+        With each turn go its earlier and later wordings (revisions, and drafts of them), unless `only_this`. NotFound
+        names those that are not of this conversation. Repeating it changes nothing.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            erased = await self._conversations.erase_turns(
-                caller, tx, conversation_id=conversation_id, turn_ids=turn_ids
+            erased, every = await self._conversations.erase_turns(
+                caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
             )
-            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(turn_ids))
-            await self._facts.withdraw(caller, tx, turn_ids=turn_ids)
+            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(every))
+            await self._facts.withdraw(caller, tx, turn_ids=every)
         return erased
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:

@@ -120,5 +120,5 @@ async def get_openai_item(
 async def delete_openai_item(
     conversation_id: Conversation, item_id: ItemId, caller: Writer, services: Services
 ) -> OpenAIConversation:
-    """Erase an item, and with it all items of the turn that it is of; a tombstone of the turn stays."""
+    """Erase an item with all items of its turn, and all other wordings of that turn; tombstones stay."""
     return await services.openai_conversations.delete_item(caller, conversation_id, item_id=item_id)

@@ -25,6 +25,7 @@ from app.routers.problems import problem_responses
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 
 Position = Annotated[int | None, Query(ge=0, le=2**53)]
+OnlyThis = Annotated[bool, Query(description="Erase the named versions only; other wordings of the same turn stay.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,18 @@ async def list_turns(
 
 @router.delete("", responses=problem_responses(401, 403, 404, 422, 503))
 async def erase_turns(
-    conversation_id: ConversationPath, caller: Writer, services: Services, turn_ids: NamedTurns
+    conversation_id: ConversationPath,
+    caller: Writer,
+    services: Services,
+    turn_ids: NamedTurns,
+    *,
+    only_this: OnlyThis = False,
 ) -> ErasedTurns:
-    """Erase what 1 to 500 turns say, all or none, with all that was derived from it. Tombstones keep their place."""
-    return await services.governance.erase_turns(caller, conversation_id, turn_ids=turn_ids)
+    """Erase the content of 1 to 500 turns, all or none, with all that was derived from it. Tombstones keep their place.
+
+    All earlier and later wordings of these turns (their revisions) are erased too, unless `only_this`.
+    """
+    return await services.governance.erase_turns(caller, conversation_id, turn_ids=turn_ids, only_this=only_this)
 
 
 @router.get("/{turn_id}", responses=problem_responses(401, 403, 404, 422, 503))
@@ -113,9 +122,20 @@ async def get_turn(
 
 
 @router.delete("/{turn_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
-async def erase_turn(conversation_id: ConversationPath, turn_id: TurnPath, caller: Writer, services: Services) -> None:
-    """Erase what a turn says, with all that was derived from it. A tombstone keeps its place; again changes nothing."""
-    await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id])
+async def erase_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    caller: Writer,
+    services: Services,
+    *,
+    only_this: OnlyThis = False,
+) -> None:
+    """Erase the content of a turn, with all that was derived from it. A tombstone keeps its place.
+
+    All earlier and later wordings of the turn (its revisions) are erased too, unless `only_this`. Repeating it changes
+    nothing.
+    """
+    await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id], only_this=only_this)
 
 
 @router.post(

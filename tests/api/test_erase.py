@@ -106,17 +106,121 @@ async def test_erasing_again_changes_nothing(client: Client) -> None:
     assert both == {"conversation_id": conversation, "erased": [ids[1]], "already_erased": [ids[0]], "rev": 3}
 
 
-async def test_only_the_named_version_is_erased(client: Client) -> None:
+async def revise(client: Client, conversation: str, turn: str, **body: Any) -> str:
+    answer = await client.post(f"/v1/conversations/{conversation}/turns/{turn}/revisions", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["turn"]["id"]
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+@pytest.mark.parametrize("batch", [False, True])
+async def test_erasing_a_message_erases_its_earlier_and_later_wordings(
+    client: Client, service: Service, named: int, *, batch: bool
+) -> None:
+    conversation, [first, answer] = await started(client, f"my {SECRET} pin is 4711", "an answer")
+    body = {"subject": "ana", "predicate": "pin", "object": SECRET, "source_turn_ids": [first]}
+    assert (await client.post("/v1/facts", json=body)).status_code == 201
+    wordings = [first]
+    for text in (f"my {SECRET} pin", f"my {SECRET}"):
+        wordings.append(await revise(client, conversation, wordings[-1], content=text))
+    await client.post(f"/v1/conversations/{conversation}/summaries", json={})
+    assert SECRET in await dump(service, client)
+    path = f"/v1/conversations/{conversation}/turns"
+    if batch:
+        erased = (await client.delete(path, params={"ids": wordings[named]})).json()
+        assert erased["erased"][0] == wordings[named]
+        assert (set(erased["erased"]), erased["already_erased"]) == (set(wordings), [])
+    else:
+        assert (await client.delete(f"{path}/{wordings[named]}")).status_code == 204
+    await service.run_jobs()
+    versions = await client.history(conversation, include_superseded=True)
+    assert [(turn["id"], turn["content"]) for turn in versions] == [
+        *((turn, None) for turn in wordings), (answer, "an answer"),
+    ]  # fmt: skip
+    assert SECRET[:8] not in await dump(service, client)
+    assert [hit["id"] for hit in await client.recall(conversation, SECRET, mode="text")] == []
+    assert (await client.get("/v1/facts")).json()["data"] == []
+    found = (await client.get(f"/v1/conversations/{conversation}/verify")).json()
+    assert (found["valid"], found["erased"], found["turns"]) == (True, 3, 4)
+
+
+async def test_only_the_named_version_is_erased_where_that_is_said(client: Client) -> None:
     conversation, ids = await started(client, "first words")
     path = f"/v1/conversations/{conversation}/turns"
-    new = (await client.post(f"{path}/{ids[0]}/revisions", json={"content": "second words"})).json()["turn"]
+    new = await revise(client, conversation, ids[0], content="second words")
     before = (await client.get(f"/v1/conversations/{conversation}")).json()
-    await client.delete(f"{path}/{ids[0]}")
+    await client.delete(f"{path}/{ids[0]}", params={"only_this": True})
     versions = await client.history(conversation, include_superseded=True)
-    assert [(turn["id"], turn["content"]) for turn in versions] == [(ids[0], None), (new["id"], "second words")]
+    assert [(turn["id"], turn["content"]) for turn in versions] == [(ids[0], None), (new, "second words")]
     after = (await client.get(f"/v1/conversations/{conversation}")).json()
     assert (after["token_count"], after["turn_count"]) == (before["token_count"], before["turn_count"])
-    assert [hit["id"] for hit in await client.recall(conversation, "words")] == [new["id"]]
+    assert [hit["id"] for hit in await client.recall(conversation, "words")] == [new]
+    both = (await client.delete(path, params={"ids": ids[0], "only_this": True})).json()
+    assert (both["erased"], both["already_erased"]) == ([], [ids[0]])
+    rest = (await client.delete(path, params={"ids": ids[0]})).json()
+    assert (rest["erased"], rest["already_erased"]) == ([new], [ids[0]])
+
+
+async def test_what_a_truncation_superseded_is_no_wording_of_the_turn_that_took_its_place(client: Client) -> None:
+    conversation, ids = await started(client, "one", "two", "three")
+    new = await revise(client, conversation, ids[1], content="zwei", truncate_after=True)
+    await client.delete(f"/v1/conversations/{conversation}/turns/{new}")
+    versions = await client.history(conversation, include_superseded=True)
+    assert [turn["content"] for turn in versions] == ["one", None, None, "three"]
+
+
+async def opened(client: Client, conversation: str, text: str, **turn: Any) -> str:
+    path = f"/v1/conversations/{conversation}/turns"
+    body = {"turn": {"role": "assistant"} | turn}
+    turn_id = (await client.post(f"{path}/open", json=body)).json()["turn"]["id"]
+    assert (await client.post(f"{path}/{turn_id}/chunks", json={"offset": 0, "delta": text})).status_code == 200
+    return turn_id
+
+
+async def test_drafts_of_a_turn_are_wordings_of_it(client: Client, service: Service) -> None:
+    conversation, ids = await started(client, "a question", "an answer")
+    path = f"/v1/conversations/{conversation}/turns"
+    given_up = await opened(client, conversation, f"{SECRET} one", supersedes=ids[1])
+    await client.post(f"{path}/{given_up}/abort", json={})
+    again = await opened(client, conversation, f"{SECRET} two", supersedes=given_up)
+    await client.post(f"{path}/{again}/abort", json={})
+    writing = await opened(client, conversation, f"{SECRET} three", supersedes=ids[1])
+    unrelated = await opened(client, conversation, "another draft")
+    await client.post(f"{path}/{unrelated}/abort", json={})
+    erased = (await client.delete(path, params={"ids": ids[1]})).json()["erased"]
+    assert set(erased) == {ids[1], given_up, again, writing}
+    assert SECRET[:8] not in await dump(service, client)
+    problem(await client.post(f"{path}/{writing}/commit", json={}), 409, "turn_aborted")
+    assert (await client.get(f"{path}/{unrelated}")).json()["content"] == "another draft"
+    assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"]
+
+
+async def test_a_first_draft_goes_with_the_answer_that_came_of_it(client: Client) -> None:
+    conversation, _ = await started(client, "a question")
+    path = f"/v1/conversations/{conversation}/turns"
+    draft = await opened(client, conversation, "half of")
+    await client.post(f"{path}/{draft}/abort", json={})
+    answer = await revise(client, conversation, draft, content="the whole answer")
+    assert (await client.delete(path, params={"ids": answer})).json()["erased"] == [answer, draft]
+
+
+async def test_erasing_a_draft_leaves_the_turn_that_it_was_to_replace(client: Client) -> None:
+    conversation, ids = await started(client, "a question", "an answer")
+    path = f"/v1/conversations/{conversation}/turns"
+    draft = await opened(client, conversation, "another answer", supersedes=ids[1])
+    await client.post(f"{path}/{draft}/abort", json={})
+    assert (await client.delete(path, params={"ids": draft})).json()["erased"] == [draft]
+    assert [turn["content"] for turn in await client.history(conversation)] == ["a question", "an answer"]
+
+
+async def test_an_item_of_openai_is_erased_in_all_wordings(client: Client) -> None:
+    conversation, ids = await started(client, "the old pin", "an answer")
+    await revise(client, conversation, ids[0], content="the new pin")
+    items = f"/openai/v1/conversations/conv_{conversation}/items"
+    listed = (await client.get(items, params={"order": "asc"})).json()["data"]
+    assert (await client.delete(f"{items}/{listed[0]['id']}")).status_code == 200
+    versions = await client.history(conversation, include_superseded=True)
+    assert [turn["content"] for turn in versions] == [None, None, "an answer"]
 
 
 async def test_a_tombstone_may_be_revised(client: Client) -> None:

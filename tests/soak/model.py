@@ -112,8 +112,11 @@ class ModelConversation:
         assert answer["superseded_count"] == len(gone)
         self.turns.append(new)
 
-    def erase(self, ids: list[str]) -> None:
-        fresh = [turn for turn in self.turns if turn.id in ids and not turn.erased]
+    def erase(self, ids: list[str], *, only_this: bool) -> None:
+        named = [turn for turn in self.turns if turn.id in ids]
+        if not only_this:
+            named = [turn for turn in self.turns if turn.position in {one.position for one in named}]
+        fresh = [turn for turn in named if not turn.erased]
         self.rev += bool(fresh)
         for turn in fresh:
             turn.erased, turn.text, turn.tokens, turn.rev = True, None, 0, self.rev
@@ -330,9 +333,12 @@ class Walk:
         turns = self.model[conversation].turns
         ids = [turn.id for turn in self.chance.sample(turns, min(len(turns), self.chance.randint(1, 3)))]
 
+        only_this = self.chance.random() < 0.3
+
         async def send() -> Done:
-            answer = await self.client.delete(f"/v1/conversations/{conversation}/turns", params={"ids": ids})
-            return Done("erase", conversation, answer, lambda c: c.erase(ids), _never)
+            params = {"ids": ids} | ({"only_this": True} if only_this else {})
+            answer = await self.client.delete(f"/v1/conversations/{conversation}/turns", params=params)
+            return Done("erase", conversation, answer, lambda c: c.erase(ids, only_this=only_this), _never)
 
         return send
 

@@ -110,6 +110,8 @@ class FakeChat(FakeOpenAI):
         self.models_mode = "ok"
         self.chats: list[dict[str, Any]] = []
         self.asked = asyncio.Event()
+        self.may_answer: asyncio.Event | None = None
+        """Where there is one, every answer waits for it."""
 
     async def _answer(self, line: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         if line.startswith("GET /v1/models"):
@@ -151,6 +153,8 @@ class FakeChat(FakeOpenAI):
 
     async def _reply(self, reply: Reply, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(30 if reply.mode == "timeout" else reply.delay_s)
+        if self.may_answer is not None:
+            await self.may_answer.wait()
         if reply.mode in _ERRORS or reply.mode == "echo":  # which repeats in its complaint what it was asked
             status, error = _ERRORS.get(reply.mode, (400, {"message": str(request["messages"])}))
             return await self._send(writer, status, {"error": error})

@@ -184,7 +184,8 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         await container.index.spaces.follow()
         stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
         stack.push_async_callback(container.close_chat)
-        await bus.start(_listener(container, listener(container.follower, container.watcher)))
+        hearers = container.follower, container.watcher, container.conversations.streams.handover
+        await bus.start(_listener(container, listener(*hearers)))
         stack.callback(container.end_live)
         checking = asyncio.create_task(container.follower.check_forever())
         stack.push_async_callback(_end, checking)
@@ -266,6 +267,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
             max_open_per_token=settings.max_open_turns_per_token,
             max_unflushed=settings.max_unflushed_characters,
             wait_s=settings.database_timeout_s,
+            handover_s=settings.stream_handover_ms / 1000,
         ),
         session_lock_wait_ms=settings.session_lock_wait_ms,
         max_answer_bytes=settings.max_answer_bytes,

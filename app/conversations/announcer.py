@@ -21,10 +21,11 @@ class Told:
     """A message about a conversation, read.
 
     `changed`: rows up to `rev` are there. `opened`, `resumed`, `ended` (committed or aborted): an open turn's rows.
+    `wanted`: another process asks the one that holds an open turn to write its text and release it.
     `delta`: text of an open turn at `offset`, of its writer's `epoch`. `deleted`: the conversation is gone.
     """
 
-    what: Literal["changed", "opened", "resumed", "ended", "delta", "deleted"]
+    what: Literal["changed", "opened", "resumed", "ended", "delta", "deleted", "wanted"]
     tenant_id: TenantId
     conversation_id: ConversationId
     rev: int = 0
@@ -61,6 +62,10 @@ class Announcer:
     ) -> None:
         """When `tx` is durable, tell what became of an open turn."""
         self._after(tx, Told(what, tenant_id, conversation_id, turn_id=TurnId(turn_id), epoch=epoch))
+
+    def wanted(self, tenant_id: TenantId, conversation_id: ConversationId, *, turn_id: TurnId) -> None:
+        """Ask the process that holds an open turn to release it."""
+        self._bus.publish(_written(Told("wanted", tenant_id, conversation_id, turn_id=turn_id)))
 
     def delta(
         self,
@@ -115,8 +120,8 @@ def read_message(message: Message) -> Told | None:
             return Told(
                 "delta", _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch, part, offset, text
             )
-        case {"k": "opened" | "resumed" | "ended" as what, "t": str(tenant), "c": str(conversation), "u": str(turn),
-              "e": int(epoch)}:  # fmt: skip
+        case {"k": "opened" | "resumed" | "ended" | "wanted" as what, "t": str(tenant), "c": str(conversation),
+              "u": str(turn), "e": int(epoch)}:  # fmt: skip
             return Told(what, _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch)
         case _:
             return None

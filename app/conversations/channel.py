@@ -215,6 +215,8 @@ class Channel:
             case "changed":
                 known = self.told is not None and not self._looking and (told.rev, LAST_SEQ) <= self.told
                 return [], "nothing" if known else "now"
+            case "wanted":
+                return [], "nothing"
             case _:
                 return [], "now"
 

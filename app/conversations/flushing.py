@@ -206,17 +206,51 @@ class Flusher:
                     sent.extend(_chunks(held))
             if sent:
                 await stream_store.insert_chunks(tx, tenant_id, [chunk for _, chunk, _ in sent])
+        self._note_written(sent)
+        for held in turns:
+            if _named(held) in ours:
+                held.tell_durable()
+            else:
+                self.drop(held, fenced())
+
+    def _note_written(self, sent: Iterable[tuple[Held, NewChunk, int]]) -> None:
         for held, chunk, pieces in sent:
             held.part(chunk.part).flushed(pieces, len(chunk.text))
             self.unflushed -= len(chunk.text)
             held.renewed = monotonic()
             if held.listener is not None:
                 held.listener.durable(held.turn_id, chunk.part, chunk.start + len(chunk.text))
-        for held in turns:
-            if _named(held) in ours:
-                held.tell_durable()
-            else:
-                self.drop(held, fenced())
+
+    async def release(self, held: Held) -> None:
+        """Write the text of a turn and let another process hold it; its lock `ending` is held by the caller.
+
+        Where this fails nothing changes: the other process takes the turn over without the text.
+        """
+        sent: list[tuple[Held, NewChunk, int]] = []
+        try:
+            async with self._database.transaction(held.tenant_id) as tx:
+                stream = await stream_store.lock_stream(tx, held.tenant_id, held.turn_id)
+                named = None if stream is None else OpenStream(stream.conversation_id, stream.turn_id, stream.epoch)
+                if stream is not None and (named, stream.holder) == (_named(held), self._holder):
+                    await self._ask_unsure(tx, held.tenant_id, [held])
+                    sent = list(_chunks(held))
+                    if sent:
+                        await stream_store.insert_chunks(tx, held.tenant_id, [chunk for _, chunk, _ in sent])
+                    await stream_store.take(
+                        tx,
+                        held.tenant_id,
+                        held.turn_id,
+                        holder=stream_store.NO_HOLDER,
+                        epoch=held.epoch,
+                        key_id=held.key_id,
+                    )
+        except AppError as error:
+            held.unsure = True
+            self._log.warning("stream.release_failed", code=error.code)
+            return
+        self._note_written(sent)
+        held.tell_durable()
+        self.drop(held, fenced())
 
     async def _ask_unsure(self, tx: Transaction, tenant_id: TenantId, turns: Sequence[Held]) -> None:
         unsure = [held for held in turns if held.unsure]

@@ -35,6 +35,7 @@ class StreamOptions:
     max_open_per_token: int
     max_unflushed: int
     wait_s: float
+    handover_s: float
 
 
 class Opener:

@@ -14,6 +14,9 @@ from app.conversations.store import TurnRow, TurnRows, turn_rows, within
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId, TurnId
 
+NO_HOLDER = UUID(int=0)
+"""The holder of a stream that its process has released: the next process that needs it takes it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:

@@ -8,10 +8,9 @@ nothing any more.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from uuid import UUID
 
 from app.conversations import stream_store
 from app.conversations.announcer import Announcer
@@ -23,12 +22,14 @@ from app.conversations.finding import get_turn
 from app.conversations.flushing import Flusher
 from app.conversations.folding import CONTENT, opened_turn
 from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
+from app.conversations.handover import Handover
 from app.conversations.held import Held, HeldPart, StreamKey, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
 from app.conversations.permits import permitted_opening, require_may_continue, voice_of
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
+from app.conversations.stream_call import FindStream, StreamCall, require_writer
 from app.conversations.stream_store import StreamRow
 from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
@@ -37,29 +38,13 @@ from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new
 from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
-from app.tenancy.schemas import Binding, Caller, Repeatable, Scope
+from app.tenancy.schemas import Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
 _SWEEP_LIMIT = 1000
 _MAYBE_STALE = frozenset({"stream_fenced", "stream_gap"})
 _OVER = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call on an open turn: its caller, let into the conversation, and what the caller's token bound it to."""
-
-    caller: Caller
-    bound: Binding | None
-    key: StreamKey
-    epoch: int | None
-
-    @classmethod
-    def of(cls, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None = None) -> "_Call":
-        """Raises Forbidden and NotFound for who may not write here."""
-        let_in = caller.require_conversation(Scope.WRITE, conversation_id)
-        return cls(let_in, caller.bound, StreamKey(let_in.tenant_id, conversation_id, turn_id), epoch)
 
 
 class Streams:
@@ -92,6 +77,9 @@ class Streams:
                               announcer=announcer)  # fmt: skip
         self._flusher = Flusher(database, self._held, holder=self._holder, debounce_s=options.debounce_s,
                                 lease_s=options.lease_s)  # fmt: skip
+        self.handover = Handover(database, self._held, holder=self._holder, announcer=announcer, flusher=self._flusher,
+                                 wait_s=options.handover_s)  # fmt: skip
+        """Open turns that go from one process to another."""
         self.exchanges = Exchanges(database, appender=appender, opener=self._opener, ender=self._ender,
                                    flusher=self._flusher, hold=self._hold_new, limits=limits)  # fmt: skip
         """Messages and the answer to them, committed together."""
@@ -103,6 +91,7 @@ class Streams:
 
     async def close(self) -> None:
         """Make durable what was taken, as far as the database answers."""
+        await self.handover.close()
         await self._flusher.flush_last()
 
     # open
@@ -143,7 +132,7 @@ class Streams:
         elif listener is not None:
             # its connection goes on with the turn here, wherever it was opened
             key = StreamKey(caller.tenant_id, conversation_id, TurnId(row.id))
-            call = _Call(caller, bound, key, opened.epoch)
+            call = StreamCall(caller, bound, key, opened.epoch)
             held = await self._take_over(call)
             held.listener, held.heard = listener, monotonic()
             opened = opened.model_copy(update={"parts": held.offsets()})
@@ -164,6 +153,8 @@ class Streams:
     ) -> ChunkResult:
         """Take more text of an open turn; with `wait`, answer when it is durable. A `listener` is told from now on.
 
+        Without a `listener`, the calls of one writer may reach several processes: each takes the turn over.
+
         Raises Conflict `stream_gap` (with `expected_offset`), `stream_fenced`, `turn_committed`, `turn_aborted`,
         `writer_mismatch`; TooLarge; NotFound.
         """
@@ -175,12 +166,12 @@ class Streams:
                 f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
                 fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
             )
-        call = _Call.of(caller, conversation_id, turn_id, epoch)
+        call = StreamCall.of(caller, conversation_id, turn_id, epoch)
         held = await self._hold_here(call)
         try:
             return await self._take(held, chunk, wait=wait, listener=listener)
         except Conflict as error:
-            if not wait or error.code not in _MAYBE_STALE:
+            if listener is not None or error.code not in _MAYBE_STALE:
                 raise
         # calls of the same writer may have gone to another process, which holds the turn since
         held = await self._take_over_again(call, held)
@@ -264,12 +255,16 @@ class Streams:
 
     # take over and resume
 
-    async def _take_over(self, call: _Call) -> Held:
+    async def _take_over(self, call: StreamCall) -> Held:
         """Hold an open turn that another process held, for a call of its writer that came here."""
         caller = call.caller
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            stream, _ = await self._find(call, tx, stream_store.find_stream)
+            require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
+        await self.handover.request(call.key, holder=stream.holder)
         async with self._database.transaction(caller.tenant_id) as tx:
             stream, row = await self._lock(call, tx)
-            _require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
+            require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
             known = self._held.get(call.key)
             if known is not None and (stream.holder, stream.epoch) == (self._holder, known.epoch):
                 return known
@@ -280,7 +275,7 @@ class Streams:
             opened, size = await self._read(caller, tx, row)
         return self._hold(caller, row, opened, None, key_id=key_id, size=size)
 
-    async def _take_over_again(self, call: _Call, held: Held) -> Held:
+    async def _take_over_again(self, call: StreamCall, held: Held) -> Held:
         """The same for a call that began with what was held here, unless somebody has resumed the turn since."""
         return await self._take_over(replace(call, epoch=held.epoch))
 
@@ -294,7 +289,7 @@ class Streams:
         listener: StreamListener | None = None,
     ) -> OpenedTurn:
         """Go on with an open turn as the same writer; whoever wrote before, anywhere, is fenced off."""
-        call = _Call.of(caller, conversation_id, turn_id)
+        call = StreamCall.of(caller, conversation_id, turn_id)
         caller = call.caller
         async with self._database.transaction(caller.tenant_id) as tx:
             stream, row = await self._lock(call, tx)
@@ -309,9 +304,12 @@ class Streams:
         self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
         return opened
 
-    async def _lock(self, call: _Call, tx: Transaction) -> tuple[StreamRow, TurnRow]:
+    async def _lock(self, call: StreamCall, tx: Transaction) -> tuple[StreamRow, TurnRow]:
         """An open turn that the caller may write, its stream locked and within its lease; else why it is not open."""
-        stream = await stream_store.lock_stream(tx, call.key.tenant_id, call.key.turn_id)
+        return await self._find(call, tx, stream_store.lock_stream)
+
+    async def _find(self, call: StreamCall, tx: Transaction, read: FindStream) -> tuple[StreamRow, TurnRow]:
+        stream = await read(tx, call.key.tenant_id, call.key.turn_id)
         row = await get_turn(call.caller, tx, call.key.conversation_id, call.key.turn_id)
         require_may_continue(call.bound, voice_of(row))
         if stream is None or stream.conversation_id != call.key.conversation_id:
@@ -400,7 +398,7 @@ class Streams:
 
         Raises as `append` does, and Conflict `length_mismatch`.
         """
-        return await self._end(_Call.of(caller, conversation_id, turn_id, epoch), ending)
+        return await self._end(StreamCall.of(caller, conversation_id, turn_id, epoch), ending)
 
     async def abort(
         self,
@@ -412,9 +410,9 @@ class Streams:
         epoch: int | None = None,
     ) -> Turn:
         """Give an open turn up; again changes nothing."""
-        return await self._end(_Call.of(caller, conversation_id, turn_id, epoch), aborting)
+        return await self._end(StreamCall.of(caller, conversation_id, turn_id, epoch), aborting)
 
-    async def _end(self, call: _Call, how: Ending | Aborting) -> Turn:
+    async def _end(self, call: StreamCall, how: Ending | Aborting) -> Turn:
         done = "turn_committed" if isinstance(how, Ending) else "turn_aborted"
         try:
             held = await self._hold_here(call)
@@ -459,7 +457,7 @@ class Streams:
         self._flusher.drop(held, None)
         return row
 
-    async def _hold_here(self, call: _Call) -> Held:
+    async def _hold_here(self, call: StreamCall) -> Held:
         held = self._held.get(call.key)
         if held is not None and (held.key_id == call.caller.key_id if call.epoch is None else held.epoch == call.epoch):
             require_may_continue(call.bound, held.voice)
@@ -488,11 +486,3 @@ class Streams:
         if ended:
             self._log.info("stream.leases_over", count=ended)
         return ended
-
-
-def _require_writer(caller: Caller, *, key_id: UUID, current: int, epoch: int | None) -> None:
-    """Conflict unless the call is the writer's: by its epoch, or without one by the key that opened or resumed."""
-    if epoch is None and caller.key_id != key_id:
-        raise Conflict("writer_mismatch", "Another key writes this turn; resume it as its writer, or give the epoch.")
-    if epoch is not None and epoch != current:
-        raise fenced()

@@ -17,6 +17,8 @@ Epoch = Annotated[
     Query(ge=1, le=2**31 - 1, description="The `epoch` that open or resume gave; needed only by another key."),
 ]
 
+Durable = Annotated[bool, Query(description="Answer only when the text is durable, not when it is taken.")]
+
 
 @router.post(
     "/open",
@@ -50,14 +52,17 @@ async def append_chunk(
     caller: ConversationWriter,
     services: Services,
     epoch: Epoch = None,
+    durable: Durable = False,  # noqa: FBT002
 ) -> ChunkResult:
-    """Append text to an open turn. When this answers, it is durable; subscribers have seen it before.
+    """Append text to an open turn. The answer comes when the text is taken; subscribers see it at once.
 
-    A repeat changes nothing; a gap is a 409 `stream_gap` with `expected_offset`. Writes are gathered, so a call may
-    take a quarter of a second: send what has come together meanwhile with the next.
+    `durable_offset` says how much of it survives a crash: keep the rest until a later answer covers it, and send it
+    again from `expected_offset` after a 409 `stream_gap`. With `durable=true` the answer comes when the text is
+    durable, which takes a quarter of a second: writes are gathered. A repeat changes nothing. A commit stores all text
+    that was taken; give it `length` to be sure.
     """
     return await services.conversations.streams.chunk(
-        caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=True
+        caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=durable
     )
 
 

@@ -127,6 +127,9 @@ class Settings(ModelSettings):
     stream_lease_s: Annotated[float, Field(ge=1, le=3600)] = Field(
         default=60.0, description="An open turn whose writer is not heard of for so long is aborted."
     )
+    stream_handover_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
+        default=1000, description="How long a replica waits until another one has written and released an open turn."
+    )
     stream_sweep_s: Annotated[float, Field(ge=0.1, le=600)] = Field(
         default=5.0, description="How often open turns are looked through for such."
     )

@@ -42,7 +42,7 @@ class Writing:
         self.path = f"/v1/conversations/{conversation}/turns/{self.id}"
 
     async def chunk(self, offset: int, delta: str, *, client: Client | None = None, **more: Any) -> httpx.Response:
-        params = {"epoch": more.pop("epoch")} if "epoch" in more else {}
+        params = {"durable": "true"} | {name: more.pop(name) for name in ("epoch", "durable") if name in more}
         body = {"offset": offset, "delta": delta} | more
         return await (client or self.client).post(f"{self.path}/chunks", json=body, params=params)
 
@@ -500,7 +500,7 @@ async def test_a_call_that_came_before_its_turn_was_resumed_does_nothing_under_t
 
 @pytest.mark.parametrize("noticed", ["at the commit", "before"])
 async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
-    client: Client, conversation: str, service: Service, replica: Service, noticed: str
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch, noticed: str
 ) -> None:
     there = replica.client(client.key)
     writing = await opened(client, conversation)
@@ -511,8 +511,11 @@ async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
     ids = {"turn_id": TurnId(parse_id(writing.id)), "epoch": 1}
     taken = await streams.chunk(caller, ConversationId(parse_id(conversation)), chunk=tail, wait=False, **ids)
     assert (taken.offset, taken.durable_offset) == (15, 8)
-    # another process takes over under the same epoch, and cannot know what is here
-    assert (await writing.chunk(8, "", client=there)).json()["offset"] == 8
+    # another process takes over under the same epoch, and gets no answer from this one
+    with monkeypatch.context() as patched:
+        patched.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
+        patched.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+        assert (await writing.chunk(8, "", client=there)).json()["offset"] == 8
     if noticed == "before":
         await asyncio.sleep(0.5)
     for _ in range(2):
@@ -698,10 +701,11 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
 
 
 async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
-    client: Client, conversation: str, service: Service, replica: Service
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = service.container.conversations.streams
     writing, other = [await opened(client, conversation) for _ in range(2)]
+    monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001 - as if it had not been asked
     await writing.chunk(0, "", client=replica.client(client.key))
     ours = [held_of(streams, one.id) for one in (writing, other)]
     for held in ours:
@@ -1030,3 +1034,62 @@ async def test_an_id_that_was_open_in_a_deleted_conversation_is_written_in_anoth
     committed = await second.commit()
     assert committed.status_code == 200, committed.text
     assert committed.json()["content"] == "second"
+
+
+# an answer when the text is taken, at several processes
+
+
+async def test_a_chunk_is_answered_when_it_is_taken_and_with_durable_when_it_is_durable(
+    client: Client, conversation: str
+) -> None:
+    writing = await opened(client, conversation)
+    taken = (await writing.chunk(0, "taken", durable="false")).json()
+    assert (taken["offset"], taken["durable_offset"]) == (5, 0)
+    durable = (await writing.chunk(5, " and durable")).json()
+    assert (durable["offset"], durable["durable_offset"]) == (17, 17)
+    await writing.chunk(17, ", to the end", durable="false")
+    assert (await writing.commit(length=29)).json()["content"] == "taken and durable, to the end"
+
+
+async def test_a_stream_whose_calls_go_to_two_processes_in_turn_ends_byte_identical(
+    client: Client, conversation: str, replica: Service
+) -> None:
+    there = replica.client(client.key)
+    writing = await opened(client, conversation)
+    words = [f"{n} wörter🦘 " for n in range(200)]
+    offset = 0
+    for n, word in enumerate(words):
+        answer = await writing.chunk(offset, word, client=(client, there)[n % 2], durable="false")
+        assert answer.status_code == 200, answer.text
+        offset += len(word)
+        assert answer.json()["offset"] == offset
+    done = await writing.commit(length=offset, client=there)
+    assert (done.status_code, done.json()["content"]) == (200, "".join(words)), done.text
+
+
+async def test_a_commit_at_another_process_has_the_text_that_was_only_taken(
+    client: Client, conversation: str, replica: Service
+) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "not durable yet", durable="false")
+    done = await writing.commit(client=replica.client(client.key))
+    assert (done.status_code, done.json()["content"]) == (200, "not durable yet"), done.text
+
+
+async def test_where_the_holder_does_not_answer_the_writer_is_told_where_to_send_from(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "durable")
+    streams = service.container.conversations.streams
+    monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
+    monkeypatch.setattr(streams._flusher, "_begin_writing", lambda: None)  # noqa: SLF001
+    await writing.chunk(7, ", and lost", durable="false")
+    there = replica.client(client.key)
+    refused = problem(await writing.chunk(17, " with it", client=there, durable="false"), 409, "stream_gap")
+    assert refused["expected_offset"] == 7
+    monkeypatch.undo()
+    answer = await writing.chunk(7, ", and sent again", client=there, durable="false")
+    assert answer.status_code == 200, answer.text
+    done = await writing.commit(client=there, length=23)
+    assert done.json()["content"] == "durable, and sent again"

@@ -236,7 +236,9 @@ class Http:
 
     async def chunk(self, turn: Written, part: str, offset: int, delta: str) -> None:
         """Send text."""
-        answer = await self._ask(turn, f"turns/{turn.id}/chunks", {"part": part, "offset": offset, "delta": delta})
+        answer = await self._ask(
+            turn, f"turns/{turn.id}/chunks?durable=true", {"part": part, "offset": offset, "delta": delta}
+        )
         if answer["durable_offset"] < offset + len(delta):
             raise RefusedError({"code": f"answered at {answer['durable_offset']} of {offset + len(delta)}"})
         assert self.told is not None

@@ -1,0 +1,84 @@
+"""Hands an open turn over from one process to another, with all text that was taken.
+
+Calls of one writer may reach any process. A process that gets a call on a turn which another process holds asks that
+one over the bus to write its text and to release the turn, and waits for this. When no answer comes in time (the other
+process has died, or the message was lost), the turn is taken over without it: text that was not durable is missing
+then, and the writer is told the offset from which to send again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+from app.conversations import stream_store
+from app.conversations.announcer import Announcer, Told
+from app.conversations.flushing import Flusher
+from app.conversations.held import Held, StreamKey
+from app.conversations.stream_store import NO_HOLDER
+from app.core.db import Database
+
+_FIRST_PAUSE_S: Final = 0.004
+_LONGEST_PAUSE_S: Final = 0.05
+
+
+class Handover:
+    """Asks other processes for open turns, and releases those of this process when it is asked."""
+
+    def __init__(
+        self,
+        database: Database,
+        held: Mapping[StreamKey, Held],
+        *,
+        holder: UUID,
+        announcer: Announcer,
+        flusher: Flusher,
+        wait_s: float,
+    ) -> None:
+        self._database = database
+        self._held = held
+        self._holder = holder
+        self._announcer = announcer
+        self._flusher = flusher
+        self._wait_s = wait_s
+        self._releasing: dict[StreamKey, asyncio.Task[None]] = {}
+
+    async def request(self, key: StreamKey, *, holder: UUID) -> None:
+        """Ask the process that holds a turn to release it, and wait until it has, or for `wait_s` at most."""
+        if holder in {self._holder, NO_HOLDER}:
+            return
+        self._announcer.wanted(key.tenant_id, key.conversation_id, turn_id=key.turn_id)
+        deadline, pause_s = monotonic() + self._wait_s, _FIRST_PAUSE_S
+        while monotonic() < deadline:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            async with self._database.transaction(key.tenant_id, read_only=True) as tx:
+                stream = await stream_store.find_stream(tx, key.tenant_id, key.turn_id)
+            if stream is None or stream.holder != holder:
+                return
+
+    def hear(self, told: Told) -> None:
+        """Release a turn that another process asks for, if this one holds it."""
+        if told.what != "wanted" or told.turn_id is None:
+            return
+        key = StreamKey(told.tenant_id, told.conversation_id, told.turn_id)
+        held = self._held.get(key)
+        if held is None or key in self._releasing or held.ending.locked():
+            return
+        self._releasing[key] = task = asyncio.create_task(self._release(held))
+        task.add_done_callback(lambda _: self._releasing.pop(key, None))
+
+    def on_loss(self) -> None:
+        """A request may have been missed: its sender takes the turn over by itself."""
+
+    async def _release(self, held: Held) -> None:
+        async with held.ending:  # nothing is taken meanwhile
+            if held.flush is not None:
+                await asyncio.shield(held.flush)
+            if not held.dropped:
+                await self._flusher.release(held)
+
+    async def close(self) -> None:
+        """Wait for what is being released."""
+        await asyncio.gather(*self._releasing.values(), return_exceptions=True)

@@ -7,7 +7,9 @@ Hides where the binaries and the data lie, under which user the server runs, and
 - The server and all its backends hold `server.lock`, an open file they inherit. It says truly whether anything of a
   server is alive, in any container, with any recycled pid; a pid file is never believed over it.
 - The server is its own session: it survives kill -9 and Ctrl-C of whoever started it.
-- It is reached by a Unix socket in a directory of mode 0700 only, and trusts whoever can open that directory.
+- It is reached by a Unix socket only. Postgres asks the kernel which user a client process runs as (`peer`) and admits
+  root and the user who runs the service. Every launch writes these rules, where the server's account cannot change
+  them.
 - Nothing a client sends reaches its log: neither statements, nor parameters, nor the rows in messages and details.
 """
 
@@ -32,12 +34,15 @@ from app.core.postgres_place import (
     Place,
     choose_account,
     choose_place,
+    close_to_others,
     find_binaries,
     find_place,
     make_private_directory,
     make_reachable,
+    make_run_directory,
     require_cpu,
     require_owner,
+    write_client_rules,
 )
 
 PORT = 5432  # part of the socket's name; nothing listens on TCP
@@ -80,6 +85,7 @@ class EmbeddedPostgres:
                     require_owner(place.data, account)
                 _bound_log(place.log)
                 if not self._joined(place):
+                    close_to_others(place.base, account)
                     self._initialise(place, account)
                     self._launch(place, account)
                 if self._use is None:
@@ -164,7 +170,7 @@ class EmbeddedPostgres:
             shutil.rmtree(fresh)
         make_private_directory(fresh, account)
         locale = ["--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
-        access = [f"--username={SUPERUSER}", "--auth-local=trust", "--auth-host=reject"]
+        access = [f"--username={SUPERUSER}", "--auth-local=peer", "--auth-host=reject"]
         with place.log.open("ab") as log:
             done = self._run("initdb", ["-D", str(fresh), "--no-instructions", *locale, *access], output=log)
         if done != 0:
@@ -175,7 +181,8 @@ class EmbeddedPostgres:
         _sync_directory(place.base)
 
     def _launch(self, place: Place, account: Account) -> None:
-        make_private_directory(place.run, account)
+        make_run_directory(place.run, account)
+        write_client_rules(place, account)
         # Nobody holds server.lock, so these are leftovers, whatever process has got their pid by now.
         for stale in (
             place.data / "postmaster.pid",
@@ -219,6 +226,8 @@ class EmbeddedPostgres:
             "port": PORT,
             "unix_socket_directories": str(place.run),
             "unix_socket_permissions": "0700",
+            "hba_file": str(place.client_rules),
+            "ident_file": str(place.client_names),
             "max_connections": 200,
             "shared_buffers": f"{self._shared_buffers_mb}MB",
             "dynamic_shared_memory_type": "mmap",  # containers have 64 MB of /dev/shm
@@ -262,14 +271,23 @@ class EmbeddedPostgres:
             self._server.poll()
         if self._place is None:
             return 2
-        return self._run("pg_isready", ["-q", "-U", SUPERUSER, "-h", str(self._place.run), "-p", str(PORT), "-t", "5"])
+        where = ["-h", str(self._place.run), "-p", str(PORT)]
+        return self._run("pg_isready", ["-q", "-U", SUPERUSER, *where, "-t", "5"], as_server=False)
 
     def _tool(self, name: str) -> Path:
         if self._binaries is None:
             raise RuntimeError("start() comes first")
         return self._binaries / name
 
-    def _run(self, tool: str, arguments: Sequence[str], *, output: BinaryIO | int = subprocess.DEVNULL) -> int:
+    def _run(
+        self,
+        tool: str,
+        arguments: Sequence[str],
+        *,
+        as_server: bool = True,
+        output: BinaryIO | int = subprocess.DEVNULL,
+    ) -> int:
+        """Run one of the server's programs as the server's account, or as we are; returns its exit code."""
         account = self._account
         if account is None:
             raise RuntimeError("start() comes first")
@@ -282,9 +300,9 @@ class EmbeddedPostgres:
             stderr=output,
             cwd="/",
             env=_environment(),
-            user=account.uid,
-            group=account.gid,
-            extra_groups=account.extra_groups,
+            user=account.uid if as_server else None,
+            group=account.gid if as_server else None,
+            extra_groups=account.extra_groups if as_server else None,
         ).returncode
 
 

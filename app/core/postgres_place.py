@@ -3,8 +3,12 @@
 Everything that depends on the machine rather than on the server. PostgreSQL refuses to run as root, so root lends it
 an account; that account must be able to reach what it runs and writes. Directories that are not ours are never
 chmodded: what cannot be reached is copied, or put elsewhere.
+
+Other processes may run as the account that root lends, `nobody` above all. They reach neither files nor socket: the
+server has a group of its own, and only this group and root may enter its folder.
 """
 
+import grp
 import hashlib
 import importlib.util
 import os
@@ -27,17 +31,25 @@ _FALLBACK_ROOT = Path("/var/lib/turnkeep")
 _POINTER = "location"  # in the root the caller named, when the data had to go elsewhere
 _LONGEST_RUN_DIRECTORY = 85  # sun_path holds 103 bytes (macOS) or 107; the socket's own name takes 14
 _OWN_SERVER = "Set TURNKEEP_DATABASE_URL to a server of your own."
+_PRIVATE_GROUPS = range(60578, 61184)  # systemd and distributions assign none of them; user namespaces map them
+_FOR_ONE_GROUP = 0o710
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the server runs as. The ids are None when that is simply who we are."""
+    """Whom the server runs as. The ids are None when that is simply who we are.
+
+    `clients` are the users whose processes may open a session. `has_private_group` says that `gid` is a group of this
+    server alone, without a name.
+    """
 
     name: str
     owner: int
     uid: int | None
     gid: int | None
     extra_groups: Sequence[int] | None
+    clients: Sequence[int]
+    has_private_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,16 @@ class Place:
     def log(self) -> Path:
         """What the server says."""
         return self.base / "server.log"
+
+    @property
+    def client_rules(self) -> Path:
+        """The server's pg_hba.conf. Not in PGDATA: the server's account must not be able to change it."""
+        return self.base / "pg_hba.conf"
+
+    @property
+    def client_names(self) -> Path:
+        """The server's pg_ident.conf."""
+        return self.base / "pg_ident.conf"
 
     @property
     def server_lock(self) -> Path:
@@ -87,21 +109,50 @@ def require_cpu() -> None:
 
 def choose_account(root: Path) -> Account:
     """Who runs the server: we ourselves, or as root the owner of existing data, user `turnkeep`, or `nobody`."""
-    if os.geteuid() != 0:
-        return Account(name=_name_of(os.geteuid()), owner=os.geteuid(), uid=None, gid=None, extra_groups=None)
-    data = _base_of(root) / "data"
-    if data.exists() and (owner := data.stat()).st_uid != 0:
-        return Account(_name_of(owner.st_uid), owner=owner.st_uid, uid=owner.st_uid, gid=owner.st_gid, extra_groups=[])
+    me = os.geteuid()
+    if me != 0:
+        return Account(_name_of(me), owner=me, uid=None, gid=None, extra_groups=None, clients=(0, me))
+    base = _base_of(root)
+    folder = base.stat() if base.exists() else None
+    owner, gid = _server_user(base / "data")
+    if folder is not None and folder.st_uid == owner:  # a folder of this user, who may run the service too
+        return Account(_name_of(owner), owner=owner, uid=owner, gid=gid, extra_groups=[], clients=(0, owner))
+    is_ours = folder is None or folder.st_uid == 0
+    return Account(
+        _name_of(owner),
+        owner=owner,
+        uid=owner,
+        gid=_private_group(folder) if is_ours else gid,
+        extra_groups=[],
+        clients=(0,),
+        has_private_group=is_ours,
+    )
+
+
+def _server_user(data: Path) -> tuple[int, int]:
+    """The user and group that root runs the server as: those of existing data, else of `turnkeep` or `nobody`."""
+    if data.exists() and (found := data.stat()).st_uid != 0:
+        return found.st_uid, found.st_gid
     for name in (DEDICATED_USER, "nobody"):
-        try:
+        with suppress(KeyError):
             entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return Account(name, owner=entry.pw_uid, uid=entry.pw_uid, gid=entry.pw_gid, extra_groups=[])
+            return entry.pw_uid, entry.pw_gid
     raise Unavailable(
         "embedded_postgres_user",
         f"PostgreSQL does not run as root: make a user `{DEDICATED_USER}`, or run as another user. {_OWN_SERVER}",
     )
+
+
+def _private_group(folder: os.stat_result | None) -> int:
+    """The group that `close_to_others` gave the folder, else one that the system has no name for."""
+    if folder is not None and stat.S_IMODE(folder.st_mode) == _FOR_ONE_GROUP and folder.st_gid != 0:
+        return folder.st_gid
+    for gid in secrets.SystemRandom().sample(_PRIVATE_GROUPS, len(_PRIVATE_GROUPS)):
+        try:
+            grp.getgrgid(gid)
+        except KeyError:
+            return gid
+    raise Unavailable("embedded_postgres_user", f"Every group id in {_PRIVATE_GROUPS} has a name. {_OWN_SERVER}")
 
 
 def choose_place(root: Path, account: Account) -> Place:
@@ -169,6 +220,18 @@ def find_binaries(place: Place, account: Account) -> Path:
 
 def make_private_directory(path: Path, account: Account) -> None:
     """Make a directory of mode 0700 that belongs to the account, or check that it is one (never a link)."""
+    _make_directory(path, account, owner=account.uid, mode=0o700)
+
+
+def make_run_directory(path: Path, account: Account) -> None:
+    """Make the directory of the socket. Where the server has a private group, its user alone is not enough to enter."""
+    if account.has_private_group:
+        _make_directory(path, account, owner=0, mode=0o770)
+    else:
+        make_private_directory(path, account)
+
+
+def _make_directory(path: Path, account: Account, *, owner: int | None, mode: int) -> None:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -177,9 +240,26 @@ def make_private_directory(path: Path, account: Account) -> None:
             raise Unavailable(
                 "embedded_postgres_place", f"{path} exists and does not belong to user {account.name}."
             ) from None
-    path.chmod(0o700)
-    if account.uid is not None and account.gid is not None:
-        os.chown(path, account.uid, account.gid, follow_symlinks=False)
+    if owner is not None and account.gid is not None:
+        os.chown(path, owner, account.gid, follow_symlinks=False)
+    path.chmod(mode)
+
+
+def close_to_others(base: Path, account: Account) -> None:
+    """Let only root and the server's private group enter its folder. Call it while no server runs."""
+    if account.has_private_group and account.gid is not None:
+        os.chown(base, -1, account.gid)
+        base.chmod(_FOR_ONE_GROUP)
+
+
+def write_client_rules(place: Place, account: Account) -> None:
+    """Write the server's rules: processes of `account.clients` open sessions as any role, by the socket alone."""
+    users = "".join(f'turnkeep "{_name_of(uid)}" all\n' for uid in dict.fromkeys(account.clients))
+    rules = "local all all peer map=turnkeep\nlocal replication all peer map=turnkeep\n"
+    for file, text in ((place.client_rules, rules), (place.client_names, users)):
+        file.unlink(missing_ok=True)  # it may be root's, in a folder of the user who starts the server now
+        file.write_text(text)
+        file.chmod(0o600 if account.uid is None else 0o644)
 
 
 def make_reachable(path: Path) -> None:

@@ -1,7 +1,9 @@
 """The embedded server: one per directory, shared, hard to kill, silent about content."""
 
 import asyncio
+import multiprocessing
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -9,7 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from multiprocessing.queues import Queue
 from pathlib import Path
 
 import asyncpg
@@ -18,6 +22,8 @@ import pytest
 from app.core import postgres_place
 from app.core.embedded_postgres import EmbeddedPostgres
 from app.core.errors import Unavailable
+
+_FORK = multiprocessing.get_context("fork")
 
 HOLD = """
 import sys
@@ -108,10 +114,166 @@ async def test_a_started_server_answers_with_its_settings(server: EmbeddedPostgr
     assert await ask(url, "SELECT default_version FROM pg_available_extensions WHERE name = 'vector'")
 
 
-async def test_only_the_servers_user_may_reach_the_socket_and_the_data(server: EmbeddedPostgres, root: Path) -> None:
+async def test_other_users_may_reach_neither_the_socket_nor_the_data(server: EmbeddedPostgres, root: Path) -> None:
     assert server.running()
     for folder in ("run", "data"):
-        assert stat.S_IMODE((base_of(root) / folder).stat().st_mode) == 0o700
+        assert stat.S_IMODE((base_of(root) / folder).stat().st_mode) & 0o007 == 0
+
+
+async def test_every_session_is_authenticated_by_the_kernel_and_none_comes_over_tcp(server: EmbeddedPostgres) -> None:
+    url = server.url("postgres", "postgres")
+    rules = "SELECT string_agg(type || ' ' || auth_method, ', ') FROM pg_hba_file_rules"
+    assert await ask(url, rules) == "local peer, local peer"
+    assert await ask(url, "SELECT count(*) FROM pg_ident_file_mappings WHERE error IS NOT NULL") == 0
+    assert await ask(url, "SHOW listen_addresses") == ""
+
+
+def become(uid: int, gid: int) -> None:
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+
+
+def session_as(uid: int, gid: int, url: str, query: str = "SELECT 'session'") -> str:
+    """What a process of this user and group alone gets at the URL: the answer, or the name of the error."""
+
+    def attempt(answers: "Queue[str]") -> None:
+        become(uid, gid)
+        try:
+            answers.put(str(asyncio.run(ask(url, query))))
+        except (OSError, asyncpg.PostgresError) as error:
+            answers.put(type(error).__name__)
+
+    with in_child(attempt) as answer:
+        return answer
+
+
+@contextmanager
+def started_as(uid: int, gid: int, root: Path) -> Generator[str]:
+    """A server that a process of this user starts, and closes in the end: its URL."""
+    ended = _FORK.Event()
+
+    def run(answers: "Queue[str]") -> None:
+        become(uid, gid)
+        server = server_at(root)
+        try:
+            server.start()
+            answers.put(server.url("postgres", "postgres"))
+            ended.wait(60)
+        except Unavailable as error:
+            answers.put(error.detail)
+        server.close()
+
+    with in_child(run) as url:
+        try:
+            assert url.startswith("postgresql://"), url
+            yield url
+        finally:
+            ended.set()
+
+
+@contextmanager
+def in_child(run: "Callable[[Queue[str]], None]") -> Generator[str]:
+    """Run in a forked process, which needs to read no file of the interpreter again; gives what it puts first."""
+    answers: Queue[str] = _FORK.Queue()
+    child = _FORK.Process(target=run, args=(answers,))
+    child.start()
+    try:
+        yield answers.get(timeout=120)
+    finally:
+        child.join(60)
+        child.kill()
+    assert child.exitcode == 0
+
+
+def user(name: str) -> tuple[int, int]:
+    entry = pwd.getpwnam(name)
+    return entry.pw_uid, entry.pw_gid
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@as_root
+def test_as_root_no_process_of_the_servers_user_gets_a_session_or_reads_its_files(
+    server: EmbeddedPostgres, root: Path
+) -> None:
+    url, base = server.url("postgres", "postgres"), base_of(root)
+    uid, gid = user(pwd.getpwuid((base / "data").stat().st_uid).pw_name)
+    assert session_as(0, 0, url) == "session"
+    assert session_as(uid, gid, url) == "PermissionError"
+    for reached in (base / "data/PG_VERSION", base / "server.log", Path(f"/proc/{postmaster_of(root)}/cwd/PG_VERSION")):
+        read = subprocess.run(["/bin/cat", str(reached)], check=False, user=uid, group=gid, extra_groups=[])
+        assert read.returncode != 0, reached
+    # a process that reaches the socket all the same is asked who it is
+    assert session_as(uid, base.stat().st_gid, url) == "InvalidAuthorizationSpecificationError"
+    assert session_as(*user("daemon"), url) == "PermissionError"
+
+
+@as_root
+def test_as_root_the_servers_user_cannot_change_who_may_open_a_session(server: EmbeddedPostgres, root: Path) -> None:
+    assert server.running()
+    for name in ("pg_hba.conf", "pg_ident.conf"):
+        rules = (base_of(root) / name).stat()
+        assert rules.st_uid == 0
+        assert stat.S_IMODE(rules.st_mode) == 0o644
+
+
+@as_root
+def test_as_root_the_data_of_an_older_release_is_kept_and_closed_at_the_next_start(open_folder: Path) -> None:
+    folder = open_folder / "postgres"
+    server = server_at(folder)
+    server.start()
+    uid, gid = (folder / "data").stat().st_uid, user("nobody")[1]
+    session_as(0, 0, server.url("postgres", "postgres"), "CREATE TABLE kept AS SELECT 42 AS answer")
+    server.close()
+    # as release 0.1.0 left it: every process of the server's user is trusted
+    (folder / "data/pg_hba.conf").write_text("local all all trust\nhost all all all reject\n")
+    for path in (folder / "pg_hba.conf", folder / "pg_ident.conf"):
+        path.unlink()
+    os.chown(folder, 0, 0)
+    folder.chmod(0o711)
+    for path in (folder / "data", folder / "run"):
+        os.chown(path, uid, gid)
+        path.chmod(0o700)
+
+    again = server_at(folder)
+    again.start()
+    url = again.url("postgres", "postgres")
+    try:
+        assert session_as(0, 0, url, "SELECT answer FROM kept") == "42"
+        assert session_as(uid, gid, url) == "PermissionError"
+        assert session_as(uid, folder.stat().st_gid, url) == "InvalidAuthorizationSpecificationError"
+    finally:
+        again.close()
+
+
+@as_root
+def test_started_by_another_user_than_root_only_that_user_and_root_get_a_session(open_folder: Path) -> None:
+    uid, gid = user("daemon")
+    os.chown(open_folder, uid, gid)
+    folder = open_folder / "postgres"
+    with started_as(uid, gid, folder) as url:
+        assert session_as(uid, gid, url) == "session"
+        assert session_as(0, 0, url) == "session"
+        assert session_as(*user("nobody"), url) == "PermissionError"
+        # were the folders open, as by a careless chmod, Postgres would still ask
+        for path in (folder, folder / "run", folder / "run/.s.PGSQL.5432"):
+            path.chmod(0o777)
+        assert session_as(*user("nobody"), url) == "InvalidAuthorizationSpecificationError"
+
+
+@as_root
+def test_a_folder_that_root_has_used_starts_for_its_own_user_again(open_folder: Path) -> None:
+    uid, gid = user("daemon")
+    os.chown(open_folder, uid, gid)
+    folder = open_folder / "postgres"
+    with started_as(uid, gid, folder):
+        pass
+    with started_as(0, 0, folder) as url:
+        assert session_as(uid, gid, url) == "session"
+    with started_as(uid, gid, folder) as url:
+        assert session_as(uid, gid, url) == "session"
 
 
 async def test_closing_stops_the_server_and_the_data_is_there_again(root: Path) -> None:
@@ -195,7 +357,7 @@ def test_three_processes_that_start_at_once_get_one_server(open_folder: Path) ->
     assert not (fresh / "data/postmaster.pid").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root lends the server another user")
+@as_root
 async def test_as_root_a_folder_closed_to_the_servers_user_stays_closed_and_notes_where_the_data_went(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +376,7 @@ async def test_as_root_a_folder_closed_to_the_servers_user_stays_closed_and_note
     again.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root lends the server another user")
+@as_root
 def test_as_root_data_that_can_no_longer_be_reached_is_not_replaced_by_an_empty_database(open_folder: Path) -> None:
     closed = open_folder / "closed"
     (closed / "data").mkdir(parents=True)

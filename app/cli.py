@@ -28,6 +28,7 @@ from app.core import schema
 from app.core.errors import AppError, Unavailable
 from app.core.ids import KeyId, TenantId, format_id, parse_id
 from app.core.jobs import INSTALLATION
+from app.core.revisions import SchemaVersion, known_revisions
 from app.core.servers import Server
 from app.core.telemetry import configure_logging
 from app.core.times import format_time
@@ -207,16 +208,19 @@ def migrate(
     settings = Settings()
     configure_logging(settings)
 
-    async def run() -> None:
+    async def run() -> SchemaVersion | None:
         server = Server(settings)
         try:
             await server.start()
             await server.migrate(force=force)
+            return await server.current_version()
         finally:
             await server.stop()
 
-    asyncio.run(run())
-    typer.echo(f"The schema is at {schema.head_revision()}.", err=True)
+    version = asyncio.run(run())
+    revision = "none" if version is None else version.revision
+    newer = "" if revision in known_revisions() else ", of a newer release; this one can run on it"
+    typer.echo(f"The schema is at {revision}{newer}.", err=True)
 
 
 @cli.command()

@@ -18,7 +18,6 @@ from app.conversations.hearing import listener
 from app.conversations.opening import StreamOptions
 from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
 from app.conversations.watching import Watcher, WatchOptions
-from app.core import schema
 from app.core.bus import Bus, Coalesced, Listener, Message
 from app.core.db import Database
 from app.core.errors import AppError, Unavailable
@@ -26,6 +25,7 @@ from app.core.jobs import JobOptions, JobQueue
 from app.core.nats_bus import NatsBus, NatsOptions
 from app.core.notify_bus import NotifyBus, NotifyOptions
 from app.core.paging import Cursors
+from app.core.revisions import application_name
 from app.core.servers import Server
 from app.embedding import base_url, make_tiers, open_embedders
 from app.governance.service import Governance
@@ -212,7 +212,7 @@ def make_bus(settings: Settings, server: Server) -> Bus:
     if settings.nats_url is not None:
         urls = settings.nats_url.get_secret_value()
         return NatsBus(NatsOptions.of(urls, subject=settings.nats_subject, queue_bytes=settings.bus_queue_bytes))
-    application = schema.application_name("turnkeep-{}")
+    application = application_name("turnkeep-{}")
     return NotifyBus(NotifyOptions(server.app.url, server.app.role, application, settings.bus_queue_bytes))
 
 

@@ -5,12 +5,12 @@ Safe to run from several processes at once (an advisory lock lets one work) and 
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeVar, cast
 
 import asyncpg
 from alembic.config import Config
-from alembic.script import ScriptDirectory
+from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -18,6 +18,21 @@ from sqlalchemy.pool import NullPool
 from alembic import command
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.errors import Busy, Conflict, Unavailable
+from app.core.revisions import (
+    OLDEST_REPLICA_TABLE,
+    VERSION_TABLE,
+    SchemaState,
+    SchemaVersion,
+    alembic_config,
+    known_revisions,
+    oldest_passable,
+    oldest_replica,
+    outdated,
+    schema_state,
+)
+from app.core.telemetry import get_logger
+
+T = TypeVar("T")
 
 OWNER_ROLE = "turnkeep_owner"
 DATABASE = "turnkeep"
@@ -28,6 +43,17 @@ _LOCK = 0x7475726E  # "turn"
 _REPLICA = re.compile(r"turnkeep[a-z-]*/(\w+)")
 _TRY_LOCK = f"select pg_try_advisory_lock({_LOCK}::bigint)"
 _TRY_AGAIN_S = 0.05
+VERSION_TABLES_SQL = (
+    *(
+        f"create table if not exists {table} (version_num varchar(32) not null constraint {table}_pkc primary key)"
+        for table in (OLDEST_REPLICA_TABLE, VERSION_TABLE)
+    ),
+    f"grant select on {OLDEST_REPLICA_TABLE}, {VERSION_TABLE} to {APP_ROLE}, {OPS_ROLE}",
+    # release 0.1.0 has recorded its revision in the one table that it knows
+    f"insert into {VERSION_TABLE} select version_num from {OLDEST_REPLICA_TABLE}"  # noqa: ISC004, S608
+    f" where not exists (select from {VERSION_TABLE})",
+)
+"""Makes the tables of versions, the one that the first migration needs first, and fills them."""
 _INDEX_MEMORY = "256MB"
 _MOST_VECTOR_DIMENSIONS = 2000  # of an index on `vector`; beyond, half precision finds and full precision orders
 _MOST_INDEXED_DIMENSIONS = 4000
@@ -35,79 +61,37 @@ _MOST_INDEXED_DIMENSIONS = 4000
 _INDEX_EF_CONSTRUCTION = 200
 
 
-def migrations_path() -> Path:
-    """Where the migrations lie: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).parent.parent
-    installed = package / "migrations"
-    return installed if installed.is_dir() else package.parent / "alembic"
-
-
-def alembic_config() -> Config:
-    """The configuration of alembic, without an ini file."""
-    config = Config()
-    config.set_main_option("script_location", str(migrations_path()))
-    return config
-
-
-def head_revision() -> str:
-    """The newest revision in this release."""
-    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    if head is None:
-        raise RuntimeError("there are no migrations")
-    return head
-
-
-def known_revisions() -> list[str]:
-    """Every revision of this release, oldest first."""
-    return [
-        script.revision for script in reversed(list(ScriptDirectory.from_config(alembic_config()).walk_revisions()))
-    ]
-
-
-def application_name(pool: str) -> str:
-    """What a pool's connections call themselves: with the schema their release needs, so that a migration sees it."""
-    return f"{pool}/{head_revision()}"
-
-
-def oldest_passable(current: str | None) -> str | None:
-    """The oldest schema whose releases may run while the database goes on from `current`; None: any.
-
-    A migration that takes away what an older release needs says so: `oldest_replica = "…"`, the revision of the first
-    release that does without.
-    """
-    scripts = list(ScriptDirectory.from_config(alembic_config()).walk_revisions())
-    revisions = [script.revision for script in scripts]
-    pending = scripts if current is None else scripts[: revisions.index(current)]
-    named = [str(name) for script in pending if (name := getattr(script.module, "oldest_replica", None)) is not None]
-    return min(named, key=revisions.index, default=None)
-
-
-def outdated(running: Iterable[str], *, oldest: str | None) -> set[str]:
-    """Which of the revisions that replicas run are older than `oldest`. What this release does not know is newer."""
-    if oldest is None:
-        return set()
-    known = known_revisions()
-    return {revision for revision in running if revision in known and known.index(revision) < known.index(oldest)}
-
-
-async def require_passable(owner_url: str, *, force: bool) -> None:
-    """Raise unless the database may be brought to this release's schema now.
+async def require_passable(owner_url: str, *, force: bool) -> SchemaState:
+    """What the database is to this release; raises unless it may be brought to this release's schema now.
 
     Conflict `replicas_outdated` while replicas run that the new schema would break, unless `force`; Unavailable
-    `schema_newer` where a newer release has migrated already.
+    `schema_newer` where a newer release has migrated already, and this one cannot run on that schema.
     """
-    current = await current_revision(owner_url)
-    if current is not None and current not in known_revisions():
+    version = await current_version(owner_url)
+    state = require_usable(version)
+    if state is not SchemaState.NEWER:
+        oldest = oldest_passable(None if version is None else version.revision)
+        old = outdated(await _running_revisions(owner_url), oldest=oldest)
+        if old and not force:
+            raise Conflict(
+                "replicas_outdated",
+                f"Replicas of an older release (schema {', '.join(sorted(old))}) are connected, and would break: stop"
+                " them, or migrate with --force.",
+            )
+    return state
+
+
+def require_usable(version: SchemaVersion | None) -> SchemaState:
+    """What a database at `version` is to this release; Unavailable `schema_newer` where it cannot run on it."""
+    known = known_revisions()
+    state = schema_state(version, known)
+    if version is not None and state is SchemaState.UNUSABLE:
         raise Unavailable(
-            "schema_newer", f"A newer release has brought this database to schema {current}: run that release."
+            "schema_newer",
+            f"A newer release has brought this database to schema {version.revision}, which needs a release of schema"
+            f" {version.oldest_replica} or newer. This one has {known[-1]}: run the newer release.",
         )
-    old = outdated(await _running_revisions(owner_url), oldest=oldest_passable(current))
-    if old and not force:
-        raise Conflict(
-            "replicas_outdated",
-            f"Replicas of an older release (schema {', '.join(sorted(old))}) are connected, and would break: stop them,"
-            " or migrate with --force.",
-        )
+    return state
 
 
 async def _running_revisions(url: str) -> set[str]:
@@ -183,23 +167,70 @@ async def prepare_roles(owner_url: str) -> None:
 
 async def migrate(owner_url: str, *, target: str = "head") -> None:
     """Run the migrations up to `target`, one process at a time."""
-    await _with_alembic(owner_url, lambda config: command.upgrade(config, target))
+    await run_as_owner(owner_url, lambda connection: command.upgrade(_config_on(connection), target))
 
 
 async def migrate_down(owner_url: str, *, target: str) -> None:
     """Run the migrations back down to `target` (`base` for none)."""
-    await _with_alembic(owner_url, lambda config: command.downgrade(config, target))
+    await run_as_owner(owner_url, lambda connection: command.downgrade(_config_on(connection), target))
 
 
-async def current_revision(url: str, *, role: str | None = None) -> str | None:
-    """The revision the database stands at; None when it has none. `role` is taken on where the URL's is a wider one."""
+def _config_on(connection: Connection) -> Config:
+    prepare_version_tables(connection)
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    return config
+
+
+async def current_version(url: str, *, role: str | None = None) -> SchemaVersion | None:
+    """The version of the database; None when it has no schema. `role` is taken on where the URL's is a wider one."""
     connection = await asyncpg.connect(url, server_settings={} if role is None else {"role": role})
     try:
-        if await connection.fetchval("select to_regclass('alembic_version')") is None:
-            return None
-        return str(await connection.fetchval("select version_num from alembic_version"))
+        revision, oldest = [await _recorded(connection, table) for table in (VERSION_TABLE, OLDEST_REPLICA_TABLE)]
     finally:
         await connection.close()
+    # release 0.1.0 records its revision in the second table
+    revision = revision or oldest
+    return None if revision is None else SchemaVersion(revision, oldest or revision)
+
+
+async def _recorded(connection: "asyncpg.Connection[asyncpg.Record]", table: str) -> str | None:
+    if await connection.fetchval("select to_regclass($1)", table) is None:
+        return None
+    return cast("str | None", await connection.fetchval(f"select version_num from {table}"))  # noqa: S608
+
+
+def prepare_version_tables(connection: Connection) -> None:
+    """Make the tables of versions where they are missing, as migrations need them, and fill them from each other."""
+    for statement in VERSION_TABLES_SQL:
+        connection.exec_driver_sql(statement)
+    recorded = connection.exec_driver_sql(f"select version_num from {VERSION_TABLE}").scalar()  # noqa: S608
+    if recorded in known_revisions():
+        for statement in _oldest_replica_sql(cast("str", recorded)):
+            connection.exec_driver_sql(statement)
+    connection.commit()
+
+
+def record_version(
+    ctx: MigrationContext,
+    step: object,  # noqa: ARG001 - alembic gives it
+    heads: Collection[str],
+    run_args: Mapping[str, object],  # noqa: ARG001 - alembic gives it
+) -> None:
+    """Record which releases can run on the schema, in the transaction of a migration; alembic calls it in each."""
+    revision = next(iter(heads), None)
+    for statement in _oldest_replica_sql(revision):
+        ctx.execute(statement)
+    if not ctx.as_sql:
+        get_logger().info("schema.migrated", revision=revision or "base")
+
+
+def _oldest_replica_sql(revision: str | None) -> list[str]:
+    delete = f"delete from {OLDEST_REPLICA_TABLE}"  # noqa: S608
+    if revision is None:
+        return [delete]
+    oldest = oldest_replica(revision)
+    return [delete, f"insert into {OLDEST_REPLICA_TABLE} (version_num) values ('{oldest}')"]  # noqa: S608
 
 
 def vector_index_name(space_id: int) -> str:
@@ -301,13 +332,8 @@ async def _wait_for_turn(try_lock: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(_TRY_AGAIN_S)
 
 
-async def _with_alembic(owner_url: str, run: Callable[[Config], None]) -> None:
-    config = alembic_config()
-
-    def run_on(connection: Connection) -> None:
-        config.attributes["connection"] = connection
-        run(config)
-
+async def run_as_owner(owner_url: str, run: Callable[[Connection], T]) -> T:
+    """Run `run` on a connection of the owner's, one process at a time."""
     engine = create_async_engine(sqlalchemy_url(owner_url), poolclass=NullPool)
     try:
         async with engine.connect() as connection:
@@ -318,8 +344,9 @@ async def _with_alembic(owner_url: str, run: Callable[[Config], None]) -> None:
                 return locked
 
             await _wait_for_turn(try_lock)
-            await connection.run_sync(run_on)
+            result = await connection.run_sync(run)
             await connection.commit()
+            return result
     finally:
         await engine.dispose()
 

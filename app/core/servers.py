@@ -16,6 +16,7 @@ from app.core import schema
 from app.core.db import APP_ROLE, OPS_ROLE, Database, PoolOptions
 from app.core.embedded_postgres import EmbeddedPostgres
 from app.core.errors import AppError, Unavailable
+from app.core.revisions import SchemaState, SchemaVersion, application_name
 from app.core.telemetry import get_logger
 from app.settings import Settings
 
@@ -69,24 +70,35 @@ class Server:
             await asyncio.to_thread(self._embedded.close)
 
     async def migrate(self, *, force: bool = False) -> None:
-        """Bring the schema up to date, as the owner.
+        """Bring the schema up to date, as the owner. A newer schema that this release can run on is left as it is.
 
-        Raises Conflict `replicas_outdated` while a replica runs that the new schema would break, unless `force`.
+        Raises Conflict `replicas_outdated` while a replica runs that the new schema would break, unless `force`, and
+        Unavailable `schema_newer` where this release cannot run on the schema.
         """
+        if await self.prepare_migration(force=force) is not SchemaState.NEWER:
+            await _answering(schema.migrate(self.owner.url))
+
+    async def prepare_migration(self, *, force: bool = False) -> SchemaState:
+        """Make roles and extensions where they are missing, and raise as `migrate` does; gives the schema's state."""
         if self._embedded is None:
             await _answering(schema.prepare_roles(self.owner.url))
             await _answering(schema.prepare_extensions(self.owner.url))
-        await _answering(schema.require_passable(self.owner.url, force=force))
-        await _answering(schema.migrate(self.owner.url))
+        return await _answering(schema.require_passable(self.owner.url, force=force))
 
-    async def current_revision(self) -> str | None:
-        """The revision that the database stands at; None when it has no schema yet."""
-        return await _answering(schema.current_revision(self.app.url, role=self.app.role))
+    async def current_version(self) -> SchemaVersion | None:
+        """The version of the database's schema; None when it has no schema yet."""
+        return await _answering(schema.current_version(self.app.url, role=self.app.role))
 
     async def require_migrated(self) -> None:
-        """Raise Unavailable unless the schema is that of this release."""
-        if await self.current_revision() != schema.head_revision():
-            raise Unavailable("schema_outdated", "The database schema is not this release's: run `turnkeep migrate`.")
+        """Raise Unavailable unless this release can run on the schema: its own, or a newer one that allows it."""
+        version = await self.current_version()
+        state = schema.require_usable(version)
+        if state in {SchemaState.MISSING, SchemaState.OLDER}:
+            raise Unavailable(
+                "schema_outdated", "The database schema is older than this release needs: run `turnkeep migrate`."
+            )
+        if version is not None and state is SchemaState.NEWER:
+            get_logger().info("schema.newer", revision=version.revision)
 
     async def ensure_vector_index(self, *, space_id: int, dimensions: int) -> bool:
         """Make the vector index of a space as the owner of the tables, where there is none; says whether it stands."""
@@ -128,7 +140,7 @@ class Server:
                 timeout_s=self._settings.database_timeout_s,
                 role=login.role,
                 name=name,
-                application=schema.application_name(name),
+                application=application_name(name),
                 server_settings={
                     # without it a search that filters loses rows: the index gives only its nearest, whoever's they are
                     "hnsw.iterative_scan": "relaxed_order",

@@ -189,7 +189,7 @@ def _route_standard_logging(level: int) -> None:
     root.addHandler(_LibraryHandler())
     # libraries below warning are chatty, and it is there that they quote what they work on
     root.setLevel(max(level, logging.WARNING))
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi", "alembic", "asyncio"):
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True

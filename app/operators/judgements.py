@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
+from app.core.revisions import SchemaState, SchemaVersion, schema_state
 from app.core.schema import EXTENSIONS
 from app.index.service import ChosenSpace
 from app.operators.schemas import Check, Level
@@ -142,16 +143,19 @@ def _check_connections(facts: ServerFacts, wanted: int) -> Check:
     return Check("connections", Level.WARN, found, mend) if wanted > left else _ok("connections", found)
 
 
-def check_schema(current: str | None, known: Sequence[str], head: str) -> Check:
-    """The schema of the database against the revisions of this release."""
-    if current == head:
-        return _ok("schema", head)
-    if current is None:
+def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
+    """The schema of the database against the revisions of this release, oldest first."""
+    state = schema_state(version, known)
+    if version is None:
         return Check("schema", Level.FAIL, "there is none", "Run `turnkeep migrate`.")
-    if current not in known:
+    if state is SchemaState.OLDER:
+        found = f"{version.revision}, and this release needs {known[-1]}"
+        return Check("schema", Level.FAIL, found, "Run `turnkeep migrate`.")
+    if state is SchemaState.UNUSABLE:
         mend = "A newer release has migrated this database: run that release, or a newer one."
-        return Check("schema", Level.FAIL, f"{current}, which this release does not know", mend)
-    return Check("schema", Level.FAIL, f"{current}, and this release needs {head}", "Run `turnkeep migrate`.")
+        return Check("schema", Level.FAIL, f"{version.revision}, on which this release cannot run", mend)
+    newer = ", of a newer release; this one can run on it" if state is SchemaState.NEWER else ""
+    return _ok("schema", f"{version.revision}{newer}")
 
 
 def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:

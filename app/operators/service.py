@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Literal, Protocol
 from uuid import UUID
 
-from app.core import schema
 from app.core.db import Database, Transaction
 from app.core.errors import AppError, NotFound
 from app.core.ids import TenantId
+from app.core.revisions import known_revisions
 from app.core.servers import Login, Server
 from app.index.service import chosen_space
 from app.operators import coverage_store, entry_store, facts_store, store
@@ -172,10 +172,10 @@ async def _ask(server: Server, login: Login) -> ServerFacts:
 
 async def _examine_schema(server: Server) -> Check:
     try:
-        current = await server.current_revision()
+        version = await server.current_version()
     except AppError as error:
         return Check("schema", Level.FAIL, "cannot be read", error.detail)
-    return check_schema(current, schema.known_revisions(), schema.head_revision())
+    return check_schema(version, known_revisions())
 
 
 async def _examine_vectors(server: Server, settings: Settings) -> list[Check]:

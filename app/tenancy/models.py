@@ -30,11 +30,16 @@ def _tenant() -> Column[object]:
     return Column("tenant_id", Uuid, reference, primary_key=True)
 
 
+# as Postgres prints it: only equal texts are equal, since two evaluations never are
+_RANDOM_BYTES = (
+    "sha256(convert_to((((gen_random_uuid())::text || (gen_random_uuid())::text)"
+    " || (gen_random_uuid())::text), 'UTF8'::name))"
+)
 installation = Table(
     "installation",
     METADATA,
     Column("id", Boolean, primary_key=True, server_default=text("true")),
-    Column("secret", LargeBinary, nullable=False, server_default=text("''")),
+    Column("secret", LargeBinary, nullable=False, server_default=text(_RANDOM_BYTES)),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
     CheckConstraint("id", name="single"),
 )

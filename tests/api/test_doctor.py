@@ -19,6 +19,7 @@ from app.core import times
 from app.core.db import Database, PoolOptions
 from app.core.errors import NotFound
 from app.core.ids import TenantId, new_uuid, parse_id
+from app.core.revisions import SchemaVersion
 from app.operators.judgements import check_disk, check_schema, check_server, check_settings
 from app.operators.machine import check_data_directory, check_model, check_port
 from app.operators.schemas import Check, Fault, Level
@@ -475,9 +476,14 @@ def test_ops_must_be_bound_by_row_security_too() -> None:
 
 def test_the_schema_is_this_releases_or_what_to_do_is_said() -> None:
     known = ["0001", "0002"]
-    assert check_schema("0002", known, "0002").level is Level.OK
-    for current, word in ((None, "migrate"), ("0001", "migrate"), ("0009", "newer release")):
-        check = check_schema(current, known, "0002")
+    for usable in (SchemaVersion("0002", "0001"), SchemaVersion("0009", "0002")):
+        assert check_schema(usable, known).level is Level.OK
+    for version, word in (
+        (None, "migrate"),
+        (SchemaVersion("0001", "0001"), "migrate"),
+        (SchemaVersion("0009", "0008"), "newer release"),
+    ):
+        check = check_schema(version, known)
         assert check.level is Level.FAIL
         assert word in check.mend
 

@@ -123,9 +123,8 @@ def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Setting
         ops_database_url=database.ops,
         owner_database_url=database.owner,
         data_dir=data_dir,
-        migrate_on_start=False,
         log_level="error",
-        **{"worker_in_process": False, "stream_sweep_s": 600, "key_cache_s": 0.5} | more,
+        **{"migrate_on_start": False, "worker_in_process": False, "stream_sweep_s": 600, "key_cache_s": 0.5} | more,
     )
 
 

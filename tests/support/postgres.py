@@ -17,6 +17,7 @@ import asyncpg
 from app.core import schema
 from app.core.db import APP_ROLE, OPS_ROLE
 from app.core.embedded_postgres import EmbeddedPostgres
+from app.core.revisions import migrations_path
 
 VARIABLE = "TURNKEEP_TEST_POSTGRES"
 CONTAINER = "container"
@@ -98,7 +99,7 @@ async def prepare_server(servers: Servers, connection: "asyncpg.Connection[async
 
 def template_name() -> str:
     """Named by the migrations: a server by URL may hold the template of another checkout."""
-    content = b"".join(file.read_bytes() for file in sorted(schema.migrations_path().rglob("*.py")))
+    content = b"".join(file.read_bytes() for file in sorted(migrations_path().rglob("*.py")))
     return f"turnkeep_template_{hashlib.sha256(content).hexdigest()[:8]}"
 
 

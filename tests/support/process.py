@@ -1,0 +1,105 @@
+"""A `turnkeep` in a process of its own, on a data directory that may be shared."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.support.command import TURNKEEP
+
+ROOT = Path(__file__).parents[2]
+START_S = 120.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """One `turnkeep` of its own, on a data directory that may be shared."""
+
+    started: ClassVar[list["subprocess.Popen[str]"]] = []
+
+    def __init__(self, folder: Path, *, begun_by: Sequence[str] = TURNKEEP, code: Path = ROOT, **settings: str) -> None:
+        self.begun_by, self.code = begun_by, code
+        self.port, self.folder = free_port(), folder
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("TURNKEEP_", "DATABASE_URL"))} | {
+            "TURNKEEP_DATA_DIR": str(folder),
+            "TURNKEEP_PORT": str(self.port),
+            "TURNKEEP_EMBEDDED_SHARED_BUFFERS_MB": "64",
+        }
+        self.env |= {f"TURNKEEP_{name.upper()}": value for name, value in settings.items()}
+        self.serving: subprocess.Popen[str] | None = None
+
+    def command(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.begun_by, *args], env=self.env, cwd=self.code, capture_output=True, text=True,
+            timeout=START_S, check=False,
+        )  # fmt: skip
+
+    def start(self, command: str = "serve") -> "Process":
+        self.serving = subprocess.Popen(
+            [*self.begun_by, command], env=self.env, cwd=self.code, text=True, stderr=subprocess.PIPE
+        )
+        self.started.append(self.serving)
+        return self
+
+    def wait(self) -> "Process":
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            try:
+                if self.call("GET", "/readyz")[0] == 200:
+                    return self
+            except OSError:
+                assert self.serving is not None
+                assert self.serving.poll() is None, self.serving.stderr and self.serving.stderr.read()
+                time.sleep(0.05)
+        raise AssertionError("not ready in time")
+
+    def stop(self) -> tuple[int, str]:
+        assert self.serving is not None
+        if self.serving.poll() is None:
+            self.serving.send_signal(signal.SIGTERM)
+        _, said = self.serving.communicate(timeout=START_S)
+        return self.serving.returncode, said
+
+    @property
+    def key(self) -> str:
+        return (self.folder / "admin-key").read_text().strip()
+
+    def call(self, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+
+@contextmanager
+def process_folder() -> Iterator[Path]:
+    """A folder with a path short enough and open enough for the embedded server; afterwards no process is left."""
+    with tempfile.TemporaryDirectory(prefix="turnkeep-process-", dir="/tmp") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+        while Process.started:  # a test that failed leaves nothing running
+            left = Process.started.pop()
+            if left.poll() is None:
+                left.terminate()
+                left.wait(START_S)

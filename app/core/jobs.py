@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -48,6 +48,13 @@ class NewJob:
     delay_s: float = 0.0
 
 
+class JobKey(NamedTuple):
+    """What names a job in the memory of a process: an id is unique in its tenant only."""
+
+    tenant_id: TenantId
+    id: JobId
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job as it lies in the table. `last_error` is a code. Field order is the order of `_COLUMNS`."""
@@ -65,6 +72,11 @@ class Job:
     locked_until: datetime | None
     last_error: str | None
     created_at: datetime
+
+    @property
+    def key(self) -> JobKey:
+        """What names the job."""
+        return JobKey(self.tenant_id, self.id)
 
 
 _FIELDS = tuple(field.name for field in fields(Job))
@@ -203,19 +215,22 @@ class JobQueue:
             )
         return [_job(row) for row in rows]
 
-    async def renew(self, worker: UUID, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Renew the lease of jobs; gives those that this worker still holds."""
+    async def renew(self, worker: UUID, jobs: Sequence[JobKey]) -> set[JobKey]:
+        """Renew the leases of those of these jobs that this worker still has, and return them."""
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
                 """
-                update jobs set locked_until = now() + make_interval(secs => $3)
-                where locked_by = $1 and state = 'queued' and id = any($2::uuid[]) returning id
+                update jobs j set locked_until = now() + make_interval(secs => $4)
+                from unnest($2::uuid[], $3::uuid[]) mine (tenant_id, id)
+                where j.tenant_id = mine.tenant_id and j.id = mine.id and j.locked_by = $1 and j.state = 'queued'
+                returning j.tenant_id, j.id
                 """,
                 worker,
-                list(job_ids),
+                [job.tenant_id for job in jobs],
+                [job.id for job in jobs],
                 self._options.lease_s,
             )
-        return {JobId(row["id"]) for row in rows}
+        return {JobKey(*row.values()) for row in rows}
 
     async def finish(self, worker: UUID, job: Job, *, again_in_s: float | None = None) -> None:
         """A job is done: it is deleted, or made due again later. Nothing happens if somebody else holds it now."""

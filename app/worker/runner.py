@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from app.core.errors import AppError
-from app.core.ids import JobId, format_id, new_uuid
-from app.core.jobs import INSTALLATION, Job, JobQueue
+from app.core.ids import format_id, new_uuid
+from app.core.jobs import INSTALLATION, Job, JobKey, JobQueue
 from app.core.telemetry import error_type, get_logger
 
 _RENEWALS_PER_LEASE = 3
@@ -54,8 +54,8 @@ class Worker:
         self._handlings = handlings
         self._options = options
         self._id: UUID = new_uuid()
-        self._running: dict[JobId, tuple[Job, asyncio.Task[None]]] = {}
-        self._given_up: set[JobId] = set()
+        self._running: dict[JobKey, tuple[Job, asyncio.Task[None]]] = {}
+        self._given_up: set[JobKey] = set()
         self._stopping = asyncio.Event()
         self._periodic_ensured = False
         self._log = get_logger()
@@ -105,8 +105,8 @@ class Worker:
             return 0
         for job in jobs:
             task = asyncio.create_task(self._run_one(job))
-            self._running[job.id] = (job, task)
-            task.add_done_callback(lambda _done, job_id=job.id: self._running.pop(job_id, None))
+            self._running[job.key] = (job, task)
+            task.add_done_callback(lambda _done, key=job.key: self._running.pop(key, None))
         return len(jobs)
 
     async def _claim_fairly(self, free: int) -> list[Job]:
@@ -153,9 +153,9 @@ class Worker:
         except TimeoutError:
             await self._settle(job, how, "job_timeout")
         except asyncio.CancelledError:
-            if job.id not in self._given_up:
+            if job.key not in self._given_up:
                 raise
-            self._given_up.discard(job.id)
+            self._given_up.discard(job.key)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises, the worker goes on
             self._log.error("job.crashed", job_id=format_id(job.id), kind=job.kind, error_type=error_type(error),
                             exc_info=error)  # fmt: skip
@@ -182,17 +182,17 @@ class Worker:
             await asyncio.sleep(self._queue.lease_s / _RENEWALS_PER_LEASE)
             try:
                 mine = list(self._running)
-                held = await self._queue.renew(self._id, mine) if mine else set[JobId]()
+                held = await self._queue.renew(self._id, mine) if mine else set[JobKey]()
                 self.counts = await self._queue.counts()
             except AppError as error:
                 self._log.warning("jobs.renewal_failed", code=error.code)
                 continue
-            for job_id in mine:
+            for key in mine:
                 # one that ended since is not ours any more either, and is not running
-                if job_id not in held and job_id in self._running:
-                    self._log.warning("job.lost", job_id=format_id(job_id))
-                    self._given_up.add(job_id)
-                    self._running[job_id][1].cancel()
+                if key not in held and key in self._running:
+                    self._log.warning("job.lost", job_id=format_id(key.id))
+                    self._given_up.add(key)
+                    self._running[key][1].cancel()
 
     async def _end(self) -> None:
         if not self._running:

@@ -118,6 +118,35 @@ async def test_a_tenant_with_many_jobs_leaves_half_of_the_places_to_others(
         await other.aclose()
 
 
+async def test_two_tenants_have_jobs_of_the_same_id(
+    service: Service, queue: JobQueue, client: Client, other: Client, kind: str
+) -> None:
+    started, ended, may_end = list[UUID](), list[UUID](), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        started.append(job.tenant_id)
+        await (may_end.wait() if job.tenant_id == other.tenant_id else asyncio.sleep(0))
+        ended.append(job.tenant_id)
+
+    async def all_started() -> bool:
+        return len(started) == 2
+
+    for tenant in (client, other):
+        await enqueue(service, queue, tenant, NewJob(kind))
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute("update jobs set id = $2 where kind = $1", kind, new_uuid())
+    await connection.close()
+    async with working(worker(queue, kind, handle)):
+        await until(all_started)
+        # longer than a lease: the one that is running still is renewed
+        await asyncio.sleep(1)
+        assert sorted(started) == sorted([client.tenant_id, other.tenant_id])
+        assert ended == [client.tenant_id]
+        may_end.set()
+        await until(lambda: _none_left(service, kind))
+    assert ended == [client.tenant_id, other.tenant_id]
+
+
 async def _none_left(service: Service, kind: str) -> bool:
     return not await rows(service, kind)
 

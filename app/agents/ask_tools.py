@@ -65,8 +65,10 @@ class Toolbox:
                 "agent_tool_unknown",
                 f"TURNKEEP_INTERNAL_AGENT_TOOLS names {len(unknown)} that are none of: {', '.join(known)}.",
             )
-        self._tools = {name: known[name] for name in wanted if memory_tools or known[name].group is not Group.MEMORY}
-        self._offers = {name: _offer(one) for name, one in self._tools.items()}
+        self._tools: Mapping[str, Tool] = {
+            name: known[name] for name in wanted if memory_tools or known[name].group is not Group.MEMORY
+        }
+        self._offers: Mapping[str, ToolOffer] = {name: _offer(one) for name, one in self._tools.items()}
         schemas = [cast("JsonValue", one.input_schema) for one in self._tools.values()]
         self._names = frozenset(name for schema in schemas for name in property_names(schema))
 

@@ -7,7 +7,7 @@ overrun at most by the calls that are under way. Neither errors nor logs hold an
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -109,7 +109,9 @@ class OpenAIChat:
         self._ledger = ledger
         self._guard = guard
         # whoever waits for an answer does not wait behind jobs
-        self._slots = {interactive: asyncio.Semaphore(options.concurrency) for interactive in (False, True)}
+        self._slots: Mapping[bool, asyncio.Semaphore] = {
+            interactive: asyncio.Semaphore(options.concurrency) for interactive in (False, True)
+        }
         self._manners: dict[tuple[str, str | None], Manner] = {}
         self._recording: set[asyncio.Task[None]] = set()
         self._log = get_logger()

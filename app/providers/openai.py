@@ -7,7 +7,7 @@ checked: as many vectors as texts, of the right dimensions, all numbers finite; 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,8 +74,11 @@ class OpenAIEmbedder:
         self._guard = guard
         self._dimensions = options.dimensions or KNOWN_DIMENSIONS.get(options.model)
         self._ask_for_dimensions = False
-        self._slots = {purpose: asyncio.Semaphore(options.concurrency) for purpose in ("document", "query")}
-        self._waiting = {"document": 0, "query": 0}
+        purposes: Sequence[Purpose] = ("document", "query")
+        self._slots: Mapping[Purpose, asyncio.Semaphore] = {
+            one: asyncio.Semaphore(options.concurrency) for one in purposes
+        }
+        self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()
         self._client = openai.AsyncOpenAI(
             # an endpoint without keys ignores it, and the client will not start without one

@@ -1,0 +1,271 @@
+"""Nothing that a process remembers mixes tenants: every map, set, queue, buffer and cache is named here, with its key.
+
+A new one is keyed by tenant and object, and gets a line in a table below: in `REVIEWED`, with the reason why it mixes
+no tenants, or in `SHORT_LIVED`, where its class lives only as long as one piece of work of one tenant.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.process_state import Program, Why, problems
+
+APP = Path(__file__).parents[2] / "app"
+
+REVIEWED: Mapping[str, tuple[Why, str]] = {
+    # open turns
+    "app.conversations.streaming.Streams._held": (Why.TENANT, "open turns that this process writes"),
+    "app.conversations.flushing.Flusher._held": (Why.TENANT, "the same map, given to what writes it"),
+    "app.conversations.flushing.Flusher._owed": (Why.TENANT, "text of open turns that was taken and lost"),
+    "app.conversations.handover.Handover._releasing": (Why.TENANT, "open turns that another process has asked for"),
+    "app.conversations.flushing._TenantTasks._tasks": (Why.TENANT, "one write for each tenant"),
+    "app.conversations.flushing._TenantTasks._behind": (Why.TENANT, "tenants whose write is due again"),
+    # followers, projections, and the bus
+    "app.conversations.following.Follower._followed": (Why.TENANT, "followed conversations with their projections"),
+    "app.conversations.following.Follower.tellers": (Why.NO_TENANT_DATA, "functions, added at the start"),
+    "app.conversations.watching.Watcher._watched": (Why.TENANT, "lists of conversations that are followed"),
+    "app.core.bus_link.LinkedBus._queue": (Why.NAMED, "messages to other processes"),
+    "app.core.bus_wire.Origins._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
+    "app.routers.connections.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
+    "app.routers.connections.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
+    # keys, and what tenants spend
+    "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
+    "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),
+    "app.tenancy.spending.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
+    # the index, and embedders
+    "app.index.tiers.Tiers._known": (Why.TENANT, "how many entries tenants have"),
+    "app.index.tiers.Tiers._due": (Why.TENANT, "tenants whose vectors are to be moved"),
+    "app.index.service.SearchIndex.makers": (Why.NO_TENANT_DATA, "functions, added at the start"),
+    "app.providers.local_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
+    "app.providers.local_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
+    "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
+    # chat models
+    "app.providers.chat.OpenAIChat._manners": (Why.NO_TENANT_DATA, "which parameters each model of the endpoint takes"),
+    "app.providers.chat.OpenAIChat._recording": (Why.OWN, "tasks to wait for at the end"),
+    "app.providers.upstream.Upstream._recording": (Why.OWN, "tasks to wait for at the end"),
+    "app.agents.generation.Generation._ending": (Why.OWN, "tasks to wait for at the end"),
+    "app.agents.ask_guard.Guard._runs": (Why.NO_TENANT_DATA, "runs of the installation's own instructions"),
+    "app.agents.ask_guard.Guard._short": (Why.NO_TENANT_DATA, "short texts of the installation's own instructions"),
+    # jobs
+    "app.worker.runner.Worker._running": (Why.TENANT, "jobs that this worker runs"),
+    "app.worker.runner.Worker._given_up": (Why.TENANT, "jobs that another worker has now"),
+    # the database, and figures
+    "app.core.db.Database._inside": (Why.NO_TENANT_DATA, "whether a transaction is open in this task"),
+    "app.memory.unmasking._plain": (Why.NO_TENANT_DATA, "single characters, whose plain form is the same for all"),
+    "app.agents.figures.Figures.calls": (Why.NO_TENANT_DATA, "counts by call and code"),
+    "app.agents.figures.Figures.after_turn_ms": (Why.NO_TENANT_DATA, "counts by duration"),
+    "app.governance.purging.Purger.counts": (Why.NO_TENANT_DATA, "counts by table"),
+    "app.memory.keeper.Keeper.counts": (Why.NO_TENANT_DATA, "counts by tier"),
+}
+
+SHORT_LIVED: Mapping[str, str] = {
+    # one connection, or one follower
+    "app.routers.epochs.Epochs": "one WebSocket, in one conversation",
+    "app.routers.outbox.Outbox": "one WebSocket, in one conversation",
+    "app.conversations.following.Subscription": "one follower",
+    "app.conversations.watching.Watch": "one follower of a list",
+    # one object of one tenant, in a map above
+    "app.conversations.held.Held": "one open turn",
+    "app.conversations.held.HeldPart": "one open turn",
+    "app.conversations.streaming.Streams._hold_opened.held": "one open turn",
+    "app.conversations.following._Followed": "one followed conversation",
+    "app.conversations.channel.Channel": "one followed conversation",
+    "app.conversations.channel._Pending": "one followed conversation",
+    "app.conversations.open_text.Text": "one followed conversation",
+    "app.conversations.watching._Watched": "one tenant's list",
+    # one request or job, or a part of it
+    "app.agents.asking._Talk": "one question",
+    "app.agents.generation.Relay": "one answer",
+    "app.agents.generation_answer.AnswerSoFar": "one answer",
+    "app.agents.naming.Answered": "one call of the lifecycle",
+    "app.agents.naming.Asked": "one call of the lifecycle",
+    "app.agents.naming.Whole": "one call of the lifecycle",
+    "app.context.assembly._Assembly": "one context",
+    "app.context.plan.Costs": "one context",
+    "app.context.plan.Plan": "one context",
+    "app.context.report.Reasons": "one context",
+    "app.core.db.Transaction": "one transaction",
+    "app.core.errors.AppError": "one error",
+    "app.formats.checking._Walk": "one list of messages",
+    "app.formats.schemas.CanonicalTurn": "one turn",
+    "app.formats.schemas.ParsedTurn": "one turn",
+    "app.formats.tokens.RememberingCounter": "one context",
+    "app.formats.units._Pairing": "one list of messages",
+    "app.index.gate.Best": "one search",
+    "app.index.search_store.Arguments": "one statement",
+    "app.index.search_store.Search": "one statement",
+    "app.index.search_store.Words": "one statement",
+    "app.mcp.door._replaying": "one request",
+    "app.mcp.outcomes.Outcome": "one request",
+    "app.memory.extractor._Tally": "one extraction",
+    "app.memory.shelf.Shelf": "one transaction",
+    "app.memory.timeline.Run": "one transaction",
+    "app.memory.withholding.Withheld": "one extraction",
+    "app.operators.invariants.ConversationCheck": "one conversation that is checked",
+    "app.tenancy.spending_store.page_usage": "one statement",
+    # programs of a client, with one key
+    "app.mcp.bridge.Bridge": "one client of the command `mcp`",
+    "app.mcp.bridge.Line": "one message of the command `mcp`",
+    "app.mcp.bridge._lines": "one client of the command `mcp`",
+    "app.tail.view.OpenText": "one run of the command `tail`",
+    "app.tail.view.View": "one run of the command `tail`",
+}
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program.of(
+        {
+            ".".join(path.relative_to(APP.parent).with_suffix("").parts).removesuffix(".__init__"): path.read_text()
+            for path in sorted(APP.rglob("*.py"))
+        }
+    )
+
+
+def test_all_that_a_process_remembers_is_keyed_by_tenant_or_has_no_data_of_tenants(program: Program) -> None:
+    assert problems(program, reviewed=REVIEWED, short_lived=SHORT_LIVED) == []
+
+
+IMPORTS = """
+import asyncio
+import collections
+from asyncio import Queue as Waiting
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from app.conversations.held import Held
+from app.core.ids import ConversationId, TenantId, TurnId
+"""
+
+PLANTED = {
+    "dict": "class Service:\n  def __init__(self):\n    self._turns: dict[TurnId, Held] = {}",
+    "dict of another object": "class Service:\n  def __init__(self, turns: dict[TurnId, Held]):\n    self._t = turns",
+    "dict in an application": "def start(app):\n  app.state.turns = {}",
+    "dict of two": "class Service:\n  def __init__(self):\n    self._turns, self._count = {}, 0",
+    "dict of a module": "TURNS: dict[TurnId, Held] = {}",
+    "dict of a module, not annotated": "TURNS = dict()",
+    "dict of a module that is filled": "TURNS = {1: 2}\ndef add(key):\n  TURNS[key] = 3",
+    "dict of a function": "def made():\n  turns = {}\n  def add(key):\n    turns[key] = 1\n  return add",
+    "dict of a global": "def start():\n  global turns\n  turns = {}",
+    "dict of a default": "def add(key, turns={}):\n  turns[key] = 1",
+    "dict of a class": "class Service:\n  turns: dict[str, Held] = {}",
+    "dict of a frozen dataclass": (
+        "@dataclass(frozen=True)\nclass Service:\n  turns: dict[TurnId, Held] = field(default_factory=dict)"
+    ),
+    "dict of a dataclass": "@dataclass\nclass Service:\n  turns: dict[TurnId, Held] = field(default_factory=dict)",
+    "dict that is copied": "class Service:\n  def add(self, key):\n    self._turns = {**self._turns, key: 1}",
+    "defaultdict": "class Service:\n  def __init__(self):\n    self._turns = defaultdict[TurnId, list[str]](list)",
+    "OrderedDict": "class Service:\n  def __init__(self):\n    self._turns: OrderedDict[TurnId, Held] = OrderedDict()",
+    "Counter": "class S:\n  def __init__(self):\n    self._t: collections.Counter[TurnId] = collections.Counter()",
+    "WeakValueDictionary": (
+        "class Service:\n  def __init__(self):\n"
+        "    self._turns: WeakValueDictionary[TurnId, Held] = WeakValueDictionary()"
+    ),
+    "WeakKeyDictionary": "class Service:\n  def __init__(self):\n    self._turns = WeakKeyDictionary()",
+    "set": "class Service:\n  def __init__(self):\n    self._turns: set[TurnId] = set()",
+    "WeakSet": "class Service:\n  def __init__(self):\n    self._turns = WeakSet[Held]()",
+    "list": "class Service:\n  def __init__(self):\n    self._turns: list[TurnId] = []",
+    "deque": "class Service:\n  def __init__(self):\n    self._turns: deque[TurnId] = deque(maxlen=10)",
+    "Queue": "class Service:\n  def __init__(self):\n    self._turns: asyncio.Queue[TurnId] = asyncio.Queue(10)",
+    "Queue by another name": "class Service:\n  def __init__(self):\n    self._turns = Waiting(10)",
+    "lru_cache": "@lru_cache(maxsize=100)\ndef text_of(turn_id: TurnId) -> str: ...",
+    "lru_cache of a method": "class Service:\n  @lru_cache\n  def text_of(self, turn_id: TurnId) -> str: ...",
+    "cache that is called": "def read(turn_id): ...\ntext_of = cache(read)",
+}
+
+
+def problems_of(program: Program, source: str, *reviewed: tuple[str, Why]) -> list[str]:
+    """What is wrong about a module that is planted in the program, of which these places are reviewed."""
+    listed = {name: (why, "planted") for name, why in reviewed}
+    return problems(program.module("app.planted", IMPORTS + source), reviewed=listed, short_lived={})
+
+
+def place_of(program: Program, source: str) -> str:
+    """The name of the one place that remembers in a planted module."""
+    [found] = problems_of(program, source)
+    return found.split(" ")[0]
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_what_is_new_and_remembers_is_refused_until_it_is_reviewed(program: Program, planted: str) -> None:
+    [found] = problems_of(program, PLANTED[planted])
+    assert found.startswith("app.planted.")
+    assert "is not reviewed" in found
+
+
+KEYED_BY_A_TURN = [
+    "dict", "defaultdict", "OrderedDict", "Counter", "WeakValueDictionary", "set", "list", "deque", "Queue",
+    "lru_cache",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("planted", KEYED_BY_A_TURN)
+@pytest.mark.parametrize("key", ["TurnId", "ConversationId", "UUID", "str", "tuple[ConversationId, TurnId]", "_Id"])
+def test_what_is_keyed_by_an_id_alone_is_refused_though_it_is_in_the_table(
+    program: Program, planted: str, key: str
+) -> None:
+    source = "_Id = ConversationId | TurnId\n" + PLANTED[planted].replace("TurnId", key)
+    place = place_of(program, source)
+    [refused] = problems_of(program, source, (place, Why.TENANT))
+    assert refused.startswith(f"{place} ")
+    assert "keyed by an id alone" in refused
+    assert problems_of(program, source, (place, Why.NO_TENANT_DATA)) == []
+
+
+@pytest.mark.parametrize("planted", KEYED_BY_A_TURN)
+@pytest.mark.parametrize("key", ["tuple[TenantId, TurnId]", "StreamKey", "_Key", "_Key | StreamKey", "_Names"])
+def test_what_is_keyed_by_tenant_and_object_is_accepted_in_the_table(program: Program, planted: str, key: str) -> None:
+    keys = (
+        "_Names = tuple[TenantId, str]\n@dataclass(frozen=True)\nclass _Key:\n  tenant_id: TenantId\n  turn_id: int\n"
+    )
+    source = keys + PLANTED[planted].replace("TurnId", key)
+    assert problems_of(program, source, (place_of(program, source), Why.TENANT)) == []
+
+
+def test_a_map_of_the_program_that_loses_its_tenant_is_refused(program: Program) -> None:
+    source = (APP / "conversations/streaming.py").read_text()
+    name = "app.conversations.streaming.Streams._held"
+    assert name not in " ".join(problems(program, reviewed=REVIEWED, short_lived=SHORT_LIVED))
+    changed = program.module(
+        "app.conversations.streaming", source.replace("dict[StreamKey, Held]", "dict[TurnId, Held]")
+    )
+    found = problems(changed, reviewed=REVIEWED, short_lived=SHORT_LIVED)
+    assert f"{name} (dict by TurnId) is keyed by an id alone: another tenant may have the same" in found
+
+
+def test_a_key_that_has_the_tenant_in_one_of_its_forms_only_is_refused(program: Program) -> None:
+    source = PLANTED["dict"].replace("TurnId", "StreamKey | TurnId")
+    [refused] = problems_of(program, source, (place_of(program, source), Why.TENANT))
+    assert "keyed by an id alone" in refused
+
+
+@pytest.mark.parametrize("planted", ["WeakKeyDictionary", "Queue by another name", "dict of a module, not annotated"])
+def test_a_key_that_the_source_does_not_say_is_asked_for(program: Program, planted: str) -> None:
+    place = place_of(program, PLANTED[planted])
+    [refused] = problems_of(program, PLANTED[planted], (place, Why.NO_TENANT_DATA))
+    assert "annotate it" in refused
+
+
+def test_what_is_in_a_table_and_not_in_the_program_is_refused(program: Program) -> None:
+    reviewed = {"app.planted.Service._turns": (Why.TENANT, "open turns"), "app.planted.Service._gone": (Why.TENANT, "")}
+    planted = program.module("app.planted", PLANTED["dict"].replace("TurnId", "StreamKey"))
+    assert problems(planted, reviewed=reviewed, short_lived={"app.planted.Request": "one request"}) == [
+        "app.planted.Request is in the table, and not in the program",
+        "app.planted.Service._gone is in the table, and not in the program",
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def sums(turns):\n  found = {}\n  found[1] = turns\n  return found",
+        "NAMES = {'a': 1}",
+        "class Service:\n  def __init__(self, names: Mapping[str, int]):\n    self._names = names",
+        "class Body(Strict):\n  turns: list[TurnId]",
+        "@dataclass(frozen=True)\nclass Page:\n  turns: list[TurnId]",
+    ],
+)
+def test_local_variables_constants_and_bodies_remember_nothing(program: Program, source: str) -> None:
+    assert problems_of(program, source) == []

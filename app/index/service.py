@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from app.core.db import Database, FloatVector, Transaction
@@ -256,6 +257,10 @@ class SearchIndex:
     async def retire(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
         """Let entries be found no more, because what they stand for is superseded."""
         await store.retire_entries(tx, caller.tenant_id, entry_ids)
+
+    async def set_expiry(self, caller: Caller, tx: Transaction, *, entry_id: UUID, expires_at: datetime | None) -> None:
+        """Let an entry be found until another time, or for good."""
+        await store.set_expiry(tx, caller.tenant_id, entry_id, expires_at=expires_at)
 
     async def restore(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
         """Let entries be found again that were retired."""

@@ -1,6 +1,7 @@
 """Queries that write the search index. Each takes the open transaction first and names the tenant."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from app.core.db import FloatVector, Transaction, encode_vector
@@ -79,6 +80,19 @@ async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
         "update index_entries set live = false where tenant_id = $1 and entry_id = any($2::uuid[])",
         tenant_id,
         list(entry_ids),
+    )
+
+
+async def set_expiry(tx: Transaction, tenant_id: TenantId, entry_id: UUID, *, expires_at: datetime | None) -> None:
+    """Change when an entry expires, where it differs."""
+    await tx.execute(
+        """
+        update index_entries set expires_at = $3
+        where tenant_id = $1 and entry_id = $2 and expires_at is distinct from $3
+        """,
+        tenant_id,
+        entry_id,
+        expires_at,
     )
 
 

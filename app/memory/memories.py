@@ -20,7 +20,7 @@ from app.index.schemas import Document, Entry, EntryKind, Prepared
 from app.index.service import LateVectors, SearchIndex
 from app.memory import memory_store
 from app.memory.memory_schemas import Memory, MemoryStore, MemoryStored
-from app.memory.memory_store import MemoryRow
+from app.memory.memory_store import MemoryRow, NewMemory
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Repeatable, Scope
 from app.tenancy.service import Tenancy
@@ -73,31 +73,28 @@ class Memories:
             if replay is not None:
                 return _stored(replay.result_ids[0]), True
         prepared = await self._index.prepare_now(Document(body.content, _NOBODY, datetime.now(UTC)))
-        memory_id = new_uuid()
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
                 if replay is not None:
                     return _stored(replay.result_ids[0]), True
-            await self._write(caller, tx, memory_id, body, prepared)
+            memory_id = await self._write(caller, tx, body, prepared)
             if repeat is not None:
                 await self._tenancy.remember(caller, tx, request=repeat, status=_CREATED, result_ids=[memory_id])
         return _stored(memory_id), False
 
-    async def _write(
-        self, caller: Caller, tx: Transaction, memory_id: UUID, body: MemoryStore, prepared: Prepared
-    ) -> None:
+    async def _write(self, caller: Caller, tx: Transaction, body: MemoryStore, prepared: Prepared) -> UUID:
+        """Store the memory, or note that it is stored again; return its id."""
         metadata = json.dumps(body.metadata, ensure_ascii=False)
-        created_at, expires_at = await memory_store.insert(
-            tx,
-            caller.tenant_id,
-            memory_id,
-            agent_id=caller.agent,
-            owner=body.owner,
-            content=body.content,
-            metadata=metadata,
-            ttl_s=body.ttl_s,
-        )
+        memory = NewMemory(caller.agent, body.owner, body.content, metadata, body.ttl_s)
+        await memory_store.lock_text(tx, caller.tenant_id, agent_id=memory.agent_id, content=memory.content)
+        repeated = await memory_store.repeat(tx, caller.tenant_id, memory)
+        if repeated is not None:
+            known_id, expires_at = repeated
+            await self._index.set_expiry(caller, tx, entry_id=known_id, expires_at=expires_at)
+            return known_id
+        memory_id = new_uuid()
+        created_at, expires_at = await memory_store.insert(tx, caller.tenant_id, memory_id, memory)
         entry = Entry(
             entry_id=memory_id,
             kind=EntryKind.MEMORY,
@@ -115,6 +112,7 @@ class Memories:
             expires_at=expires_at,
         )
         await self._index.write(caller, tx, entries=[entry])
+        return memory_id
 
     def _require_small(self, body: MemoryStore) -> None:
         most = self._options.max_memory_bytes
@@ -252,5 +250,6 @@ def _view(row: MemoryRow) -> Memory:
         content=row.content,
         metadata=row.metadata,
         created_at=row.created_at,
+        stored_at=[row.created_at, *row.repeated_at],
         expires_at=row.expires_at,
     )

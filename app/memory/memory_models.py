@@ -4,7 +4,7 @@
 the index.
 """
 
-from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, Table, Text, Uuid, text
+from sqlalchemy import ARRAY, JSON, Column, DateTime, ForeignKey, Index, Table, Text, Uuid, text
 
 from app.core.tables import METADATA
 
@@ -19,6 +19,8 @@ memories = Table(
     Column("metadata", JSON, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False),
     Column("expires_at", DateTime(timezone=True)),
+    Column("repeated_at", ARRAY(DateTime(timezone=True)), nullable=False, server_default=text("'{}'")),
+    Index("memories_text_idx", "tenant_id", "agent_id", text("md5(content)")),
     Index("memories_agent_idx", "tenant_id", "agent_id", "created_at", "id"),
     Index("memories_created_idx", "tenant_id", "created_at", "id"),
     Index("memories_expiry_idx", "expires_at", postgresql_where=text("expires_at is not null")),

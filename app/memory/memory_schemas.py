@@ -68,11 +68,15 @@ class Memory(BaseModel):
     content: str
     metadata: JsonObject
     created_at: TimeOut
+    stored_at: Annotated[list[TimeOut], Field(description="When it was stored: the first time, then each repetition.")]
     expires_at: TimeOut | None
 
 
 class MemoryStored(BaseModel):
-    """That a memory is stored, durable and found from now on; an administrator deletes it by its id."""
+    """That a memory is stored, durable and found from now on; an administrator deletes it by its id.
+
+    A memory with the same text, owner and metadata is the same memory: it keeps its id and gets one more date.
+    """
 
     stored: Literal[True]
     id: str

@@ -15,7 +15,8 @@ from app.core.db import Transaction
 from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
 
-_COLUMNS = "id, agent_id, owner, content, metadata, created_at, expires_at"
+_COLUMNS = "id, agent_id, owner, content, metadata, created_at, expires_at, repeated_at"
+_MAX_REPEATED = 100
 _UNEXPIRED = "(expires_at is null or expires_at > statement_timestamp())"
 
 
@@ -30,6 +31,18 @@ class MemoryRow:
     metadata: JsonObject
     created_at: datetime
     expires_at: datetime | None
+    repeated_at: list[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class NewMemory:
+    """A memory to store; `metadata` is JSON text."""
+
+    agent_id: str
+    owner: str | None
+    content: str
+    metadata: str
+    ttl_s: int | None
 
 
 def _row(row: asyncpg.Record) -> MemoryRow:
@@ -38,16 +51,51 @@ def _row(row: asyncpg.Record) -> MemoryRow:
     return MemoryRow(**values)
 
 
+async def lock_text(tx: Transaction, tenant_id: TenantId, *, agent_id: str, content: str) -> None:
+    """Wait for others that store the same text for the same agent, until the transaction ends."""
+    await tx.execute(
+        "select pg_advisory_xact_lock(hashtextextended(concat_ws(':', 'memory', $1::text, $2::text, md5($3)), 0))",
+        str(tenant_id),
+        agent_id,
+        content,
+    )
+
+
+async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tuple[UUID, datetime | None] | None:
+    """Note that a memory is stored again; return its id and its new expiry, or None where it is a new one.
+
+    It is the same memory when agent, owner, text and metadata are equal. It expires at the later of both times. Of its
+    dates the newest hundred are kept. The text is locked by the caller.
+    """
+    row = await tx.fetchrow(
+        f"""
+        with now as (select date_trunc('milliseconds', clock_timestamp()) as now)
+        update memories m
+        set repeated_at = m.repeated_at[greatest(1, cardinality(m.repeated_at) - $7 + 2):] || n.now,
+            expires_at = case when m.expires_at is null or $6::float8 is null then null
+                              else greatest(m.expires_at, n.now + make_interval(secs => $6)) end
+        from now n
+        where m.tenant_id = $1 and m.id = (
+            select id from memories
+            where tenant_id = $1 and agent_id = $2 and md5(content) = md5($3) and content = $3
+              and owner is not distinct from $4 and metadata::text = $5 and {_UNEXPIRED}
+            order by created_at, id limit 1
+        )
+        returning m.id, m.expires_at
+        """,  # noqa: S608
+        tenant_id,
+        memory.agent_id,
+        memory.content,
+        memory.owner,
+        memory.metadata,
+        memory.ttl_s,
+        _MAX_REPEATED,
+    )
+    return None if row is None else (row["id"], row["expires_at"])
+
+
 async def insert(
-    tx: Transaction,
-    tenant_id: TenantId,
-    memory_id: UUID,
-    *,
-    agent_id: str,
-    owner: str | None,
-    content: str,
-    metadata: str,
-    ttl_s: int | None,
+    tx: Transaction, tenant_id: TenantId, memory_id: UUID, memory: NewMemory
 ) -> tuple[datetime, datetime | None]:
     """Store a memory; gives when it was made and when it expires, by the database's clock."""
     row = await tx.fetchrow(
@@ -59,11 +107,11 @@ async def insert(
         """,
         tenant_id,
         memory_id,
-        agent_id,
-        owner,
-        content,
-        metadata,
-        ttl_s,
+        memory.agent_id,
+        memory.owner,
+        memory.content,
+        memory.metadata,
+        memory.ttl_s,
     )
     if row is None:
         raise RuntimeError("an insert gave no row")

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from app.memory.naming import is_single_valued, object_key
+from app.memory.naming import object_key
 from app.memory.schemas import Statement, Tier
 from app.memory.timeline import Evidence, Run, confidence_of, evidence_of, lay_out, sources_of, tier_of
 
@@ -254,7 +254,7 @@ def _redraw(
     held: Sequence[HeldFact], pool: Sequence[Evidence], naming: Statement | HeldFact, clock: Clock
 ) -> tuple[Change, ...]:
     """The changes that make the rows show the timeline of this evidence."""
-    runs = lay_out(pool, single_valued=is_single_valued(naming.predicate))
+    runs = lay_out(pool, predicate=naming.predicate)
     owners = _claim(held, runs, clock)
     ids = {id(run): owner.id if isinstance(owner, HeldFact) else owner for run, owner in zip(runs, owners, strict=True)}
     drawn: list[HeldFact] = []

@@ -25,7 +25,8 @@ _AUXILIARIES = frozenset(
 # Of these a subject has one at a time: a new object ends the one before. A predicate is listed only where two objects
 # at the same time are a contradiction for nearly everybody. Not listed, on purpose: works_at (second jobs), likes,
 # speaks and native_language (there are bilinguals), owns, has_pet, has_child, studies, allergic_to, diet (one may be
-# vegan and eat no gluten), email and phone (people have several), citizen_of, born_in (a year as well as a town).
+# vegan and eat no gluten: see `_ALTERNATIVES`), email and phone (people have several), citizen_of, born_in (a year as
+# well as a town).
 SINGLE_VALUED = frozenset(
     {
         "name", "preferred_name", "age", "birthday", "lives_in", "marital_status", "spouse", "gender", "pronouns",
@@ -34,6 +35,15 @@ SINGLE_VALUED = frozenset(
 )  # fmt: skip
 # "favourite_colour", "favourite_film": the word says that there is one
 _SINGLE_VALUED_PREFIX = "favourite_"
+
+# Objects of a predicate of which a subject has one at a time, though it may have others besides: a vegan is no longer
+# the vegetarian of before, and may still keep kosher.
+_ALTERNATIVES: Mapping[str, frozenset[str]] = {
+    "diet": frozenset(
+        {"vegetarian", "vegan", "pescatarian", "omnivore", "carnivore", "flexitarian", "lacto-vegetarian"}
+    )
+}
+_CALLED = re.compile(r"(?<=\w )called(?= \w)")
 
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "lives_in": (
@@ -151,9 +161,17 @@ def is_single_valued(predicate: str) -> bool:
     return predicate in SINGLE_VALUED or predicate.startswith(_SINGLE_VALUED_PREFIX)
 
 
+def excludes(predicate: str, one: str, another: str) -> bool:
+    """Whether a subject cannot have both objects, given by their keys, of a canonical predicate at the same time."""
+    if one == another:
+        return False
+    return is_single_valued(predicate) or {one, another} <= _ALTERNATIVES.get(predicate, frozenset())
+
+
 def object_key(text: str) -> str:
     """The key of an object: two texts of the same key are the same object. Numbers are compared as numbers."""
     folded = _without_articles(_PUNCTUATION_AROUND.sub("", _folded(text[:MAX_OBJECT_CHARACTERS])))
+    folded = _CALLED.sub("named", folded)  # "cat called Biscuit" is "cat named Biscuit"
     words = [_number(_PUNCTUATION_AROUND.sub("", word)) for word in folded.split(" ")]
     return " ".join(filter(None, words)) or _folded(text[:MAX_OBJECT_CHARACTERS])
 

@@ -45,6 +45,8 @@ _NOT_PLACES_WORDS = (
     "the a an my his her their fear hope peace harmony pain fact general luck town here there it this that denial "
     "poverty love another different same next bed sin style one two work home school bed linux windows mac macos "
     "ios android python rust go postgres mysql aws azure gcp slack teams notion github gitlab kubernetes docker chrome "
+    "postgres postgresql sqlite mongodb redis kafka terraform jira confluence figma zoom discord typescript javascript "
+    "java ruby node react vue svelte angular django flask fastapi rails kotlin swift ubuntu debian excel "
     "firefox vim emacs marketing sales engineering management production"
 )
 _NOT_PLACES = frozenset(_NOT_PLACES_WORDS.split())
@@ -102,11 +104,16 @@ def _others(predicate: str, expression: str, *, negated: bool = False) -> _Form:
 
 
 _O = r"(?P<o>[^\x00]{1,200})"
+_PLACE = r"(?P<o>(?-i:[A-Z\u00c0-\u00de])[^\x00]{1,200})"
 _FORMS: tuple[_Form, ...] = (
     _own("name", rf"my (?:full |real |first )?name(?: is|'s) {_O}"),
     _own("preferred_name", rf"(?:please )?(?:call me|i go by|my nickname is) {_O}"),
     _own("lives_in", rf"(?:i {_ADVERB}(?:live|reside)|{_AM} {_ADVERB}(?:living|based)|i've been living) in {_O}"),
     _own("lives_in", rf"i(?:'ve| have)? {_ADVERB}(?:moved|relocated) (?:from [\w' -]{{1,40}} )?to {_O}"),
+    # others are named with the speaker: only a capital tells a town from a plan or a tool that they moved to
+    _own("lives_in", rf"(?:we (?:{_ADVERB}live|all live)|we(?:'re| are) {_ADVERB}living|we've been living) in "
+        rf"{_PLACE}"),
+    _own("lives_in", rf"we(?:'ve| have)? {_ADVERB}(?:moved|relocated) (?:from [\w' -]{{1,40}} )?to {_PLACE}"),
     _own("lives_in", rf"i (?:no longer live|don't live|do not live|used to live|left living|moved away) (?:in|"
         rf"from) {_O}", negated=True),
     _own("works_at", rf"(?:i {_ADVERB}work|{_AM} {_ADVERB}working|{_AM} employed) (?:at|for) {_O}"),
@@ -167,6 +174,7 @@ _KIN_NAMED = re.compile(
 )
 _PET_NAMED = re.compile(rf"[Mm]y (?P<kin>{_PETS})(?:(?:'s)? name)? is (?:called |named )?(?P<o>[A-Z][\w'-]{{1,30}})\Z")
 _FAVOURITE = re.compile(rf"my favou?rite (?P<what>[\w-]{{2,20}}(?: [\w-]{{2,20}})?) is {_O}\Z", re.IGNORECASE)
+_NOW = re.compile(r",? (?:now|nowadays|these days|at the moment|currently)\Z", re.IGNORECASE)
 _NO_LONGER = re.compile(r" (?:anymore|any more|any longer)\Z", re.IGNORECASE)
 _AGAINST = {"likes": "dislikes", "dislikes": "likes"}
 
@@ -215,20 +223,21 @@ _Said = tuple[str | None, str, str, bool]
 
 
 def _in_clause(clause: Clause) -> Iterator[_Said]:
+    text = _NOW.sub("", clause.text)
     for named, predicate in ((_KIN_NAMED, None), (_PET_NAMED, "has_pet")):
-        match = named.match(clause.text)
+        match = named.match(text)
         if match is not None:
             value = f"{match['kin']} named {match['o']}" if predicate else match["o"]
             yield None, predicate or match["kin"], value, False
             return
-    favourite = _FAVOURITE.match(clause.text)
+    favourite = _FAVOURITE.match(text)
     if favourite is not None:
         value = _object(favourite["o"])
         if value is not None:
             yield None, "favourite_" + name_key(favourite["what"]).replace(" ", "_"), value, False
         return
     for form in _FORMS:
-        match = form.expression.match(clause.text)
+        match = form.expression.match(text)
         if match is None:
             continue
         who = match["who"] if "who" in form.expression.groupindex else None

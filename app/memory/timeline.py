@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from uuid import UUID
 
+from app.memory.naming import excludes
 from app.memory.schemas import Statement, Tier
 
 # a fact that is said so often, by different turns, is kept for a week, and for good
@@ -75,11 +76,12 @@ def evidence_of(statement: Statement, object_key: str) -> tuple[Evidence, ...]:
     )
 
 
-def lay_out(evidence: Iterable[Evidence], *, single_valued: bool) -> list[Run]:
+def lay_out(evidence: Iterable[Evidence], *, predicate: str) -> list[Run]:
     """The runs, in order of their beginnings.
 
-    An assertion opens a run of its object, or adds to the open one. It ends the others' where there is room for one
-    object, or where it says that it replaces them. A denial, and an `ends_at`, end a run of the same object only.
+    An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that a subject
+    of the predicate cannot have at the same time, or all others where it says that it replaces them. A denial, and an
+    `ends_at`, end a run of the same object only.
     """
     runs: list[Run] = []
     opened: dict[str, Run] = {}
@@ -92,8 +94,8 @@ def lay_out(evidence: Iterable[Evidence], *, single_valued: bool) -> list[Run]:
                 runs.append(run)
                 opened[one.object_key] = latest[one.object_key] = run
             run.evidence.append(one)
-            if single_valued or one.replaces:
-                for other in [other for other in opened.values() if other is not run]:
+            for other in [other for other in opened.values() if other is not run]:
+                if one.replaces or excludes(predicate, one.object_key, other.object_key):
                     other.valid_to, other.ended_by = moment, run
                     del opened[other.object_key]
             continue

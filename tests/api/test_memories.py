@@ -715,3 +715,73 @@ async def test_nothing_of_a_memory_is_in_logs_or_errors(service: Service, client
     assert all(SECRET not in answer.text for answer in refused)
     assert "memories" in log.getvalue()
     assert SECRET not in log.getvalue()
+
+
+# the same memory again
+
+
+async def test_a_memory_that_is_stored_three_times_is_one_memory_with_three_dates(client: Client) -> None:
+    ids = [await store(client, "Ana is allergic to nuts", owner="ana", metadata={"a": 1}) for _ in range(3)]
+    assert len(set(ids)) == 1
+    [entry] = await remember(client, "nuts", top_k=20)
+    assert len(entry["stored_at"]) == 3
+    assert entry["stored_at"] == sorted(entry["stored_at"])
+    assert entry["stored_at"][0] == entry["created_at"]
+    [one] = await listed(client)
+    assert one["stored_at"] == entry["stored_at"]
+
+
+async def test_another_agent_owner_text_or_metadata_is_another_memory(client: Client, other: Client) -> None:
+    await store(client, "likes tea")
+    for more in ({"owner": "ana"}, {"metadata": {"a": 1}}, {"agent_id": "second"}):
+        await store(client, "likes tea", **more)
+    await store(client, "likes tea ")
+    await store(other, "likes tea")
+    assert len(await listed(client)) == 5
+    assert all(len(one["stored_at"]) == 1 for one in await listed(client))
+    assert len(await listed(other)) == 1
+
+
+async def test_a_memory_stored_at_the_same_time_by_many_calls_is_one(client: Client) -> None:
+    ids = await asyncio.gather(*[store(client, "the parrot is called Kiki") for _ in range(8)])
+    assert len(set(ids)) == 1
+    [one] = await listed(client)
+    assert len(one["stored_at"]) == 8
+
+
+async def test_a_repeated_memory_expires_at_the_later_time_and_keeps_its_newest_dates(
+    client: Client, service: Service
+) -> None:
+    memory_id = await store(client, "a short one", ttl_s=60)
+    await store(client, "a short one", ttl_s=3600)
+    await store(client, "a short one", ttl_s=1)
+    [one] = await listed(client)
+    left = datetime.fromisoformat(one["expires_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=50) < left <= timedelta(hours=1)
+    await store(client, "a short one")
+    [one] = await listed(client)
+    assert (one["id"], one["expires_at"]) == (memory_id, None)
+    connection = await asyncpg.connect(service.database.superuser)
+    expiries = await connection.fetch("select expires_at from index_entries where tenant_id = $1", client.tenant_id)
+    await connection.execute(
+        "update memories set repeated_at = array_fill(now(), array[100]) where tenant_id = $1", client.tenant_id
+    )
+    await connection.close()
+    assert [row["expires_at"] for row in expiries] == [None]
+    await store(client, "a short one")
+    [one] = await listed(client)
+    assert len(one["stored_at"]) == 101
+
+
+async def test_a_memory_that_has_expired_is_a_new_one_when_it_is_stored_again(client: Client, service: Service) -> None:
+    old = await store(client, "a short one", ttl_s=60)
+    connection = await asyncpg.connect(service.database.superuser)
+    for table in ("memories", "index_entries"):
+        await connection.execute(
+            f"update {table} set expires_at = now() - interval '1 s' where tenant_id = $1",  # noqa: S608
+            client.tenant_id,
+        )
+    await connection.close()
+    assert await store(client, "a short one") != old
+    [one] = await listed(client)
+    assert len(one["stored_at"]) == 1

@@ -112,6 +112,7 @@ async def test_what_is_stored_is_recalled_by_the_next_call_as_it_was_given(clien
     assert expires_at == created_at + timedelta(hours=1)
     assert list(entry["metadata"]) == ["z", "a"]
     assert entry.pop("score") > 0
+    assert [datetime.fromisoformat(at) for at in entry.pop("stored_at")] == [created_at]
     assert entry == {
         "id": memory,
         "agent_id": "default",

@@ -1,12 +1,12 @@
 """A memory that is stored again is one memory with several dates.
 
-Revises: 0015
+Revises: 0014
 """
 
 from alembic import op
 
-revision = "0016"
-down_revision = "0015"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 

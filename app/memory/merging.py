@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from uuid import UUID
 
-from app.memory.naming import object_key
+from app.memory.naming import excludes, object_key
 from app.memory.schemas import Statement, Tier
 from app.memory.timeline import Evidence, Run, confidence_of, evidence_of, lay_out, sources_of, tier_of
 
@@ -254,7 +255,7 @@ def _redraw(
     held: Sequence[HeldFact], pool: Sequence[Evidence], naming: Statement | HeldFact, clock: Clock
 ) -> tuple[Change, ...]:
     """The changes that make the rows show the timeline of this evidence."""
-    runs = lay_out(pool, predicate=naming.predicate)
+    runs = lay_out(pool, excludes=partial(excludes, naming.predicate))
     owners = _claim(held, runs, clock)
     ids = {id(run): owner.id if isinstance(owner, HeldFact) else owner for run, owner in zip(runs, owners, strict=True)}
     drawn: list[HeldFact] = []

@@ -4,13 +4,12 @@ The timeline is a function of the set of evidence alone: neither the order in wh
 between changes it. So a late import never ends what is newer, and what is taken away is as if it had never been said.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 from uuid import UUID
 
-from app.memory.naming import excludes
 from app.memory.schemas import Statement, Tier
 
 # a fact that is said so often, by different turns, is kept for a week, and for good
@@ -76,11 +75,11 @@ def evidence_of(statement: Statement, object_key: str) -> tuple[Evidence, ...]:
     )
 
 
-def lay_out(evidence: Iterable[Evidence], *, predicate: str) -> list[Run]:
+def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool]) -> list[Run]:
     """The runs, in order of their beginnings.
 
-    An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that a subject
-    of the predicate cannot have at the same time, or all others where it says that it replaces them. A denial, and an
+    An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that it `excludes`
+    (by their keys), or all others where it says that it replaces them. A denial, and an
     `ends_at`, end a run of the same object only.
     """
     runs: list[Run] = []
@@ -95,7 +94,7 @@ def lay_out(evidence: Iterable[Evidence], *, predicate: str) -> list[Run]:
                 opened[one.object_key] = latest[one.object_key] = run
             run.evidence.append(one)
             for other in [other for other in opened.values() if other is not run]:
-                if one.replaces or excludes(predicate, one.object_key, other.object_key):
+                if one.replaces or excludes(one.object_key, other.object_key):
                     other.valid_to, other.ended_by = moment, run
                     del opened[other.object_key]
             continue

@@ -78,9 +78,9 @@ def evidence_of(statement: Statement, object_key: str) -> tuple[Evidence, ...]:
 def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool]) -> list[Run]:
     """The runs, in order of their beginnings.
 
-    An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that it `excludes`
-    (by their keys), or all others where it says that it replaces them. A denial, and an
-    `ends_at`, end a run of the same object only.
+    An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that it
+    `excludes` (by their keys), or all others where it says that it replaces them. A denial, and an `ends_at`, end a run
+    of the same object only.
     """
     runs: list[Run] = []
     opened: dict[str, Run] = {}

@@ -11,13 +11,9 @@ Exits with 1 when an append fails, when anything that has expired is left, or a 
 """
 
 import asyncio
-import os
-import socket
-import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
@@ -29,12 +25,8 @@ from figures import percentile
 from pydantic import BaseModel, JsonValue
 from rich.console import Console
 from rich.table import Table
+from server import serve
 
-from app.core import schema
-from app.core.embedded_postgres import EmbeddedPostgres
-from app.tenancy.keys import generate_key
-
-READY_S: Final = 90.0
 LONGEST_S: Final = 900.0
 MS: Final = 1000.0
 GOAL: Final = 1.5
@@ -81,52 +73,6 @@ class Run:
     appended: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     stopping: bool = False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@asynccontextmanager
-async def serve(root: Path) -> AsyncGenerator[Run]:
-    """A server that sweeps when it is told to, on a database below `root`."""
-    port, key = _free_port(), str(generate_key())
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")} | {
-        "TURNKEEP_DATA_DIR": str(root),
-        "TURNKEEP_BOOTSTRAP_KEY": key,
-        "TURNKEEP_PORT": str(port),
-        "TURNKEEP_LOG_LEVEL": "warning",
-        "TURNKEEP_EMBEDDER": "none",
-        "TURNKEEP_SWEEP_INTERVAL_S": "86400",
-    }
-    with (root / "server.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", "serve", env=environment, stdout=log, stderr=log
-        )
-    try:
-        await _until_ready(port)
-        embedded = EmbeddedPostgres(root / "postgres", shared_buffers_mb=256)
-        await asyncio.to_thread(embedded.find)
-        yield Run(f"http://127.0.0.1:{port}", key, embedded.url("postgres", schema.DATABASE))
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def _until_ready(port: int) -> None:
-    async with asyncio.timeout(READY_S):
-        while True:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
-                line = await reader.readline()
-                writer.close()
-                if b" 200 " in line:
-                    return
-            await asyncio.sleep(0.1)
 
 
 async def append_on(run: Run, conversation: str) -> None:
@@ -198,7 +144,8 @@ async def _main(conversations: int, turns: int, rest_s: float) -> int:
     with tempfile.TemporaryDirectory(prefix="tk-sweep-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         await asyncio.to_thread(root.chmod, 0o711)
-        async with serve(root) as run:
+        async with serve(root, embedder="none", sweep_interval_s="86400") as server:
+            run = Run(server.url, server.key, server.postgres)
             took_s, missing = await measure(run, conversations, turns, rest_s)
     table = Table("appends", "count", "p50 ms", "p95 ms")
     for phase in ("rest", "sweep"):

@@ -6,7 +6,7 @@ stays true until the commit.
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import UUID
 
 from app.conversations import store, turn_store
@@ -29,7 +29,6 @@ from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable, Replay
 from app.tenancy.service import Tenancy
 
-_TOUCH_AFTER = timedelta(minutes=1)
 # more is worked on in a thread: on the loop nobody else is answered meanwhile
 _THREAD_CHARACTERS = 20_000
 _THREAD_PIECES = 500
@@ -164,13 +163,13 @@ class Appender:
             updated_at=placed.at,
         )
         participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
-        is_stale = placed.at - head.active_at >= _TOUCH_AFTER
+        is_stale = placed.at - head.listed_at >= store.ACTIVITY_GRAIN
         if participants or is_stale:
             await store.touch_conversation(
                 tx,
                 caller.tenant_id,
                 conversation_id,
-                active_at=placed.at if is_stale else head.active_at,
+                active_at=placed.at if is_stale else head.listed_at,
                 participants=participants,
             )
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)

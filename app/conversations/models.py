@@ -90,6 +90,7 @@ conversation_heads = Table(
     Column("facts_rev", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", _TIME, nullable=False),
     Column("deleting_at", _TIME),
+    Column("active_at", _TIME),
     _conversation(),
 )
 _LIVE = "status = 'committed' and superseded_by is null"

@@ -240,6 +240,27 @@ class Conversation(BaseModel):
     head_hash: str
 
 
+class MessagePreview(BaseModel):
+    """The beginning of a message: at most 200 characters, on one line."""
+
+    turn_id: str
+    role: Role
+    actor: str
+    text: str
+    occurred_at: TimeOut
+
+
+class ListedConversation(Conversation):
+    """A conversation as lists show it, with previews of its first and its last message.
+
+    A message is a live turn of a user or an assistant with text. Erased ones are not shown. Null where none of the 50
+    turns at that end is one.
+    """
+
+    first_message: MessagePreview | None
+    last_message: MessagePreview | None
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
     """What a list of conversations is narrowed to; None does not narrow.

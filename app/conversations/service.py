@@ -41,6 +41,7 @@ from app.conversations.schemas import (
     ErasedTurns,
     ForkRequest,
     Hydrated,
+    ListedConversation,
     Participant,
     Revision,
     RevisionResult,
@@ -58,6 +59,7 @@ from app.conversations.views import (
     canonical_turn,
     conversation_view,
     conversation_view_for,
+    listed_view,
     turn_view,
 )
 from app.core.bus import Bus
@@ -193,8 +195,8 @@ class Conversations:
 
     async def list_conversations(
         self, caller: Caller, *, where: ConversationFilter, order: Order, limit: int, cursor: str | None
-    ) -> Page[Conversation]:
-        """Conversations by latest activity."""
+    ) -> Page[ListedConversation]:
+        """Conversations by latest activity, with previews: for callers that may read."""
         scope = f"conversations|{caller.tenant_id}|{order}|{where!r}"
         after: tuple[datetime, UUID] | None = None
         if cursor is not None:
@@ -205,14 +207,14 @@ class Conversations:
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key)
-        return Page[Conversation](
+        return Page[ListedConversation](
             object="list",
-            data=[conversation_view(row) for row in page.data],
+            data=[listed_view(row) for row in page.data],
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
 
-    async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[Conversation]:
+    async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[ListedConversation]:
         """Conversations that are all that is asked for, by latest activity."""
         given = request.model_dump(exclude={"order", "limit", "cursor", "metadata"})
         metadata = None if request.metadata is None else json.dumps(request.metadata, sort_keys=True)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -16,7 +16,10 @@ from app.formats.schemas import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class ConversationRow:
-    """A conversation with its head. JSON columns are read."""
+    """A conversation with its head. JSON columns are read.
+
+    `active_at` is when a turn was last written. `listed_at` is the indexed copy of it, at most `ACTIVITY_GRAIN` behind.
+    """
 
     id: UUID
     project: str
@@ -32,6 +35,7 @@ class ConversationRow:
     created_at: datetime
     updated_at: datetime
     active_at: datetime
+    listed_at: datetime
     last_seq: int
     rev: int
     turn_count: int
@@ -86,6 +90,7 @@ class TurnRow:
     erased_at: datetime | None
 
 
+_CONVERSATION_FIELDS = tuple(field.name for field in fields(ConversationRow))
 _TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
 _TURN_TYPES = {
     "uuid": {"id", "conversation_id", "superseded_by", "supersedes", "origin_turn_id"},
@@ -113,8 +118,9 @@ _INSERT_TURNS = (
 )
 CONVERSATION_COLUMNS = """
     c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.metadata, c.retention, c.compaction, c.facts,
-    c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at, c.active_at, h.last_seq, h.rev,
-    h.turn_count, h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
+    c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at,
+    greatest(c.active_at, h.active_at) as active_at, c.active_at as listed_at, h.last_seq, h.rev, h.turn_count,
+     h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
     h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, h.facts_seq, h.facts_held,
     c.forked_from, c.chain_start,
     date_trunc('milliseconds', clock_timestamp()) as now
@@ -132,6 +138,8 @@ OF_STANDING = """(
     where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
 ) is null"""
 """The condition that the conversation of a turn or summary `t` is not being deleted."""
+ACTIVITY_GRAIN = timedelta(minutes=1)
+"""How far the indexed `conversations.active_at` may lie behind `conversation_heads.active_at`."""
 _MAX_SAFE_INTEGER = 2**53 - 1
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
 
@@ -166,8 +174,8 @@ def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
 
 
 def conversation_row(row: asyncpg.Record) -> ConversationRow:
-    """The row that a query for `CONVERSATION_COLUMNS` gave."""
-    values = dict(row)
+    """The conversation in a row that a query for `CONVERSATION_COLUMNS`, and perhaps more, gave."""
+    values = {name: row[name] for name in _CONVERSATION_FIELDS}
     for name in ("participants", "metadata", "compaction", "facts"):
         values[name] = json.loads(values[name], parse_int=_number)
     return ConversationRow(**values)
@@ -240,18 +248,6 @@ async def find_rev(tx: Transaction, tenant_id: TenantId, conversation_id: Conver
     return None if row is None else int(row["rev"])
 
 
-async def find_conversations(
-    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]
-) -> list[ConversationRow]:
-    """Conversations by their ids, of those that there are."""
-    rows = await tx.fetch(
-        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])",
-        tenant_id,
-        conversation_ids,
-    )
-    return [conversation_row(row) for row in rows]
-
-
 async def find_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:
@@ -322,7 +318,7 @@ async def touch_conversation(
     active_at: datetime,
     participants: Sequence[JsonValue],
 ) -> None:
-    """Move a conversation to the top of the lists, and add whoever of `participants` is not among its own."""
+    """Write the indexed copy of a conversation's `active_at`, and add the `participants` that it does not have yet."""
     await tx.execute(
         """
         update conversations c set active_at = $3::timestamptz,
@@ -345,11 +341,11 @@ async def update_head(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
     token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, updated_at: datetime,
 ) -> None:  # fmt: skip
-    """Write the counters of a locked head."""
+    """Write the counters of a locked head, after a turn was written at `updated_at`."""
     await tx.execute(
         """
         update conversation_heads set last_seq = $3, rev = $4, turn_count = $5, token_count = $6, chain_hash = $7,
-            session = $8, last_occurred_at = $9, updated_at = $10
+            session = $8, last_occurred_at = $9, updated_at = $10, active_at = $10
         where tenant_id = $1 and conversation_id = $2
         """,
         tenant_id, conversation_id, last_seq, rev, turn_count, token_count, chain_hash, session, last_occurred_at,

@@ -7,10 +7,14 @@ from datetime import timedelta
 from typing import Literal, TypeVar, cast
 from uuid import UUID
 
+from app.conversations.listing_store import ListedRow, MessageRow
+from app.conversations.previews import PREVIEW_CHARACTERS, first_words
 from app.conversations.schemas import (
     Compaction,
     Conversation,
     Facts,
+    ListedConversation,
+    MessagePreview,
     Participant,
     ParticipantOut,
     Retention,
@@ -75,6 +79,27 @@ def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: 
         return conversation_view(row)
     return conversation_view(
         replace(row, external_id=external_id, owner=None, title=None, participants=[], metadata={})
+    )
+
+
+def listed_view(row: ListedRow) -> ListedConversation:
+    """A conversation as lists show it to callers that may read."""
+    return ListedConversation(
+        **dict(conversation_view(row.conversation)),
+        first_message=_preview(row.first_message),
+        last_message=_preview(row.last_message),
+    )
+
+
+def _preview(row: MessageRow | None) -> MessagePreview | None:
+    if row is None:
+        return None
+    return MessagePreview(
+        turn_id=format_id(row.turn_id),
+        role=Role(row.role),
+        actor=row.actor,
+        text=first_words(row.text, max_characters=PREVIEW_CHARACTERS),
+        occurred_at=row.occurred_at,
     )
 
 
@@ -184,6 +209,6 @@ def participants_column(given: Sequence[Participant]) -> list[JsonObject]:
     return list(by_actor.values())
 
 
-def activity_key(row: ConversationRow) -> Key:
+def activity_key(row: ListedRow) -> Key:
     """Where a conversation stands in lists by latest activity."""
-    return [row.active_at.isoformat(), str(row.id)]
+    return [row.conversation.active_at.isoformat(), str(row.conversation.id)]

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from app.conversations import store
+from app.conversations import listing_store
 from app.conversations.announcer import Told
-from app.conversations.schemas import Conversation
-from app.conversations.views import conversation_view
+from app.conversations.schemas import ListedConversation
+from app.conversations.views import listed_view
 from app.core.db import Database
 from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId, format_id, new_uuid
@@ -31,10 +31,10 @@ _KEEP_S: Final = 60.0
 
 
 class ConversationUpdatedFrame(BaseModel):
-    """A conversation was made or has changed; told at most once a second of each."""
+    """A conversation was created or has changed, with previews as in a list; sent at most once a second for each."""
 
     type: Literal["conversation.updated"]
-    conversation: Conversation
+    conversation: ListedConversation
 
 
 class ConversationDeletedFrame(BaseModel):
@@ -120,12 +120,17 @@ class _Watched:
         self.forgetting: asyncio.TimerHandle | None = None
         self._name = new_uuid().hex[-12:]
         self._count = 0
-        self._lately: deque[Event] = deque(maxlen=_REMEMBERED)
+        # the last event of each conversation: an older one may show what has been erased since
+        self._lately: dict[UUID | None, Event] = {}
+        self._forgotten = 0
 
-    def tell(self, kind: str, frame: BaseModel, *, project: str | None) -> None:
+    def tell(self, kind: str, frame: BaseModel, *, conversation_id: UUID | None, project: str | None) -> None:
         self._count += 1
         event = Event(kind, frame.model_dump_json(), f"{self._name}.{self._count}", project)
-        self._lately.append(event)
+        self._lately.pop(conversation_id, None)
+        self._lately[conversation_id] = event
+        if len(self._lately) > _REMEMBERED:
+            self._forgotten = _number(self._lately.pop(next(iter(self._lately))))
         for watch in self.watches:
             watch.push([event])
 
@@ -134,11 +139,10 @@ class _Watched:
         return Event("reread", frame.model_dump_json(), f"{self._name}.{self._count}", None)
 
     def since(self, last: str) -> Sequence[Event]:
-        """What was told after an event, or that the list has to be read again."""
+        """What has happened after an event, once for each conversation, or that the list has to be read again."""
         name, _, number = last.partition(".")
-        oldest = self._count - len(self._lately)
-        known = name == self._name and number.isdecimal() and oldest <= int(number[:18]) <= self._count
-        return [event for event in self._lately if _number(event) > int(number)] if known else [self.relist()]
+        known = name == self._name and number.isdecimal() and self._forgotten <= int(number[:18]) <= self._count
+        return [event for event in self._lately.values() if _number(event) > int(number)] if known else [self.relist()]
 
 
 def _number(event: Event) -> int:
@@ -192,7 +196,7 @@ class Watcher:
         if told.what == "deleted":
             watched.changed.pop(told.conversation_id, None)
             frame = ConversationDeletedFrame(type="conversation.deleted", id=format_id(told.conversation_id))
-            watched.tell(frame.type, frame, project=None)
+            watched.tell(frame.type, frame, conversation_id=told.conversation_id, project=None)
         elif told.what == "changed":
             watched.changed[told.conversation_id] = None
             if watched.task is None:
@@ -202,7 +206,7 @@ class Watcher:
         """Messages may have been missed: every list is to be read again."""
         for watched in self._watched.values():
             watched.changed.clear()
-            watched.tell("reread", RelistFrame(type="reread"), project=None)
+            watched.tell("reread", RelistFrame(type="reread"), conversation_id=None, project=None)
 
     async def _tell_changed(self, watched: _Watched) -> None:
         try:
@@ -214,11 +218,11 @@ class Watcher:
         while watched.changed:
             changed, watched.changed = list(watched.changed), {}
             if len(changed) > _MOST_CHANGED:
-                watched.tell("reread", RelistFrame(type="reread"), project=None)
+                watched.tell("reread", RelistFrame(type="reread"), conversation_id=None, project=None)
             else:
                 try:
                     async with self._database.transaction(watched.tenant_id, read_only=True) as tx:
-                        rows = await store.find_conversations(tx, watched.tenant_id, changed)
+                        rows = await listing_store.find_listed(tx, watched.tenant_id, changed)
                 except Exception as error:  # noqa: BLE001 - whatever it is, what has changed is told later
                     code = error.code if isinstance(error, AppError) else "internal_error"
                     places = {} if isinstance(error, AppError) else {"stack": error_stack(error)}
@@ -226,10 +230,9 @@ class Watcher:
                     watched.changed = dict.fromkeys(changed) | watched.changed
                 else:
                     for row in rows:
-                        frame = ConversationUpdatedFrame(
-                            type="conversation.updated", conversation=conversation_view(row)
-                        )
-                        watched.tell(frame.type, frame, project=row.project)
+                        frame = ConversationUpdatedFrame(type="conversation.updated", conversation=listed_view(row))
+                        found = row.conversation
+                        watched.tell(frame.type, frame, conversation_id=found.id, project=found.project)
             await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from app.conversations.schemas import (
     ConversationSearch,
     ConversationUpdate,
     ForkRequest,
+    ListedConversation,
     Verification,
 )
 from app.core.paging import Page
@@ -61,15 +62,17 @@ async def list_conversations(
     order: Order = "desc",
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,
-) -> Page[Conversation]:
-    """List conversations, latest activity first (`active_at`, which moves at most once a minute)."""
+) -> Page[ListedConversation]:
+    """List conversations, the one last written to first, with previews of their first and last message."""
     where = ConversationFilter(project, external_id, owner, participant)
     return await services.conversations.list_conversations(caller, where=where, order=order, limit=limit, cursor=cursor)
 
 
 @router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
-async def search_conversations(body: ConversationSearch, caller: Reader, services: Services) -> Page[Conversation]:
-    """Find conversations by project, names, metadata, times and title, latest activity first."""
+async def search_conversations(
+    body: ConversationSearch, caller: Reader, services: Services
+) -> Page[ListedConversation]:
+    """Find conversations by project, names, metadata, times and title, the one last written to first."""
     return await services.conversations.search(caller, request=body)
 
 

@@ -285,6 +285,29 @@ async def test_a_projects_list_is_followed(user: Client, port: int, service: Ser
         assert (await events.next()) == {"type": "reread"}
 
 
+async def test_a_list_tells_of_the_last_message_and_of_nothing_that_is_erased(user: Client, port: int) -> None:
+    async def said(events: Any, expected: str) -> dict[str, Any]:
+        while True:
+            found = (await events.until("conversation.updated"))["conversation"]
+            if (found["last_message"] or {}).get("text") == expected:
+                return found
+
+    conversation = await user.conversation()
+    async with events_on(port, "/v1/events", user.key) as events:
+        await user.append(conversation, "hello")
+        found = await said(events, "hello")
+        began = events.last_id
+        [listed] = (await user.get("/v1/conversations")).json()["data"]
+        assert found == listed
+        pin = (await user.append(conversation, "the pin is 4711"))["turns"][0]["id"]
+        await said(events, "the pin is 4711")
+        await user.delete(f"/v1/conversations/{conversation}/turns/{pin}")
+        await said(events, "hello")
+    async with events_on(port, "/v1/events", user.key, last=began) as events:
+        again = await events.next()
+        assert (again["conversation"]["id"], again["conversation"]["last_message"]["text"]) == (conversation, "hello")
+
+
 async def test_a_list_tells_of_no_other_tenant(user: Client, other: Client, port: int) -> None:
     async with events_on(port, "/v1/events", user.key) as events:
         theirs = await other.conversation()

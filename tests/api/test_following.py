@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.conversations import follow_store, store, stream_store
+from app.conversations import follow_store, listing_store, store, stream_store
 from app.conversations.following import Subscription
 from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
 from app.conversations.held import StreamKey
@@ -482,14 +482,14 @@ async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
 ) -> None:
     one, _, _ = pair
     failures: list[Exception] = [asyncpg.PostgresError("odd"), ValueError("ours")]
-    original = store.find_conversations
+    original = listing_store.find_listed
 
     async def failing(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return await original(*args)
 
-    monkeypatch.setattr(store, "find_conversations", failing)
+    monkeypatch.setattr(listing_store, "find_listed", failing)
     watch = one.container.watcher.watch(await caller_of(one, user), project=None, last=None)
     conversation = await user.conversation()
     events = await asyncio.wait_for(watch.batch(), 5)

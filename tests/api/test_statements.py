@@ -113,6 +113,16 @@ async def test_a_page_of_a_history_takes_four_round_trips_and_a_poll_without_new
     assert first_words(sent) == ["begin", "select", "commit"]
 
 
+async def test_a_page_of_a_list_takes_one_statement_however_many_conversations_it_has(client: Client) -> None:
+    for number in range(10):
+        await client.append(await client.conversation(), f"hello {number}", f"bye {number}")
+    for limit in (1, 10, 1, 10):
+        with counted_statements() as sent:
+            found = (await client.get("/v1/conversations", params={"limit": limit})).json()["data"]
+        assert [one["last_message"]["text"] for one in found] == [f"bye {9 - number}" for number in range(limit)]
+        assert first_words(sent) == ["begin", "with", "commit"]
+
+
 async def test_context_takes_four_round_trips_and_four_more_with_recall(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.context(warm, 1000)

@@ -198,20 +198,28 @@ async def test_a_tool_result_may_answer_a_call_of_an_earlier_append(client: Clie
     assert len(await client.history(conversation)) == 2
 
 
-async def test_an_activity_moves_a_conversation_up_at_most_once_a_minute(client: Client, service: Service) -> None:
+async def test_the_activity_of_a_conversation_is_exact_and_its_indexed_copy_is_written_once_a_minute(
+    client: Client, service: Service
+) -> None:
+    connection = await asyncpg.connect(service.database.superuser)
+
+    async def written() -> Any:
+        return await connection.fetchval("select active_at from conversations where tenant_id = $1", client.tenant_id)
+
     conversation = await client.conversation()
     await client.append(conversation, "one")
-    before = (await client.get(f"/v1/conversations/{conversation}")).json()
+    before, copy = (await client.get(f"/v1/conversations/{conversation}")).json(), await written()
     await client.append(conversation, "two")
     after = (await client.get(f"/v1/conversations/{conversation}")).json()
-    assert after["active_at"] == before["active_at"]
+    assert after["active_at"] > before["active_at"]
     assert after["updated_at"] > before["updated_at"]
-    connection = await asyncpg.connect(service.database.superuser)
-    await connection.execute("update conversations set active_at = active_at - interval '2 min'")
-    await connection.close()
+    assert await written() == copy
+    await connection.execute(
+        "update conversations set active_at = active_at - interval '2 min' where tenant_id = $1", client.tenant_id
+    )
     await client.append(conversation, "three")
-    moved = (await client.get(f"/v1/conversations/{conversation}")).json()
-    assert moved["active_at"] > before["active_at"]
+    assert await written() > copy
+    await connection.close()
 
 
 async def test_the_chain_can_be_walked_by_anybody(client: Client, service: Service) -> None:

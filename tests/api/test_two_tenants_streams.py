@@ -18,7 +18,7 @@ from app.agents.naming import TurnKey
 from app.core.ids import format_id, parse_id
 from tests.support.api import open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
-from tests.support.live import events_on, serving
+from tests.support.live import events_on, serving, socket_on
 from tests.support.postgres import TestDatabase
 from tests.support.two_tenants import (
     MARKERS,
@@ -292,6 +292,22 @@ async def test_a_list_of_conversations_is_followed_by_its_own_tenant(two: Two, p
             assert event["conversation"]["title"] == tenant.marker
 
 
+async def test_connections_of_a_token_holder_are_counted_in_its_tenant(
+    words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory, stack: AsyncExitStack
+) -> None:
+    folder, settings = tmp_path_factory.mktemp("few"), {"embedder": "none", "live_max_connections_per_token": 1}
+    service = await stack.enter_async_context(open_service(words_database, folder, **settings))
+    few = [Process(service, await stack.enter_async_context(serving(service.app, service.settings)))]
+    conversation = new_id()
+    for marker in MARKERS:
+        tenant = await new_tenant(marker, few, stack, conversation=conversation, follow=False)
+        path, body = f"/v1/conversations/{conversation}/tokens", {"access": "append", "actor": "ann"}
+        token = (await tenant.client.post(path, json=body)).json()["token"]
+        first, second = [await stack.enter_async_context(socket_on(few[0].port, conversation, token)) for _ in range(2)]
+        assert (await first.ask("ping"))["type"] == "pong"
+        assert (await second.closed())[0] == 4429
+
+
 # whole turns under the id of an open one
 
 
@@ -460,7 +476,6 @@ async def test_the_lifecycle_stores_a_turn_while_another_tenant_writes_turns_of_
     for tenant in two:
         assert (await store_turn(tenant, name, by)).get("ok") is True
     for stream in streams:
-        await stream.write()
         await stream.commit()
     for tenant in two:
         assert await said(tenant) == [f"{tenant.marker} asks", f"{tenant.marker} answers."]

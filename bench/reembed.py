@@ -143,7 +143,7 @@ async def _ready(port: int) -> bool:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
         return False
-    writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     line = await reader.readline()
     writer.close()
     return b" 200 " in line

@@ -68,7 +68,7 @@ async def _until_ready(port: int) -> None:
         while True:
             with suppress(OSError, asyncio.IncompleteReadError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 line = await reader.readline()
                 writer.close()
                 if b" 200 " in line:

@@ -8,10 +8,9 @@ what is no message of the protocol is answered by an error of JSON-RPC.
 import asyncio
 import email.message
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final, cast
-from urllib.parse import urlsplit
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
@@ -31,9 +30,9 @@ from app.mcp.accounts import Account, Accounts
 from app.mcp.outcomes import Outcome
 from app.mcp.server import ASKING, Asking, McpServer
 from app.settings import Settings
+from app.settings.hosts import host_of, is_loopback
 from app.tenancy.schemas import Caller, agent_name
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "cursor"})
 _ENVELOPE_DEPTH: Final = 2
 """Levels of a message around the arguments of a tool, which are as deep as a body over REST may be."""
@@ -89,7 +88,7 @@ class McpDoor:
     async def _answer(self, account: Account, request: Request, send: Send) -> None:
         if self._manager is None or self._server.services is None:
             raise RuntimeError("a request before the application is open")
-        _require_place(request.headers, self._settings)
+        _require_origin(request.headers, self._settings)
         caller = await _authenticate(request, account, self._server.services)
         body = await request.body()
         try:
@@ -145,27 +144,14 @@ async def _authenticate(request: Request, account: Account, services: Container)
     return caller if named is None else caller.acting_as(agent_name(named))
 
 
-def _require_place(headers: Headers, settings: Settings) -> None:
-    """Refuse what a page of another site makes a browser send, under its own name (Origin) or under ours (Host)."""
-    host = _hostname(f"//{headers.get('host', '')}")
-    allowed = settings.mcp_hosts or (() if settings.host in _LOOPBACK else ("*",))
-    if host not in _LOOPBACK and not _is_among(host, allowed):
-        raise Forbidden("host_not_allowed", "This server is not called by the name in Host: see TURNKEEP_MCP_HOSTS.")
-    origin = headers.get("origin")
-    if origin is None or _hostname(origin) in _LOOPBACK or _is_among(origin.lower(), settings.cors_origins or ()):
+def _require_origin(headers: Headers, settings: Settings) -> None:
+    """Refuse what a page of another site makes a browser send. `Host` is checked before, as for all requests."""
+    origin, allowed = headers.get("origin"), settings.cors_origins or ()
+    if origin is None or "*" in allowed or origin.lower() in allowed:
         return
-    raise Forbidden("origin_not_allowed", "Pages of this origin may not call: see TURNKEEP_CORS_ORIGINS.")
-
-
-def _is_among(name: str, allowed: Sequence[str]) -> bool:
-    return "*" in allowed or (name != "" and name in allowed)
-
-
-def _hostname(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
+    scheme, _, authority = origin.partition("://")
+    if scheme.lower() not in {"http", "https"} or not is_loopback(host_of(authority)):
+        raise Forbidden("origin_not_allowed", "Pages of this origin may not call: see TURNKEEP_CORS_ORIGINS.")
 
 
 def _one_message(message: JsonValue) -> tuple[str, JsonValue]:

@@ -8,7 +8,7 @@ path or query; no body larger than the limit is handed on or kept, and none is w
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from fastapi import FastAPI
@@ -18,13 +18,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 from structlog.contextvars import bound_contextvars
 
-from app.core.errors import AppError, RateLimited, TooLarge
+from app.core.errors import AppError, Forbidden, RateLimited, TooLarge
 from app.core.ids import format_id, new_uuid
 from app.core.telemetry import get_logger
 from app.routers.problems import internal_error_response, problem_response, request_id_of
 from app.settings import Settings
+from app.settings.hosts import accepts_host
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 UNMATCHED_ROUTE: Final = "unmatched"
@@ -32,6 +34,8 @@ UNMATCHED_ROUTE: Final = "unmatched"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLIENT_WENT_AWAY: Final = 499
+_PROBES: Final = frozenset({"/healthz", "/readyz"})
+_METRICS: Final = "/metrics"
 _PRIVATE_PATHS: Final = ("/v1", "/openai/v1", "/mcp")
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CORS_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -84,6 +88,7 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
             expose_headers=_CORS_ANSWER_HEADERS,
             max_age=_CORS_MAX_AGE_S,
         )
+    app.add_middleware(HostMiddleware, allowed=settings.allowed_hosts, bound_to=settings.host)
     app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
     app.add_middleware(RequestIdMiddleware)
 
@@ -102,7 +107,7 @@ class RequestIdMiddleware:
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         request_id = given if _REQUEST_ID.fullmatch(given) else format_id(new_uuid())
         cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
-        path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+        path = _path(scope)
         is_private = any(path == root or path.startswith(f"{root}/") for root in _PRIVATE_PATHS)
 
         async def send_with_headers(message: Message) -> None:
@@ -117,6 +122,32 @@ class RequestIdMiddleware:
 
         with bound_contextvars(request_id=request_id):
             await self.app(scope, receive, send_with_headers)
+
+
+class HostMiddleware:
+    """Refuses requests and WebSockets for a host that is not this server's: see `accepts_host`.
+
+    Without it a page of another site could reach a server that only this machine should reach, by a name of its own
+    that leads there. Health probes and metrics are exempt: they come from programs that address a replica by its
+    address, which no list names, and they answer no content.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str] | None, bound_to: str) -> None:
+        self.app = app
+        self._allowed = allowed
+        self._bound_to = bound_to
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one connection on, or answer 403."""
+        if scope["type"] not in {"http", "websocket"} or _path(scope) in {*_PROBES, _METRICS}:
+            await self.app(scope, receive, send)
+            return
+        given = [one.strip(" \t") for one in Headers(scope=scope).getlist("host")]
+        if accepts_host(given, allowed=self._allowed, bound_to=self._bound_to):
+            await self.app(scope, receive, send)
+            return
+        error = Forbidden("host_not_allowed", "This server does not answer to this Host: see TURNKEEP_ALLOWED_HOSTS.")
+        await _refuse_connection(scope, receive, send, error)
 
 
 class AccessMiddleware:
@@ -281,6 +312,15 @@ class _Body:
         return message
 
 
+async def _refuse_connection(scope: Scope, receive: Receive, send: Send, error: AppError) -> None:
+    """Answer a request or the opening of a WebSocket with a problem."""
+    response = problem_response(scope, error)
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+    else:
+        await WebSocket(scope, receive, send).send_denial_response(response)
+
+
 async def _refuse(scope: Scope, receive: Receive, send: Send, error: AppError, *, is_sending: bool) -> None:
     response = problem_response(scope, error)
     response.headers["Connection"] = "close"
@@ -303,6 +343,10 @@ async def _drain(receive: Receive) -> None:
                 drained += len(message.get("body", b""))
     except TimeoutError:
         return
+
+
+def _path(scope: Scope) -> str:
+    return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
 
 
 def route_template(scope: Scope, app: FastAPI) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from app.settings.hosts import Hosts
 from app.settings.kinds import Names, NatsUrls, NotNegative, Positive, ServerUrl, Share, TokenTime, api_root, origins
 from app.settings.models import ModelSettings
 
@@ -82,17 +83,19 @@ class Settings(ModelSettings):
         default=None, description="Origins whose pages may call the API, parted by commas, or `*`; default: none."
     )
 
+    allowed_hosts: Hosts = Field(
+        default=None,
+        validation_alias=AliasChoices("TURNKEEP_ALLOWED_HOSTS", "TURNKEEP_MCP_HOSTS", "allowed_hosts", "mcp_hosts"),
+        description="Hosts that requests may name in `Host`, with commas between them, or `*`; default: loopback names"
+        " where HOST is a loopback address, else any.",
+    )
+
     # MCP
     enable_memory_tools: bool = Field(
         default=True, description="Whether the memory tools are among the tools for models."
     )
     mcp_hidden_tools: Names = Field(
         default=None, description="Tools that are not offered, parted by commas; default: none is hidden."
-    )
-    mcp_hosts: Names = Field(
-        default=None,
-        description="Names of hosts that /mcp is called by, parted by commas, or `*`; default: on a loopback address"
-        " its names, else any.",
     )
 
     # limits

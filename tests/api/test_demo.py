@@ -27,7 +27,7 @@ async def port(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory)
 
 async def test_every_file_of_the_demo_is_served_without_a_key_and_runs_no_script_of_others(service: Service) -> None:
     transport = httpx.ASGITransport(service.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://turnkeep.test") as anybody:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as anybody:
         for name in ("", *FILES):
             public = {"index.html": "", "window.html": "/window"}.get(name, f"/{name}" if name else "")
             answer = await anybody.get(f"/dashboard/demo{public}")

@@ -44,7 +44,7 @@ class _Refusing:
 
 async def test_documentation_is_served_without_anything_from_elsewhere(service: Service) -> None:
     transport = httpx.ASGITransport(service.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://turnkeep.test") as anybody:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as anybody:
         page = await anybody.get("/docs")
         assert page.status_code == 200
         assert "http://" not in page.text.replace("http://www.w3.org", "")
@@ -115,7 +115,7 @@ async def test_the_type_of_a_problem_leads_to_its_description(client: Client, se
     problem = (await client.get("/v1/conversations/01ARZ3NDEKTSV4RRFFQ69G5FAV")).json()
     path, anchor = problem["type"].split("#")
     transport = httpx.ASGITransport(service.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://turnkeep.test") as anybody:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as anybody:
         page = await anybody.get(path)
     assert page.status_code == 200
     assert f'id="{anchor}"' in page.text

@@ -232,7 +232,7 @@ async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there
     path = f"/v1/conversations/{conversation}/events"
     filler = "some words " * 20_000
     read, write = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
-    write.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {user.key}\r\n\r\n".encode())
+    write.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {user.key}\r\n\r\n".encode())
     await read.readuntil(b"event: snapshot")
     write.transport.pause_reading()  # type: ignore[attr-defined]
     for n in range(80):

@@ -587,7 +587,7 @@ async def test_the_name_of_a_model_leads_to_no_other_path_of_the_endpoint(
     port: int, tenant: Client, fake: FakeChat, model: str
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"GET /openai/v1/models/{model} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant.key}\r\n"
+    head = f"GET /openai/v1/models/{model} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {tenant.key}\r\n"
     writer.write(f"{head}Connection: close\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()

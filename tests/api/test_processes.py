@@ -176,7 +176,7 @@ def test_a_request_under_way_is_finished_before_the_process_ends(data: Path) -> 
     body = json.dumps({"turns": [{"role": "user", "content": f"long text number {n} " * 40} for n in range(200)]})
     with socket.create_connection(("127.0.0.1", process.port), timeout=30) as caller:
         head = (
-            f"POST /v1/conversations/{conversation['id']}/turns HTTP/1.1\r\nHost: x\r\n"
+            f"POST /v1/conversations/{conversation['id']}/turns HTTP/1.1\r\nHost: localhost\r\n"
             "Content-Type: application/json\r\n"
             f"Authorization: Bearer {process.key}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
@@ -191,7 +191,7 @@ def test_a_request_under_way_is_finished_before_the_process_ends(data: Path) -> 
 def test_a_head_without_end_is_cut_off_and_nobody_else_notices(data: Path) -> None:
     process = Process(data).start().wait()
     with socket.create_connection(("127.0.0.1", process.port), timeout=30) as attacker:
-        attacker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: ")
+        attacker.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: ")
         answer = b""
         try:
             for _ in range(1000):
@@ -201,7 +201,7 @@ def test_a_head_without_end_is_cut_off_and_nobody_else_notices(data: Path) -> No
             pass
         assert answer == b"" or b" 431 " in answer.split(b"\r\n")[0]
     with socket.create_connection(("127.0.0.1", process.port), timeout=30) as caller:
-        caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: " + b"a" * 30_000 + b"\r\n\r\n")
+        caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: " + b"a" * 30_000 + b"\r\n\r\n")
         assert b" 200 " in caller.recv(4096).split(b"\r\n")[0]
     assert process.call("GET", "/readyz")[0] == 200
     process.stop()
@@ -266,7 +266,7 @@ def test_open_sockets_and_event_streams_end_at_once_when_the_process_is_stopped(
     path = f"/v1/conversations/{conversation['id']}"
     headers = {"Authorization": f"Bearer {process.key}"}
     events = socket.create_connection(("127.0.0.1", process.port), timeout=30)
-    request = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n\r\n"
+    request = f"GET {path}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {headers['Authorization']}\r\n\r\n"
     events.sendall(request.encode())
     with connect(
         f"ws://127.0.0.1:{process.port}{path}/live?x=SECRETQUERY", additional_headers=headers, proxy=None

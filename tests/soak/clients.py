@@ -37,7 +37,7 @@ class Connection:
 
     def __init__(self, port: int, key: str) -> None:
         self.port = port
-        self._head = f"Host: soak\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+        self._head = f"Host: localhost\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(

@@ -228,7 +228,7 @@ class Installation:
         while time.monotonic() < give_up:
             with suppress(OSError, asyncio.IncompleteReadError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: soak\r\nConnection: close\r\n\r\n")
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 line = await reader.readline()
                 writer.close()
                 if b" 200 " in line:

@@ -96,7 +96,7 @@ class Subscriber:
         )
         try:
             head = (
-                f"GET /v1/conversations/{self.conversation}/events{query} HTTP/1.1\r\nHost: soak\r\n{last}"
+                f"GET /v1/conversations/{self.conversation}/events{query} HTTP/1.1\r\nHost: localhost\r\n{last}"
                 f"Authorization: Bearer {self._key}\r\nAccept: text/event-stream\r\n\r\n"
             )
             writer.write(head.encode())

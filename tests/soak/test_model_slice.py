@@ -49,7 +49,7 @@ async def forget(service: Service, sequences: int, *, keeps_keys: bool) -> Count
         async with await service.new_tenant() as tenant:
             headers = {"Authorization": f"Bearer {tenant.key}"}
         transport = Forgetful(service, keeps_keys=keeps_keys)
-        async with Client(transport=transport, base_url="http://turnkeep.test", headers=headers) as client:
+        async with Client(transport=transport, base_url="http://localhost", headers=headers) as client:
             counts += await run_sequence(client, SEED, number)
     return counts
 

@@ -128,7 +128,7 @@ class Round:
         """A client that does not give up, by a key."""
         chance = random.Random(f"{self.options.seed} client {name}")  # noqa: S311 - repeatable, not secret
         steady = Steady(key, self.installation.ports, chance, self.killer)
-        return Client(transport=steady, base_url="http://soak.test"), steady
+        return Client(transport=steady, base_url="http://localhost"), steady
 
     async def walk(self) -> None:
         """One sequence after another, until there are no more or something was wrong."""

@@ -33,7 +33,7 @@ class Service:
 
         return Client(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
-            base_url="http://turnkeep.test",
+            base_url="http://localhost",
             headers=headers,
             event_hooks={"response": [self.check]},
         )

@@ -235,7 +235,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         return True
 
     app.include_router(router, prefix="/v1")
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as session:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as session:
         yield session
 
 

@@ -105,7 +105,7 @@ def log() -> Iterator[io.StringIO]:
 async def client(log: io.StringIO, registry: CollectorRegistry) -> AsyncIterator[httpx.AsyncClient]:
     assert log.getvalue() == ""
     transport = httpx.ASGITransport(build_app(registry, Settings(max_request_bytes=1000)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as session:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as session:
         yield session
 
 
@@ -183,7 +183,7 @@ PAGE = "https://chat.example.com"
 def browser(registry: CollectorRegistry, cors_origins: str | None) -> httpx.AsyncClient:
     app = build_app(registry, Settings(max_request_bytes=1000, cors_origins=cors_origins))  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app)
-    return httpx.AsyncClient(transport=transport, base_url="http://test", headers={"Origin": PAGE})
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers={"Origin": PAGE})
 
 
 def preflight(method: str, headers: str = "authorization,content-type,idempotency-key") -> dict[str, str]:
@@ -304,7 +304,7 @@ async def test_a_declared_length_is_refused_without_reading(registry: CollectorR
         await asyncio.sleep(0)
         sent.append(message)
 
-    headers = [(b"content-length", b"1001"), (b"expect", b"100-continue")]
+    headers = [(b"host", b"localhost"), (b"content-length", b"1001"), (b"expect", b"100-continue")]
     scope = {"type": "http", "method": "POST", "path": "/v1/deep/things", "headers": headers, "query_string": b""}
     await build_app(registry, Settings(max_request_bytes=1000))(scope, receive, send)
     assert sent[0]["status"] == 413
@@ -321,7 +321,7 @@ async def test_websockets_pass_with_a_request_id(registry: CollectorRegistry) ->
         await asyncio.sleep(0)
         sent.append(message)
 
-    headers = [(b"x-request-id", b"mine")]
+    headers = [(b"host", b"localhost"), (b"x-request-id", b"mine")]
     scope = {
         "type": "websocket",
         "path": "/v1/deep/live/x",
@@ -371,7 +371,7 @@ def _in_chunks(size: int) -> Iterator[bytes]:
 def _blind_post(address: tuple[str, int], parts: Iterator[bytes]) -> bytes:
     """Send everything before reading anything, as simple clients do, and return all that came back."""
     with socket.create_connection(address, timeout=20) as connection:
-        connection.sendall(b"POST /v1/deep/things HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        connection.sendall(b"POST /v1/deep/things HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
         for part in parts:
             connection.sendall(part)
         answer = b""
@@ -443,7 +443,10 @@ async def test_a_body_that_is_not_whole_in_time_is_408_and_cut_off(
     impatient: tuple[str, int], log: io.StringIO, framing: bytes
 ) -> None:
     for path in (b"things", b"lenient"):
-        head = b"POST /v1/deep/%s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n%s\r\n" % (path, framing)
+        head = b"POST /v1/deep/%s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n%s\r\n" % (
+            path,
+            framing,
+        )
         answer, took = await asyncio.to_thread(_trickle, impatient, head, seconds=10)
         shown, body = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").split(b"\r\n\r\n", 1)
         assert shown.startswith(b"HTTP/1.1 408 ")
@@ -456,7 +459,7 @@ async def test_a_body_that_is_not_whole_in_time_is_408_and_cut_off(
 
 
 async def test_a_body_that_nobody_reads_holds_its_connection_no_longer(impatient: tuple[str, int]) -> None:
-    head = b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n"
     answer, took = await asyncio.to_thread(_trickle, impatient, head, seconds=10)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.count(b"HTTP/1.1") == 1

@@ -191,7 +191,7 @@ def log() -> io.StringIO:
 @pytest.fixture
 async def client(log: io.StringIO) -> AsyncIterator[httpx.AsyncClient]:
     assert log.getvalue() == ""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(build_app()), base_url="http://test") as session:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(build_app()), base_url="http://localhost") as session:
         yield session
     configure_logging(Settings(log_level="error"))  # as for all other tests
 
@@ -455,7 +455,7 @@ def test_no_generated_body_is_echoed_or_logged(*, value: JsonValue, wrap: bool) 
     configure_logging(Settings(log_level="debug"), stream)
 
     async def send() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(APP), base_url="http://test") as session:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(APP), base_url="http://localhost") as session:
             return await session.post("/v1/turns", json={"turns": [value]} if wrap else value)
 
     answer = asyncio.run(send())

@@ -1,0 +1,72 @@
+"""Names of hosts, as settings and the headers `Host` and `Origin` have them. Pure."""
+
+import re
+from collections.abc import Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator
+from pydantic_settings import NoDecode
+
+ANY: Final = "*"
+_LABEL: Final = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_AUTHORITY: Final = re.compile(
+    rf"(?:\[(?P<ipv6>[0-9a-f:.]{{2,45}})\]|(?P<name>{_LABEL}(?:\.{_LABEL})*))(?::[0-9]{{1,5}})?", re.ASCII
+)
+
+
+def host_of(authority: str) -> str | None:
+    """The host in `host` or `host:port`, in lower case: a name, an IPv4 address, or an IPv6 address without brackets.
+
+    None where the text is anything else: a URL parser would find a host in `[::1].evil.example` or `evil@127.0.0.1`.
+    """
+    found = _AUTHORITY.fullmatch(authority.lower())
+    if found is None:
+        return None
+    if found["ipv6"] is None:
+        return found["name"]
+    try:
+        return str(IPv6Address(found["ipv6"]))
+    except ValueError:
+        return None
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host is the machine itself: `localhost` or a loopback address."""
+    if host is None or host == "localhost":
+        return host is not None
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def accepts_host(given: Sequence[str], *, allowed: Sequence[str] | None, bound_to: str) -> bool:
+    """Whether a request with these `Host` headers is for this server; loopback names always are.
+
+    `allowed` are the hosts in the settings, of which `*` is any. Without them a server that is `bound_to` a loopback
+    address accepts loopback names only: through any other name a page of another site may reach it (DNS rebinding).
+    """
+    if ANY in (allowed or ()) or (allowed is None and not is_loopback(bound_to)):
+        return True
+    host = host_of(given[0]) if len(given) == 1 else None
+    return is_loopback(host) or host in (allowed or ())
+
+
+def _hosts(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    entries = [text for item in given.split(",") if (text := item.strip().lower())]
+    found = [ANY if entry == ANY else _host(entry) for entry in entries]
+    return tuple(dict.fromkeys(found)) or None
+
+
+def _host(entry: str) -> str:
+    bracketed = f"[{entry}]" if entry.count(":") > 1 and not entry.startswith("[") else entry
+    host = host_of(f"{bracketed}:1")  # the one port that there may be
+    if host is None:
+        raise ValueError("a host is a name or an address, such as memory.example.com, without scheme, port or path")
+    return host
+
+
+Hosts = Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_hosts)]

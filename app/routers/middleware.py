@@ -34,6 +34,8 @@ UNMATCHED_ROUTE: Final = "unmatched"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLIENT_WENT_AWAY: Final = 499
+_CONTENT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
+"""Of every answer that has no policy of its own, as pages have: nothing runs in it, and nothing may frame it."""
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 _METRICS: Final = "/metrics"
 _PRIVATE_PATHS: Final = ("/v1", "/openai/v1", "/mcp")
@@ -116,6 +118,7 @@ class RequestIdMiddleware:
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID_HEADER] = request_id
                 headers["X-Content-Type-Options"] = "nosniff"
+                headers.setdefault("Content-Security-Policy", _CONTENT_POLICY)
                 if is_private:
                     headers.setdefault("Cache-Control", "no-store")
             await send(message)

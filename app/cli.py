@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -90,7 +90,7 @@ def serve(
 ) -> None:
     """Start the service: on the embedded Postgres unless TURNKEEP_DATABASE_URL names one."""
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = Settings().model_copy(update=given)
+    settings = Settings(**given)  # pyright: ignore[reportArgumentType] - each is of its own type
     configure_logging(settings)
     application = create_app(settings)
     http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=settings.body_timeout_s)
@@ -132,8 +132,12 @@ class _Server(uvicorn.Server):
 
 async def _serve(server: uvicorn.Server, settings: Settings) -> None:
     # bound before anything starts, so that a taken port costs nothing and says so
-    with _bind(settings) as listening:
-        serving = asyncio.create_task(_serve_until_stopped(server, listening))
+    with ExitStack() as stack:
+        listening = stack.enter_context(_bind(settings.host, settings.port, "--port or TURNKEEP_PORT"))
+        sockets = [listening]
+        if settings.metrics_port is not None:
+            sockets.append(stack.enter_context(_bind(settings.host, settings.metrics_port, "TURNKEEP_METRICS_PORT")))
+        serving = asyncio.create_task(_serve_until_stopped(server, sockets))
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(_POLL_S)
         if server.started:
@@ -141,25 +145,24 @@ async def _serve(server: uvicorn.Server, settings: Settings) -> None:
         await serving
 
 
-async def _serve_until_stopped(server: uvicorn.Server, listening: socket.socket) -> None:
+async def _serve_until_stopped(server: uvicorn.Server, listening: list[socket.socket]) -> None:
     # uvicorn leaves a failed start by SystemExit, which would end the loop before anything is closed
     with suppress(SystemExit):
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=listening)
 
 
-def _bind(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _bind(host: str, port: int, setting: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # the protocol is named because asyncio looks at it before it turns off Nagle's delay, 40 ms on every answer
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host, settings.port))
+        listening.bind((host, port))
     except OSError as error:
         listening.close()
         raise Unavailable(
             "port_taken",
-            f"{settings.host} port {settings.port} cannot be listened on ({error.strerror}): choose another with"
-            " --port or TURNKEEP_PORT.",
+            f"{host} port {port} cannot be listened on ({error.strerror}): choose another with {setting}.",
         ) from error
     return listening
 

@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Final, cast
 
 from fastapi import FastAPI
@@ -21,7 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from structlog.contextvars import bound_contextvars
 
-from app.core.errors import AppError, Forbidden, RateLimited, TooLarge
+from app.core.error_codes import ERROR_CODES
+from app.core.errors import AppError, Forbidden, NotFound, RateLimited, TooLarge
 from app.core.ids import format_id, new_uuid
 from app.core.telemetry import get_logger
 from app.routers.problems import internal_error_response, problem_response, request_id_of
@@ -30,10 +32,13 @@ from app.settings.hosts import accepts_host
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 UNMATCHED_ROUTE: Final = "unmatched"
+OTHER: Final = "other"
+"""The label of a method or status that is not one of the known ones."""
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLIENT_WENT_AWAY: Final = 499
+_KNOWN_STATUSES: Final = frozenset({*HTTPStatus, _CLIENT_WENT_AWAY})
 _CONTENT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 """Of every answer that has no policy of its own, as pages have: nothing runs in it, and nothing may frame it."""
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
@@ -71,7 +76,8 @@ class HttpMetrics:
 
     def observe(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one finished request."""
-        self._requests.labels(method, route, str(status)).inc()
+        # every label has a bounded set of values: the status may be one that a model's endpoint made up
+        self._requests.labels(method, route, str(status) if status in _KNOWN_STATUSES else OTHER).inc()
         self._duration.labels(method, route).observe(duration_s)
 
 
@@ -90,6 +96,8 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
             expose_headers=_CORS_ANSWER_HEADERS,
             max_age=_CORS_MAX_AGE_S,
         )
+    if settings.metrics_port is not None:
+        app.add_middleware(MetricsPortMiddleware, port=settings.metrics_port)
     app.add_middleware(HostMiddleware, allowed=settings.allowed_hosts, bound_to=settings.host)
     app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
     app.add_middleware(RequestIdMiddleware)
@@ -125,6 +133,25 @@ class RequestIdMiddleware:
 
         with bound_contextvars(request_id=request_id):
             await self.app(scope, receive, send_with_headers)
+
+
+class MetricsPortMiddleware:
+    """Answers `/metrics` on the port given and nowhere else, and nothing else there but the health probes."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self.app = app
+        self._port = port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one connection on, or answer 404."""
+        if scope["type"] in {"http", "websocket"}:
+            _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
+            path = _path(scope)
+            if path not in _PROBES and (path == _METRICS) is not (port == self._port):
+                error = NotFound("route_not_found", ERROR_CODES["route_not_found"])
+                await _refuse_connection(scope, receive, send, error)
+                return
+        await self.app(scope, receive, send)
 
 
 class HostMiddleware:
@@ -181,7 +208,7 @@ class AccessMiddleware:
             self._finish(scope, app, status=status, duration_s=time.perf_counter() - started)
 
     def _finish(self, scope: Scope, app: FastAPI, *, status: int, duration_s: float) -> None:
-        method = scope["method"] if scope["method"] in _KNOWN_METHODS else "other"
+        method = scope["method"] if scope["method"] in _KNOWN_METHODS else OTHER
         route = route_template(scope, app)
         self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
         state = cast("Mapping[str, object]", scope.get("state", {}))

@@ -1,15 +1,24 @@
-"""For those who run it: whether the process lives, whether it can serve, what it counts. No key needed."""
+"""For operators: whether the process lives, whether it can serve, what it counts. No API key needed."""
 
-from typing import Literal, cast
+import hmac
+from typing import Final, Literal, cast
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel
 
+from app.core.errors import Unauthenticated
 from app.routers.deps import Services
 from app.routers.problems import problem_responses
+from app.settings import Settings
 
 router = APIRouter(tags=["operations"])
+
+
+_METRICS_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
+    200: {"content": {"text/plain": {}}},
+    **problem_responses(401, 404),
+}
 
 
 class Health(BaseModel):
@@ -49,8 +58,27 @@ def _headers_of(health: Health) -> Response:
     return Response(health.model_dump_json(), media_type="application/json")
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get("/metrics", response_class=Response, responses=_METRICS_RESPONSES)
 async def get_metrics(request: Request) -> Response:
-    """Metrics in the Prometheus text format."""
+    """Metrics in the Prometheus text format.
+
+    401 without the key in the setting `TURNKEEP_METRICS_KEY`, where it has one; 404 where `TURNKEEP_METRICS_PORT`
+    names another port.
+    """
+    _require_metrics_key(request)
     registry = cast("CollectorRegistry", request.app.state.metrics)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _require_metrics_key(request: Request) -> None:
+    """Raise Unauthenticated without the key in the settings.
+
+    It is no API key, so that metrics are readable while the database is away.
+    """
+    wanted = cast("Settings", request.app.state.settings).metrics_key
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if wanted is None:
+        return
+    same = hmac.compare_digest(given.strip().encode(), wanted.get_secret_value().encode())
+    if scheme.lower() != "bearer" or not same:
+        raise Unauthenticated("unauthenticated", "Send the key in TURNKEEP_METRICS_KEY as `Authorization: Bearer …`.")

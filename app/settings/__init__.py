@@ -348,12 +348,24 @@ class Settings(ModelSettings):
     )
 
     # telemetry
+    metrics_key: Annotated[SecretStr, Field(min_length=16)] | None = Field(
+        default=None, description="Key that /metrics needs, as `Authorization: Bearer`; default: it needs none."
+    )
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        default=None, description="Port of its own for /metrics, on the same address; default: PORT."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
     log_format: Literal["json", "console"] = Field(
         default="json", description="One JSON object a line, or text for people."
     )
+
+    @model_validator(mode="after")
+    def _metrics_have_a_port_of_their_own(self) -> Self:
+        if self.metrics_port == self.port:
+            raise ValueError("TURNKEEP_METRICS_PORT is the same as TURNKEEP_PORT: leave it out")
+        return self
 
     @model_validator(mode="after")
     def _tokens_without_a_time_hold_no_longer_than_any(self) -> Self:

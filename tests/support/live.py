@@ -5,7 +5,7 @@ import json
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -25,10 +25,17 @@ WAIT_S = 10.0
 
 @asynccontextmanager
 async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
-    """The app, whose lifespan is open, on a port of its own; configured as `turnkeep serve` does."""
+    """The app, whose lifespan is open, on a port of its own; configured as `turnkeep serve` does.
+
+    On the port of the metrics too, where the settings name one.
+    """
     http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=60)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+    with ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        for port in (0, settings.metrics_port):
+            if port is not None:
+                sockets.append(stack.enter_context(socket.socket()))
+                sockets[-1].bind(("127.0.0.1", port))
         config = uvicorn.Config(
             app, http=http, ws=socket_protocol, lifespan="off", log_config=None, access_log=False,
             ws_max_size=settings.live_frame_bytes, ws_ping_interval=settings.live_heartbeat_s,
@@ -36,10 +43,10 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
         )  # fmt: skip
         server = uvicorn.Server(config)
         server.capture_signals = _NoSignals  # type: ignore[method-assign]
-        running = asyncio.create_task(server.serve(sockets=[listening]))
+        running = asyncio.create_task(server.serve(sockets=sockets))
         while not server.started:  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(0.01)
-        yield listening.getsockname()[1]
+        yield sockets[0].getsockname()[1]
         server.should_exit = True
         await running
 

@@ -172,6 +172,7 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
     async with AsyncExitStack() as stack:
         base = await stack.enter_async_context(open_foundation(settings, migrate=settings.migrate_on_start))
         await install_first_key(settings, base.tenancy)
+        await base.tenancy.hash_plain_repeats()
         tending = asyncio.create_task(base.tenancy.tend_forever())
         stack.push_async_callback(_end_tending, tending, base.tenancy)
         bus = make_bus(settings, base.server)

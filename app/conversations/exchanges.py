@@ -29,6 +29,7 @@ from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.service import Tenancy
 
 Hold = Callable[[Caller, TurnRow, str], Held]
 
@@ -54,6 +55,7 @@ class Exchanges:
         self,
         database: Database,
         *,
+        tenancy: Tenancy,
         appender: Appender,
         opener: Opener,
         ender: Ender,
@@ -62,6 +64,7 @@ class Exchanges:
         limits: DraftLimits,
     ) -> None:
         self._database = database
+        self._tenancy = tenancy
         self._appender = appender
         self._opener = opener
         self._ender = ender
@@ -95,7 +98,7 @@ class Exchanges:
         drafts = [
             replace(make_draft(turn, limits=self._limits, now=now, root=root), id=new_uuid()) for root, turn in messages
         ]
-        writer = f"exchange:{new_uuid() if repeat is None else repeat.key_id(caller)}"
+        writer = f"exchange:{new_uuid() if repeat is None else self._tenancy.key_id(caller, repeat)}"
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)
             if repeat is not None:

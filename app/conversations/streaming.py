@@ -80,7 +80,7 @@ class Streams:
         self.handover = Handover(database, self._held, holder=self._holder, announcer=announcer, flusher=self._flusher,
                                  wait_s=options.handover_s)  # fmt: skip
         """Open turns that go from one process to another."""
-        self.exchanges = Exchanges(database, appender=appender, opener=self._opener, ender=self._ender,
+        self.exchanges = Exchanges(database, tenancy=tenancy, appender=appender, opener=self._opener, ender=self._ender,
                                    flusher=self._flusher, hold=self._hold_new, limits=limits)  # fmt: skip
         """Messages and the answer to them, committed together."""
         self._log = get_logger()

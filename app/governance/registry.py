@@ -67,7 +67,8 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, str]] = MappingProxyType(
         "tenants": "the tenant itself",
         "api_keys": "who may ask",
         "model_usage": "how many tokens a tenant's calls to chat models took in a day, no content",
-        "idempotency_records": "HMACs and ids of what a request made, no content; swept after a day",
+        "idempotency_records": "HMACs of key and request, and ids of what it made, no content; swept after a day."
+        " Stays when what it made is deleted, so that a late repeat does not make it again",
         "memories": "content of an agent's own, across conversations; goes by its id or its time, with its index entry"
         " and vectors; exported as `memory`",
         "jobs": "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends",

@@ -38,12 +38,15 @@ Text = QueryText | None
     "",
     status_code=201,
     responses={200: {"model": Conversation, "description": "It existed already."}}
-    | problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503),
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def create_conversation(
     body: ConversationCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
 ) -> Conversation:
-    """Create a conversation, or get the one that has this `id` or `external_id` already (200 instead of 201)."""
+    """Create a conversation, or get the one that has this `id` or `external_id` already (200 instead of 201).
+
+    404 for a repeated request whose conversation has been deleted since.
+    """
     conversation, created, replayed = await services.conversations.create(caller, body=body, repeat=repeat)
     response.status_code = 201 if created else 200
     if replayed:

@@ -186,7 +186,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Repeatable:
-    """A request that carries an Idempotency-Key: the key, and an HMAC of the request it stands for."""
+    """A request that carries an Idempotency-Key: the key, which is never stored, and an HMAC of the request."""
 
     key: str
     request_hmac: bytes
@@ -202,10 +202,6 @@ class Repeatable:
     def made_id(self, caller: Caller) -> UUID:
         """The id of what this caller makes by the request: the same whenever it is sent again."""
         return _named(caller.tenant_id.bytes + self.request_hmac + self.key.encode())
-
-    def key_id(self, caller: Caller) -> UUID:
-        """An id of the key alone: the same whatever is asked under it."""
-        return _named(caller.tenant_id.bytes + self.key.encode())
 
     def by_agent(self, agent_id: str) -> "Repeatable":
         """The request as this agent's, where whose it is stands in a header and not in what was hashed."""

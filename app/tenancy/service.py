@@ -68,6 +68,7 @@ class Tenancy:
         self._options = options
         self._epochs = epochs
         self._token_secret = self.secret_for("conversation-tokens")
+        self._repeat_secret = self.secret_for("idempotency-keys")
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._forgotten = 0
         self._log = get_logger()
@@ -309,8 +310,21 @@ class Tenancy:
 
     async def sweep_repeats(self) -> int:
         """Forget requests whose time is over, a bounded number at a time; says how many. Run by a job."""
+        await self.hash_plain_repeats()
         async with self._ops.across_tenants() as tx:
             return await store.sweep_repeats(tx, _SWEEP_LIMIT)
+
+    async def hash_plain_repeats(self) -> int:
+        """Hash the Idempotency-Keys that release 0.1.0 has stored as they came; says how many.
+
+        Does nothing while a replica of that release is connected: it would not find them, and do a request twice.
+        """
+        async with self._ops.across_tenants() as tx:
+            found = await store.list_plain_repeats(tx, _SWEEP_LIMIT)
+            if found:
+                tenants, plain = zip(*found, strict=True)
+                await store.hash_repeats(tx, tenants, plain, [self._hashed(*one) for one in found])
+        return len(found)
 
     async def tend_forever(self) -> None:
         """Flush by the minute, until cancelled."""
@@ -332,7 +346,7 @@ class Tenancy:
 
     async def find_replay(self, caller: Caller, tx: Transaction, *, request: Repeatable) -> Replay | None:
         """What this request did before; None when it is new. Another request under the same key is a Conflict."""
-        row = await store.find_repeat(tx, caller.tenant_id, request.key)
+        row = await store.find_repeat(tx, caller.tenant_id, self._stored_key(caller, request))
         if row is None:
             return None
         if not hmac.compare_digest(row.request_hmac, request.request_hmac):
@@ -340,8 +354,8 @@ class Tenancy:
         return row.replay
 
     async def claim(self, caller: Caller, tx: Transaction, *, request: Repeatable) -> Replay | None:
-        """Hold the key for this transaction; gives the replay if the first one has ended meanwhile."""
-        if not await store.try_lock_repeat(tx, caller.tenant_id, request.key):
+        """Lock the key for this transaction; gives the replay if the first one has ended meanwhile."""
+        if not await store.try_lock_repeat(tx, caller.tenant_id, self._stored_key(caller, request)):
             raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
         return await self.find_replay(caller, tx, request=request)
 
@@ -352,12 +366,25 @@ class Tenancy:
         await store.remember_repeat(
             tx,
             caller.tenant_id,
-            request.key,
+            self._stored_key(caller, request),
             request_hmac=request.request_hmac,
             status=status,
             result_ids=result_ids,
             ttl_h=self._options.idempotency_ttl_h,
         )
+
+    def key_id(self, caller: Caller, request: Repeatable) -> UUID:
+        """An id of the Idempotency-Key alone, the same for every request of the tenant under it."""
+        return UUID(bytes=self._key_hmac(caller.tenant_id, request.key)[:16])
+
+    def _stored_key(self, caller: Caller, request: Repeatable) -> store.RepeatKey:
+        return store.RepeatKey(self._hashed(caller.tenant_id, request.key), request.key)
+
+    def _hashed(self, tenant_id: TenantId, key: str) -> str:
+        return store.HASHED + self._key_hmac(tenant_id, key).hex()
+
+    def _key_hmac(self, tenant_id: TenantId, key: str) -> bytes:
+        return hmac.digest(self._repeat_secret, tenant_id.bytes + key.encode(), hashlib.sha256)
 
 
 async def installation_secret(ops: Database) -> bytes:

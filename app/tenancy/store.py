@@ -10,6 +10,7 @@ import asyncpg
 
 from app.core.db import Transaction
 from app.core.ids import KeyId, TenantId, format_id
+from app.core.revisions import FIRST_RELEASE
 from app.tenancy.schemas import ApiKey, Key, Replay, Scope, Tenant
 
 
@@ -296,6 +297,25 @@ async def flush_last_used(
     )
 
 
+HASHED = "hmac:"
+"""How a hashed Idempotency-Key begins in `idempotency_records`."""
+
+# Release 0.1.0 stores keys as they come, and finds no others. While one of its replicas is connected, so does this
+# release; `list_plain_repeats` gives what is hashed afterwards. With the support of 0.1.0 all of `plain` goes.
+_FIRST_RELEASE_RUNS = f"""exists (
+    select from pg_stat_activity
+    where datname = current_database() and application_name like 'turnkeep%/{FIRST_RELEASE}'
+)"""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatKey:
+    """An Idempotency-Key of a tenant: hashed, as it is stored, and plain."""
+
+    hashed: str
+    plain: str
+
+
 @dataclass(frozen=True, slots=True)
 class RepeatRow:
     """A remembered request."""
@@ -304,33 +324,35 @@ class RepeatRow:
     replay: Replay
 
 
-async def find_repeat(tx: Transaction, tenant_id: TenantId, key: str) -> RepeatRow | None:
+async def find_repeat(tx: Transaction, tenant_id: TenantId, key: RepeatKey) -> RepeatRow | None:
     """The request remembered under this key, unless its time is over."""
     row = await tx.fetchrow(
         """
         select request_hmac, status, result_ids from idempotency_records
-        where tenant_id = $1 and key = $2 and expires_at > now()
+        where tenant_id = $1 and key = any($2::text[]) and expires_at > now()
         """,
         tenant_id,
-        key,
+        [key.hashed, key.plain],
     )
     if row is None:
         return None
     return RepeatRow(row["request_hmac"], Replay(row["status"], row["result_ids"]))
 
 
-async def try_lock_repeat(tx: Transaction, tenant_id: TenantId, key: str) -> bool:
-    """Hold this key until the transaction ends; false when another request holds it."""
+async def try_lock_repeat(tx: Transaction, tenant_id: TenantId, key: RepeatKey) -> bool:
+    """Lock this key until the transaction ends, also against release 0.1.0; false when another request has it."""
     row = await tx.fetchrow(
-        "select pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2, 0)) as held", str(tenant_id), key
+        "select pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2, 0)) as locked",
+        str(tenant_id),
+        key.plain,
     )
-    return row is not None and bool(row["held"])
+    return row is not None and bool(row["locked"])
 
 
 async def remember_repeat(
     tx: Transaction,
     tenant_id: TenantId,
-    key: str,
+    key: RepeatKey,
     *,
     request_hmac: bytes,
     status: int,
@@ -339,19 +361,54 @@ async def remember_repeat(
 ) -> None:
     """Remember what a request did; an expired record of the same key gives way."""
     await tx.execute(
-        """
+        f"""
         insert into idempotency_records (tenant_id, key, request_hmac, status, result_ids, expires_at)
-        values ($1, $2, $3, $4, $5, now() + make_interval(hours => $6))
+        values ($1, case when {_FIRST_RELEASE_RUNS} then $7 else $2 end, $3, $4, $5,
+                now() + make_interval(hours => $6))
         on conflict (tenant_id, key) do update
         set request_hmac = excluded.request_hmac, status = excluded.status, result_ids = excluded.result_ids,
             created_at = now(), expires_at = excluded.expires_at
-        """,
+        """,  # noqa: S608
         tenant_id,
-        key,
+        key.hashed,
         request_hmac,
         status,
         list(result_ids),
         ttl_h,
+        key.plain,
+    )
+
+
+async def list_plain_repeats(tx: Transaction, limit: int) -> list[tuple[TenantId, str]]:
+    """Tenants and keys of requests remembered under a plain key; none while release 0.1.0 needs them (ops role)."""
+    rows = await tx.fetch(
+        f"""
+        select tenant_id, key from idempotency_records where not starts_with(key, '{HASHED}')
+        and not {_FIRST_RELEASE_RUNS} limit $1 for update skip locked
+        """,  # noqa: S608
+        limit,
+    )
+    return [(row["tenant_id"], row["key"]) for row in rows]
+
+
+async def hash_repeats(
+    tx: Transaction, tenant_ids: Sequence[TenantId], plain: Sequence[str], hashed: Sequence[str]
+) -> None:
+    """Remember requests under the hashed key instead of the plain one (ops role)."""
+    await tx.execute(
+        """
+        with plain as (
+            delete from idempotency_records r
+            using unnest($1::uuid[], $2::text[], $3::text[]) k (tenant_id, plain, hashed)
+            where r.tenant_id = k.tenant_id and r.key = k.plain
+            returning r.tenant_id, k.hashed, r.request_hmac, r.status, r.result_ids, r.created_at, r.expires_at
+        )
+        insert into idempotency_records (tenant_id, key, request_hmac, status, result_ids, created_at, expires_at)
+        select * from plain on conflict (tenant_id, key) do nothing
+        """,
+        tenant_ids,
+        plain,
+        hashed,
     )
 
 

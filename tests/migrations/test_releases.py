@@ -102,9 +102,13 @@ class Release:
     def __init__(self, client: httpx.AsyncClient, conversation: str) -> None:
         self._client, self._path = client, f"/v1/conversations/{conversation}"
 
-    async def append(self, text: str) -> None:
-        answer = await self._client.post(f"{self._path}/turns", json={"turns": [{"role": "user", "content": text}]})
+    async def append(self, text: str, *, key: str | None = None) -> bool:
+        """Append a turn; says whether the answer is that of an earlier request with this key."""
+        body = {"turns": [{"role": "user", "content": text}]}
+        headers = {} if key is None else {"Idempotency-Key": key}
+        answer = await self._client.post(f"{self._path}/turns", json=body, headers=headers)
         assert answer.status_code == 201, answer.text
+        return "Idempotent-Replayed" in answer.headers
 
     async def stream(self, text: str) -> None:
         body = {"turn": {"role": "assistant", "actor": "bot"}, "writer": "w"}
@@ -147,6 +151,9 @@ async def mixed(
     second = Release(new, conversation)
     async with old as client:
         first = Release(client, conversation)
+        for one, other in ((first, second), (second, first)):
+            key = f"once, by {'the old one' if one is first else 'the new one'}"
+            assert [await release.append(key, key=key) for release in (one, other)] == [False, True]
         await first.append("said to the old one")
         await second.append("said to the new one")
         await first.stream("streamed by the old one")

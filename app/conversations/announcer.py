@@ -21,7 +21,7 @@ class Told:
     """A message about a conversation, read.
 
     `changed`: rows up to `rev` are there. `opened`, `resumed`, `ended` (committed or aborted): an open turn's rows.
-    `wanted`: another process asks the one that holds an open turn to write its text and release it.
+    `wanted`: another process asks `holder`, the one that holds an open turn, to write its text and release it.
     `delta`: text of an open turn at `offset`, of its writer's `epoch`. `deleted`: the conversation is gone.
     """
 
@@ -34,6 +34,7 @@ class Told:
     part: str = ""
     offset: int = 0
     text: str = ""
+    holder: UUID | None = None
 
 
 class Announcer:
@@ -63,9 +64,9 @@ class Announcer:
         """When `tx` is durable, tell what became of an open turn."""
         self._after(tx, Told(what, tenant_id, conversation_id, turn_id=TurnId(turn_id), epoch=epoch))
 
-    def wanted(self, tenant_id: TenantId, conversation_id: ConversationId, *, turn_id: TurnId) -> None:
+    def wanted(self, tenant_id: TenantId, conversation_id: ConversationId, *, turn_id: TurnId, holder: UUID) -> None:
         """Ask the process that holds an open turn to release it."""
-        self._bus.publish(_written(Told("wanted", tenant_id, conversation_id, turn_id=turn_id)))
+        self._bus.publish(_written(Told("wanted", tenant_id, conversation_id, turn_id=turn_id, holder=holder)))
 
     def delta(
         self,
@@ -106,6 +107,8 @@ def _written(told: Told) -> Message:
         message |= {"u": told.turn_id.hex, "e": told.epoch}
     if told.what == "delta":
         message |= {"p": told.part, "o": told.offset, "x": told.text}
+    if told.holder is not None:
+        message["h"] = told.holder.hex
     return message
 
 
@@ -120,9 +123,12 @@ def read_message(message: Message) -> Told | None:
             return Told(
                 "delta", _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch, part, offset, text
             )
-        case {"k": "opened" | "resumed" | "ended" | "wanted" as what, "t": str(tenant), "c": str(conversation),
+        case {"k": "opened" | "resumed" | "ended" as what, "t": str(tenant), "c": str(conversation),
               "u": str(turn), "e": int(epoch)}:  # fmt: skip
             return Told(what, _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch)
+        case {"k": "wanted", "t": str(tenant), "c": str(conversation), "u": str(turn), "h": str(holder)}:
+            turn_id = TurnId(UUID(turn))
+            return Told("wanted", _tenant(tenant), _conversation(conversation), turn_id=turn_id, holder=UUID(holder))
         case _:
             return None
 

@@ -48,9 +48,10 @@ class Handover:
         """Ask the process that holds a turn to release it, and wait until it has, or for `wait_s` at most."""
         if holder in {self._holder, NO_HOLDER}:
             return
-        self._announcer.wanted(key.tenant_id, key.conversation_id, turn_id=key.turn_id)
         deadline, pause_s = monotonic() + self._wait_s, _FIRST_PAUSE_S
         while monotonic() < deadline:
+            # again each time: between two looks it may have released the turn and taken it back for a call of its own
+            self._announcer.wanted(key.tenant_id, key.conversation_id, turn_id=key.turn_id, holder=holder)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             async with self._database.transaction(key.tenant_id, read_only=True) as tx:
@@ -60,7 +61,7 @@ class Handover:
 
     def hear(self, told: Told) -> None:
         """Release a turn that another process asks for, if this one holds it."""
-        if told.what != "wanted" or told.turn_id is None:
+        if told.what != "wanted" or told.turn_id is None or told.holder != self._holder:
             return
         key = StreamKey(told.tenant_id, told.conversation_id, told.turn_id)
         held = self._held.get(key)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
+from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock
 from uuid import UUID
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from app.conversations import stream_store
+from app.conversations.announcer import Told
 from app.conversations.appender import Appender
 from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
@@ -1093,3 +1095,43 @@ async def test_where_the_holder_does_not_answer_the_writer_is_told_where_to_send
     assert answer.status_code == 200, answer.text
     done = await writing.commit(client=there, length=23)
     assert done.json()["content"] == "durable, and sent again"
+
+
+async def test_a_turn_that_its_process_did_not_release_at_first_is_asked_for_again(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = await opened(client, conversation)
+    streams = service.container.conversations.streams
+    release = streams._flusher.release  # noqa: SLF001
+    requests = 0
+
+    async def release_later(held: Held) -> None:
+        # as if it had taken the turn back for a call of its own before the other process looked
+        nonlocal requests
+        requests += 1
+        if requests > 1:
+            await release(held)
+
+    monkeypatch.setattr(streams._flusher, "release", release_later)  # noqa: SLF001
+    monkeypatch.setattr(streams._flusher, "_begin_writing", lambda: None)  # noqa: SLF001
+    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 5.0)
+    await writing.chunk(0, "only taken", durable="false")
+    answer = await writing.chunk(10, ", not lost", client=replica.client(client.key), durable="false")
+    assert answer.status_code == 200, answer.text
+    done = await writing.commit(client=replica.client(client.key))
+    assert done.json()["content"] == "only taken, not lost"
+
+
+async def test_a_process_releases_no_turn_that_is_asked_of_another_one(
+    client: Client, conversation: str, service: Service, replica: Service
+) -> None:
+    writing = await opened(client, conversation)
+    streams, there = (one.container.conversations.streams for one in (service, replica))
+    held = held_of(streams, writing.id)
+    wanted = Told("wanted", *held.key[:2], turn_id=held.turn_id, holder=there._holder)  # noqa: SLF001
+    streams.handover.hear(wanted)
+    assert not streams.handover._releasing  # noqa: SLF001
+    streams.handover.hear(replace(wanted, holder=streams._holder))  # noqa: SLF001
+    assert list(streams.handover._releasing) == [held.key]  # noqa: SLF001
+    await streams.handover.close()
+    assert held.dropped

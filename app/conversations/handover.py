@@ -21,6 +21,7 @@ from app.core.db import Database
 
 _FIRST_PAUSE_S: Final = 0.004
 _LONGEST_PAUSE_S: Final = 0.05
+_ASK_AGAIN_S: Final = 0.2
 
 
 class Handover:
@@ -48,10 +49,12 @@ class Handover:
         """Ask the process that holds a turn to release it, and wait until it has, or for `wait_s` at most."""
         if holder in {self._holder, NO_HOLDER}:
             return
-        deadline, pause_s = monotonic() + self._wait_s, _FIRST_PAUSE_S
-        while monotonic() < deadline:
-            # again each time: between two looks it may have released the turn and taken it back for a call of its own
-            self._announcer.wanted(key.tenant_id, key.conversation_id, turn_id=key.turn_id, holder=holder)
+        deadline, pause_s, ask_at = monotonic() + self._wait_s, _FIRST_PAUSE_S, 0.0
+        while (now := monotonic()) < deadline:
+            if now >= ask_at:
+                # more than once: it may have released the turn and taken it back for a call of its own
+                self._announcer.wanted(key.tenant_id, key.conversation_id, turn_id=key.turn_id, holder=holder)
+                ask_at = now + _ASK_AGAIN_S
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             async with self._database.transaction(key.tenant_id, read_only=True) as tx:

@@ -44,7 +44,7 @@ from app.routers.deps import require_caller
 from app.routers.lifecycle_metrics import add_lifecycle_metrics
 from app.routers.live_frames import frame_members
 from app.routers.middleware import install_middleware
-from app.routers.problems import add_problem_schemas, declared_members, install_problem_handlers
+from app.routers.problems import add_head_problem, add_problem_schemas, declared_members, install_problem_handlers
 from app.settings import Settings
 from app.worker.handlers import make_worker
 from app.worker.runner import add_job_metrics, add_sweep_metrics, working
@@ -151,7 +151,7 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             routes=app.routes,
             separate_input_output_schemas=False,
         )
-        app.openapi_schema = add_problem_schemas(document)
+        app.openapi_schema = add_head_problem(add_problem_schemas(document))
     return app.openapi_schema
 
 

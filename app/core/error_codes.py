@@ -62,6 +62,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "length_mismatch": "The text of an open turn has not the length its writer says.",
         "long_term_disabled": "The key has no long-term memory.",
         "malformed_json": "The body is not JSON in UTF-8.",
+        "malformed_request": "What came is no HTTP request that can be read.",
         "mcp_tool_unknown": "A tool that is to be hidden does not exist.",
         "method_not_allowed": "This path does not take this method.",
         "model_budget_exhausted": "The tenant has spent what it may on chat models today.",

@@ -211,6 +211,14 @@ def add_problem_schemas(document: dict[str, object]) -> dict[str, object]:
     return document
 
 
+def add_head_problem(document: dict[str, object]) -> dict[str, object]:
+    """Declare 431 for every operation of an OpenAPI document, in place: the server answers it before any route."""
+    paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
+    for operation in (operation for operations in paths.values() for operation in operations.values()):
+        operation["responses"] |= {str(status): answer for status, answer in problem_responses(431).items()}
+    return document
+
+
 def declared_members(app: FastAPI) -> frozenset[str]:
     """Return the names of all members that the API declares; made from its OpenAPI document once, then remembered."""
     known = cast("frozenset[str] | None", getattr(app.state, "declared_members", None))

@@ -7,10 +7,12 @@ a body may come for ever. And who takes nothing of what it is sent keeps a conne
 import asyncio
 import json
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import SecurityError
 from websockets.frames import Frame
 
 from app.core.error_codes import ERROR_CODES
@@ -24,23 +26,36 @@ MAX_FRAGMENTS: Final = 4096
 NOT_READ: Final = 4408
 _LAST_WORDS_S: Final = 2.0
 
-_CODE: Final = "head_too_large"
-_BODY: Final = json.dumps(
-    {
-        "type": f"/docs/errors#{_CODE}",
-        "title": ERROR_CODES[_CODE],
-        "status": 431,
-        "detail": "Request line and headers may have 64 KiB, sent within 30 seconds.",
-        "code": _CODE,
+_HEAD_END: Final = b"\r\n\r\n"
+
+
+def _refusal(status: HTTPStatus, code: str, detail: str) -> bytes:
+    """A whole answer, for requests that never reach the application."""
+    problem: dict[str, object] = {
+        "type": f"/docs/errors#{code}",
+        "title": ERROR_CODES[code],
+        "status": status,
+        "detail": detail,
+        "code": code,
         "request_id": "",
         "errors": [],
         "retryable": False,
     }
-).encode()
-_REFUSAL: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/problem+json\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
-)
+    body = json.dumps(problem).encode()
+    head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/problem+json\r\nconnection: close\r\n"
+    return head.encode() + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def _head_too_large() -> bytes:
+    return _refusal(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "head_too_large",
+        "Request line and headers may have 64 KiB, sent within 30 seconds; those of a WebSocket 128 headers of 8 KiB.",
+    )
+
+
+def _malformed_request() -> bytes:
+    return _refusal(HTTPStatus.BAD_REQUEST, "malformed_request", "This is no HTTP request that can be read.")
 
 
 class StallGuard:
@@ -91,6 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
     body_limit_s: ClassVar[float] = 60.0 + _ANSWER_S
     _guard: StallGuard | None = None
     _head_bytes: int = 0
+    _head_tail: bytes = b""
     _in_head: bool = True
     _deadline: asyncio.TimerHandle | None = None
 
@@ -122,27 +138,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head before it is parsed."""
         if self._in_head:
-            self._head_bytes += len(data)
-            # what has arrived with the end of a head, a body, is no more than one read of the socket
-            if self._head_bytes - len(data) > MAX_HEAD_BYTES:
+            received = self._head_tail + data  # the end of the head may be cut in two
+            end = received.find(_HEAD_END)
+            counted = self._head_bytes + (0 if end < 0 else end - len(self._head_tail))
+            self._head_bytes, self._head_tail = self._head_bytes + len(data), received[-len(_HEAD_END) + 1 :]
+            if counted > MAX_HEAD_BYTES:
                 self._refuse()
                 return
         super().data_received(data)
 
     def on_message_begin(self) -> None:
-        """Count anew: another head begins."""
-        self._in_head, self._head_bytes = True, 0
+        """Start the clock: a head has begun."""
         self._start_clock()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Stop counting: the head is whole, and the clock is the body's."""
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._head_bytes, self._head_tail = False, 0, b""
         self._start_body_clock()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Stop the clock: the body is whole."""
+        """Stop the clock: the body is whole. What comes next is another head, and counted anew."""
+        self._in_head = True
         self._stop_clock()
         super().on_message_complete()
 
@@ -172,12 +190,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self) -> None:
         if not self.transport.is_closing():
-            self.transport.write(_REFUSAL)
+            self.transport.write(_head_too_large())
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser cannot read, by a problem as every other refusal."""
+        del msg
+        self.transport.write(_malformed_request())
+        self.transport.close()
 
 
 class BoundedSocket(WebSocketsSansIOProtocol):
-    """A WebSocket that is cut when its peer reads nothing, or sends a message in endless pieces."""
+    """A WebSocket that is cut when its peer reads nothing, or sends endless pieces or text that is no UTF-8."""
 
     stall_s: ClassVar[float] = 30.0
     _guard: StallGuard | None = None
@@ -192,6 +216,27 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if self._guard is not None:
             self._guard.stop()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a head that the handshake cannot read: uvicorn leaves such a connection open without an answer."""
+        super().data_received(data)
+        error = self.conn.handshake_exc
+        if error is not None and not self.handshake_initiated and not self.transport.is_closing():
+            is_large = any(isinstance(one, SecurityError) for one in (error, error.__cause__))
+            self.handshake_complete = self.close_sent = True
+            self.transport.write(_head_too_large() if is_large else _malformed_request())
+            self.transport.close()
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand a message on; a text that is no UTF-8 ends the connection with 1007, and is no error of ours to log."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.conn.fail(1007, "text that is not UTF-8")
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
     def pause_writing(self) -> None:
         """Watch whether the peer takes anything."""

@@ -318,3 +318,28 @@ async def test_no_statistics_hold_it_and_what_vacuum_leaves_in_the_files_goes_wh
         assert set(await files(own, said)) <= {*REGISTRY, *(f"toast of {table}" for table in REGISTRY), *indexes}
         await run(own, *(f"vacuum full {table}" for table in REGISTRY))
         assert await files(own, said) == {}
+
+
+async def test_no_statistics_hold_a_name_of_a_deleted_conversation(own: Service) -> None:
+    said = Said("named")
+    async with await own.new_tenant() as client:
+        names = {"owner": said.word("owner"), "project": said.word("project"), "title": said.word("title")}
+        turns = [{"role": "user", "actor": said.word("actor"), "content": "hello"}] * 4
+        opening = {"turn": {"role": "assistant", "actor": said.word("writing actor")}, "writer": said.word("writer")}
+        model = {"summarizer_model": said.word("model")}
+        made = []
+        for number in range(4):
+            external_id = said.word(f"external id {number}")
+            made.append(await client.conversation(external_id=external_id, compaction=model, **names))
+            path = f"/v1/conversations/{made[-1]}"
+            stored = (await client.append(made[-1], *turns))["turns"]
+            assert (await client.post(f"{path}/turns/open", json=opening)).status_code == 201
+            fact = {"subject": f"s{number}", "predicate": "is", "object": "here", "owner": names["owner"]}
+            sources = [turn["id"] for turn in stored]
+            assert (await client.post("/v1/facts", json=fact | {"source_turn_ids": sources})).status_code == 201
+        await run(own, "analyze")
+        for conversation in made:
+            assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
+        # samples of a table with no rows left stay as they are
+        await run(own, "analyze")
+        assert found(said, await dump(own, "--statistics")) == set()

@@ -245,15 +245,22 @@ async def test_statistics_of_what_was_said_are_cleared_and_gathered_no_more(empt
             from tenants, generate_series(1, 20) n
             """
         )
+        await connection.execute(
+            """
+            insert into idempotency_records (tenant_id, key, request_hmac, status, result_ids, expires_at)
+            select tenant_id, 'key ' || n, '', 201, '{}', now() from tenants, generate_series(1, 20) n
+            """
+        )
         sampled = (
             "select array_agg(attname::text order by attname) from pg_stats"
-            " where tablename = 'conversations' and attname in ('title', 'project')"
+            " where tablename in ('conversations', 'idempotency_records')"
+            " and attname in ('title', 'project', 'retention', 'key')"
         )
-        await connection.execute("analyze conversations")
-        assert await connection.fetchval(sampled) == ["project", "title"]
+        await connection.execute("analyze conversations, idempotency_records")
+        assert await connection.fetchval(sampled) == ["key", "project", "retention", "title"]
         await schema.migrate(empty.owner)
-        assert await connection.fetchval(sampled) == ["project"]
-        await connection.execute("analyze conversations")
-        assert await connection.fetchval(sampled) == ["project"]
+        assert await connection.fetchval(sampled) == ["retention"]
+        await connection.execute("analyze conversations, idempotency_records")
+        assert await connection.fetchval(sampled) == ["retention"]
     finally:
         await connection.close()

@@ -21,6 +21,7 @@ from app.conversations.watching import Watcher, WatchOptions
 from app.core.bus import Bus, Coalesced, Listener, Message
 from app.core.db import Database
 from app.core.errors import AppError, Unavailable
+from app.core.ids import TenantId
 from app.core.jobs import JobOptions, JobQueue
 from app.core.nats_bus import NatsBus, NatsOptions
 from app.core.notify_bus import NotifyBus, NotifyOptions
@@ -28,6 +29,7 @@ from app.core.paging import Cursors
 from app.core.revisions import application_name
 from app.core.servers import Server
 from app.embedding import base_url, make_tiers, open_embedders
+from app.foundation import Foundation, open_foundation
 from app.governance.service import Governance
 from app.index.administration import SpaceAdministration
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Side, Spaces, Tiers
@@ -42,10 +44,10 @@ from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
 from app.tenancy.administration import Administration
-from app.tenancy.first_key import install_first_key
+from app.tenancy.first_key import install_first_key, read_bootstrap_key
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.schemas import Caller
-from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
+from app.tenancy.service import Tenancy
 from app.tenancy.spending import Spending, SpendingOptions
 
 _HOUR_S = 3600
@@ -87,6 +89,8 @@ class Container:
     spaces: SpaceAdministration
     asker: Asker
     tools: ToolServices
+    first_tenant_id: TenantId | None = None
+    """The tenant that this start has made, where it is the first of the installation and nothing named its key."""
 
     def end_live(self) -> None:
         """End what follows conversations: the process is being stopped. May be called again."""
@@ -112,66 +116,15 @@ class Container:
             raise Unavailable("not_ready", "The embedding model is still loading.", retry_after_s=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Foundation:
-    """What everything else stands on: the server, the pools of the application and of ops, and tenancy."""
-
-    server: Server
-    database: Database
-    ops: Database
-    tenancy: Tenancy
-
-
-@asynccontextmanager
-async def open_foundation(settings: Settings, *, migrate: bool) -> AsyncGenerator[Foundation]:
-    """Start the server, the pools and tenancy: all that commands about keys need."""
-    async with AsyncExitStack() as stack:
-        if not migrate:
-            _require_data(settings)
-        server = Server(settings)
-        stack.push_async_callback(server.stop)
-        await server.start()
-        if migrate:
-            await server.migrate()
-        await server.require_migrated()
-        database = server.pool(server.app, name="turnkeep")
-        ops = server.pool(server.ops, name="turnkeep-ops")
-        for pool in (database, ops):
-            stack.push_async_callback(pool.close)
-            await pool.open()
-            await pool.require_role_without_bypass()
-        given = settings.secret_key
-        secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
-        tenancy = Tenancy(database, ops, secret=secret, options=_tenancy_options(settings), epochs=TOKEN_EPOCHS)
-        yield Foundation(server, database, ops, tenancy)
-
-
-def _tenancy_options(settings: Settings) -> TenancyOptions:
-    return TenancyOptions(
-        key_cache_s=settings.key_cache_s,
-        key_cache_entries=settings.key_cache_entries,
-        idempotency_ttl_h=settings.idempotency_ttl_h,
-        token_ttl_s=settings.token_ttl_s,
-        token_max_ttl_s=settings.token_max_ttl_s,
-    )
-
-
-def _require_data(settings: Settings) -> None:
-    """Raise Unavailable where a command would make an empty database because it runs in the wrong folder."""
-    if settings.database_url is None and not (settings.data_dir / "postgres").exists():
-        raise Unavailable(
-            "data_missing",
-            f"There is no Turnkeep data in {settings.data_dir.absolute()}: run this where the service runs, or set"
-            " TURNKEEP_DATA_DIR.",
-        )
-
-
 @asynccontextmanager
 async def open_container(settings: Settings) -> AsyncGenerator[Container]:
     """Start everything, and stop it in the reverse order."""
+    read_bootstrap_key(settings)  # before anything is made: a wrong key ends the start
     async with AsyncExitStack() as stack:
-        base = await stack.enter_async_context(open_foundation(settings, migrate=settings.migrate_on_start))
-        await install_first_key(settings, base.tenancy)
+        base = await stack.enter_async_context(
+            open_foundation(settings, migrate=settings.migrate_on_start, epochs=TOKEN_EPOCHS)
+        )
+        first_tenant_id = await install_first_key(settings, base.tenancy)
         await base.tenancy.hash_plain_repeats()
         tending = asyncio.create_task(base.tenancy.tend_forever())
         stack.push_async_callback(_end_tending, tending, base.tenancy)
@@ -179,7 +132,7 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         stack.push_async_callback(bus.close)
         embedders = await open_embedders(settings, guard=base.database.refuse_in_transaction, stack=stack)
         sides = [(one, await make_tiers(settings, base.ops, base.server, one)) for one in embedders]
-        container = build_container(settings, base, sides, bus)
+        container = replace(build_container(settings, base, sides, bus), first_tenant_id=first_tenant_id)
         for side in container.index.spaces.sides.values():
             stack.push_async_callback(_end, asyncio.create_task(side.tiers.keep_forever()))
         await container.index.spaces.follow()

@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from app.container import Container, build_container, make_bus, open_foundation
+from app.container import Container, build_container, make_bus
 from app.conversations.schemas import ConversationCreate, TurnInput
 from app.core import schema
 from app.core.db import encode_vector
 from app.core.embedded_postgres import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
+from app.foundation import open_foundation
 from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, TierOptions, Tiers, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors

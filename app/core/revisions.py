@@ -5,14 +5,12 @@ release can still run on it, so a release that finds an unknown, newer schema kn
 reads `alembic_version` only, and runs where it finds its own revision there.
 """
 
+import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
-
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 
 VERSION_TABLE: Final = "schema_version"
 OLDEST_REPLICA_TABLE: Final = "alembic_version"
@@ -54,13 +52,6 @@ def migrations_path() -> Path:
     package = Path(__file__).parent.parent
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parent / "alembic"
-
-
-def alembic_config() -> Config:
-    """The configuration of alembic, without an ini file."""
-    config = Config()
-    config.set_main_option("script_location", str(migrations_path()))
-    return config
 
 
 def head_revision() -> str:
@@ -108,6 +99,28 @@ def outdated(running: Iterable[str], *, oldest: str | None) -> set[str]:
 
 
 def _scripts() -> list[tuple[str, str | None]]:
-    """Every revision of this release with its `oldest_replica`, oldest first."""
-    scripts = reversed(list(ScriptDirectory.from_config(alembic_config()).walk_revisions()))
-    return [(script.revision, getattr(script.module, "oldest_replica", None)) for script in scripts]
+    """Every revision of this release with its `oldest_replica`, oldest first.
+
+    Read from the text of the migrations: commands that look only at the revision start without alembic.
+    """
+    found = [_constants(file.read_text()) for file in migrations_path().glob("versions/*.py")]
+    after = {script.get("down_revision"): script for script in found}
+    ordered: list[tuple[str, str | None]] = []
+    revision: str | None = None
+    while (script := after.get(revision)) is not None:
+        revision = script["revision"]
+        ordered.append((str(revision), script.get("oldest_replica")))
+    return ordered
+
+
+def _constants(text: str) -> dict[str, str | None]:
+    """The names at the top level of a migration that have a text or None as their value."""
+    return {
+        target.id: node.value.value
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and (node.value.value is None or isinstance(node.value.value, str))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }

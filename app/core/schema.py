@@ -6,16 +6,10 @@ Safe to run from several processes at once (an advisory lock lets one work) and 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import asyncpg
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
-from alembic import command
 from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.errors import Busy, Conflict, Unavailable
 from app.core.revisions import (
@@ -23,14 +17,20 @@ from app.core.revisions import (
     VERSION_TABLE,
     SchemaState,
     SchemaVersion,
-    alembic_config,
     known_revisions,
+    migrations_path,
     oldest_passable,
     oldest_replica,
     outdated,
     schema_state,
 )
 from app.core.telemetry import get_logger
+
+# alembic and SQLAlchemy are imported where migrations run: most commands need neither
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from sqlalchemy import Connection
 
 T = TypeVar("T")
 
@@ -165,17 +165,37 @@ async def prepare_roles(owner_url: str) -> None:
         await connection.close()
 
 
+def alembic_config() -> "Config":
+    """The configuration of alembic, without an ini file."""
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_path()))
+    return config
+
+
 async def migrate(owner_url: str, *, target: str = "head") -> None:
     """Run the migrations up to `target`, one process at a time."""
+    from alembic import command  # noqa: PLC0415
+
     await run_as_owner(owner_url, lambda connection: command.upgrade(_config_on(connection), target))
 
 
 async def migrate_down(owner_url: str, *, target: str) -> None:
     """Run the migrations back down to `target` (`base` for none)."""
+    from alembic import command  # noqa: PLC0415
+
     await run_as_owner(owner_url, lambda connection: command.downgrade(_config_on(connection), target))
 
 
-def _config_on(connection: Connection) -> Config:
+def print_migration_sql() -> None:
+    """Write the migrations as SQL to standard output, for reading and linting."""
+    from alembic import command  # noqa: PLC0415
+
+    command.upgrade(alembic_config(), "head", sql=True)
+
+
+def _config_on(connection: "Connection") -> "Config":
     prepare_version_tables(connection)
     config = alembic_config()
     config.attributes["connection"] = connection
@@ -200,7 +220,7 @@ async def _recorded(connection: "asyncpg.Connection[asyncpg.Record]", table: str
     return cast("str | None", await connection.fetchval(f"select version_num from {table}"))  # noqa: S608
 
 
-def prepare_version_tables(connection: Connection) -> None:
+def prepare_version_tables(connection: "Connection") -> None:
     """Make the tables of versions where they are missing, as migrations need them, and fill them from each other."""
     for statement in VERSION_TABLES_SQL:
         connection.exec_driver_sql(statement)
@@ -212,7 +232,7 @@ def prepare_version_tables(connection: Connection) -> None:
 
 
 def record_version(
-    ctx: MigrationContext,
+    ctx: "MigrationContext",
     step: object,  # noqa: ARG001 - alembic gives it
     heads: Collection[str],
     run_args: Mapping[str, object],  # noqa: ARG001 - alembic gives it
@@ -332,8 +352,11 @@ async def _wait_for_turn(try_lock: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(_TRY_AGAIN_S)
 
 
-async def run_as_owner(owner_url: str, run: Callable[[Connection], T]) -> T:
+async def run_as_owner(owner_url: str, run: "Callable[[Connection], T]") -> T:
     """Run `run` on a connection of the owner's, one process at a time."""
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
+    from sqlalchemy.pool import NullPool  # noqa: PLC0415
+
     engine = create_async_engine(sqlalchemy_url(owner_url), poolclass=NullPool)
     try:
         async with engine.connect() as connection:
@@ -349,8 +372,3 @@ async def run_as_owner(owner_url: str, run: Callable[[Connection], T]) -> T:
             return result
     finally:
         await engine.dispose()
-
-
-def print_migration_sql() -> None:
-    """Write the migrations as SQL to standard output, for reading and linting."""
-    command.upgrade(alembic_config(), "head", sql=True)

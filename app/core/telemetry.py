@@ -6,10 +6,12 @@ message. Lines of libraries pass the same gate: their text is kept only where it
 """
 
 import logging
+import math
 import re
 import sys
+import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TextIO, cast
 from uuid import UUID
 
@@ -34,12 +36,15 @@ LOG_FIELDS: Final = frozenset(
 
 _EVENT_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _UNNAMED_EVENT: Final = "event.unnamed"
+_SECONDS: Final = "%Y-%m-%dT%H:%M:%SZ"
 _MAX_TEXT: Final = 300
 _MAX_ITEMS: Final = 40
 _MAX_FRAMES: Final = 30
 _MAX_CAUSES: Final = 4
 _PLAIN_SPOKEN: Final = ("uvicorn", "alembic")
 """Loggers whose text is about the process itself; of others only the constant template is kept."""
+_POOL_LOGGER: Final = "asyncpg.pool"
+_REPEAT_S: Final = 60.0
 _ASYNCIO_SAYINGS: Final = (
     "Task exception was never retrieved",
     "Future exception was never retrieved",
@@ -64,8 +69,8 @@ class TelemetrySettings(Protocol):
         ...
 
     @property
-    def log_format(self) -> str:
-        """`json` or `console`."""
+    def log_format(self) -> str | None:
+        """`json` or `console`; None: `console` on a terminal, else `json`."""
         ...
 
 
@@ -76,19 +81,21 @@ def configure_logging(settings: Settings | TelemetrySettings, stream: TextIO | N
     `log_config=None, access_log=False`, or it installs handlers of its own.
     """
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    console = settings.log_format == "console"
-    renderer: Processor = _render_for_people if console else structlog.processors.JSONRenderer()
+    output = stream or sys.stderr
+    is_console = settings.log_format == "console" or (settings.log_format is None and output.isatty())
+    renderer: Processor = _render_for_people if is_console else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+            structlog.processors.TimeStamper(fmt=_SECONDS if is_console else "iso", utc=True, key="timestamp"),
             describe_exception,
             keep_allowed_fields,
+            OncePerMinute(),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=output),
         cache_logger_on_first_use=False,  # a cached logger would keep writing to the stream of an earlier call
     )
     _route_standard_logging(level)
@@ -145,6 +152,26 @@ def keep_allowed_fields(_logger: WrappedLogger, _method: str, event: EventDict) 
     if not _EVENT_NAME.fullmatch(str(kept.get("event", ""))):
         kept["event"] = _UNNAMED_EVENT
     return kept
+
+
+class OncePerMinute:
+    """Drops repeated lines about a database that is away: background work says so again at every attempt.
+
+    Of each event one line a minute is logged.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._logged: dict[str, float] = {}
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """Give the event, or drop it."""
+        if event.get("code") == "database_unavailable" or event.get("library") == _POOL_LOGGER:
+            name, now = str(event.get("event")), self._clock()
+            if now - self._logged.get(name, -math.inf) < _REPEAT_S:
+                raise structlog.DropEvent
+            self._logged[name] = now
+        return event
 
 
 def _plain(value: object) -> object:
@@ -224,6 +251,8 @@ def _library_fields(record: logging.LogRecord) -> dict[str, object]:
         return _warning_fields(record)
     fields: dict[str, object] = {}
     if record.exc_info and record.exc_info[1] is not None:
+        if record.name == _POOL_LOGGER:  # it could not connect: there is no defect that a stack would show
+            return {"error_type": error_type(record.exc_info[1])}
         fields["exc_info"] = record.exc_info[1]
     message: object = record.msg
     if isinstance(message, BaseException):

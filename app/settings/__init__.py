@@ -357,8 +357,9 @@ class Settings(ModelSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
-    log_format: Literal["json", "console"] = Field(
-        default="json", description="One JSON object a line, or text for people."
+    log_format: Literal["json", "console"] | None = Field(
+        default=None,
+        description="One JSON object a line, or text for people; default: text on a terminal, JSON elsewhere.",
     )
 
     @model_validator(mode="after")

@@ -1,11 +1,13 @@
 """The connection of `turnkeep tail`: frames of one conversation, across lost connections.
 
-What always holds: it ends only where connecting again cannot help; between two attempts it waits, longer each time.
+It ends where connecting again cannot help, and where the server was not reached for a while. Between two attempts it
+waits, longer each time.
 """
 
 import asyncio
 import json
 import random
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +20,10 @@ from app.core.errors import AppError, Forbidden, Invalid, NotFound, Unauthentica
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0
+_FIRST_PATIENCE_S: Final = 5.0
+"""How long a server that was never reached is tried: it may just be starting."""
+_PATIENCE_S: Final = 120.0
+"""How long one is tried that was reached before: it may be restarting."""
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _SERVER_FAULT: Final = 500
 _TRY_AGAIN: Final = frozenset({408, 425, 429})
@@ -53,36 +59,59 @@ class Target:
 class Follower:
     """Yields frames as they come, and connects again by itself."""
 
-    def __init__(self, target: Target, after_rev: Callable[[], int | None], say: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        after_rev: Callable[[], int | None],
+        say: Callable[[str | None], None],
+        *,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
+        """`patience_s`: how long a server is tried again that was reached before."""
         self._target = target
+        self._patience_s = min(_FIRST_PATIENCE_S, patience_s)
+        self._later_patience_s = patience_s
+        self._reached_at = time.monotonic()
         self._after_rev = after_rev
         self._say = say
         self._wait_s = _FIRST_WAIT_S
         self._connection: ClientConnection | None = None
 
     async def frames(self) -> AsyncGenerator[str]:
-        """The frames' texts, for ever. Raises AppError where connecting again cannot help."""
+        """The frames' texts. Raises AppError where connecting again cannot help or has not helped for a while."""
         while True:
             try:
                 async for text in self._of_one_connection():
                     yield text
-                why = "the server ended the connection"
+                why = "ended the connection"
             except ConnectionClosed as error:
                 code = 1006 if error.rcvd is None else error.rcvd.code
                 if code in _FINAL:
                     raise _FINAL[code] from None
-                why = f"the connection is lost ({code})"
+                why = f"lost the connection ({code})"
             except InvalidStatus as error:
                 status = error.response.status_code
                 if status < _SERVER_FAULT and status not in _TRY_AGAIN:
-                    raise Unavailable("not_ready", f"There is no Turnkeep there: it answers {status}.") from None
-                why = f"the server answers {status}"
+                    raise Unavailable(
+                        "not_ready", f"There is no Turnkeep at {self._target.url}: it answers {status}."
+                    ) from None
+                why = f"answers {status}"
             except (OSError, InvalidHandshake) as error:
-                why = f"the server cannot be reached ({type(error).__name__})"
+                why = f"cannot be reached ({type(error).__name__})"
             wait_s = self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
             self._wait_s = min(_LONGEST_WAIT_S, self._wait_s * 2)
-            self._say(f"{why}; trying again in {wait_s:.1f} s")
+            self._give_up_after(wait_s, why)
+            self._say(f"{self._target.url} {why}; trying again in {wait_s:.1f} s")
             await asyncio.sleep(wait_s)
+
+    def _give_up_after(self, wait_s: float, why: str) -> None:
+        """Raise Unavailable where the server was not reached for so long that another wait makes no sense."""
+        if time.monotonic() + wait_s - self._reached_at > self._patience_s:
+            raise Unavailable(
+                "not_ready",
+                f"{self._target.url} {why}. Start the server there with `turnkeep serve`, or name another with --url or"
+                " TURNKEEP_URL.",
+            )
 
     async def subscribe(self, after_rev: int | None) -> None:
         """Ask for everything after a rev, or for the newest."""
@@ -107,7 +136,11 @@ class Follower:
         # what a server keeps of a conversation has no bound that a client could name
         connecting = connect(self._target.address, additional_headers=headers, max_size=None, proxy=proxy)
         async with connecting as self._connection:
-            await self.subscribe(self._after_rev())
-            self._say(None)
-            async for text in self._connection:
-                yield text if isinstance(text, str) else text.decode()
+            self._patience_s = self._later_patience_s
+            try:
+                await self.subscribe(self._after_rev())
+                self._say(None)
+                async for text in self._connection:
+                    yield text if isinstance(text, str) else text.decode()
+            finally:
+                self._reached_at = time.monotonic()

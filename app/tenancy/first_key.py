@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from app.core.errors import Unauthenticated, Unavailable
+from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.settings import Settings
 from app.tenancy.keys import KeyText, generate_key, parse_key
@@ -16,35 +17,46 @@ def admin_key_path(settings: Settings) -> Path:
     return settings.data_dir / "admin-key"
 
 
-async def install_first_key(settings: Settings, tenancy: Tenancy) -> None:
+def read_bootstrap_key(settings: Settings) -> KeyText | None:
+    """The key of BOOTSTRAP_KEY, None without one; Unavailable where it is no key."""
+    if settings.bootstrap_key is None:
+        return None
+    key = parse_key(settings.bootstrap_key.get_secret_value())
+    if key is None:
+        raise Unavailable(
+            "bootstrap_key_invalid", "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints."
+        )
+    return key
+
+
+async def install_first_key(settings: Settings, tenancy: Tenancy) -> TenantId | None:
     """Make the first key valid: BOOTSTRAP_KEY, or the one in the data directory, made where there is none yet.
 
-    The file is written before the key is stored, so a crash in between leaves a file that the next start makes valid.
+    Gives the tenant where this is the first start of the installation, and its admin key is in the file. The file is
+    written before the key is stored, so a crash in between leaves a file that the next start makes valid.
     """
-    if settings.bootstrap_key is not None:
-        key = parse_key(settings.bootstrap_key.get_secret_value())
-        if key is None:
-            raise Unavailable(
-                "bootstrap_key_invalid",
-                "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints.",
-            )
-        await _install(tenancy, key, name="bootstrap")
-        return
+    given = read_bootstrap_key(settings)
+    if given is not None:
+        await _install(tenancy, given, name="bootstrap", tenant_name="bootstrap")
+        return None
     path = admin_key_path(settings)
     if not path.exists() and await tenancy.has_tenants():
-        return
+        return None
     key = await asyncio.to_thread(_read_or_make_key, path)
-    await _install(tenancy, key, name="default")
+    return key.tenant_id if await _install(tenancy, key, name="admin key", tenant_name="default") else None
 
 
-async def _install(tenancy: Tenancy, key: KeyText, *, name: str) -> None:
-    if await tenancy.install_key(key, name=name):
+async def _install(tenancy: Tenancy, key: KeyText, *, name: str, tenant_name: str) -> bool:
+    """Make the key valid; says whether it was not there before."""
+    is_new = await tenancy.install_key(key, name=name, tenant_name=tenant_name)
+    if is_new:
         get_logger().info("key.installed", key_id=key.key_id)
     try:
         await tenancy.authenticate(str(key))
     except Unauthenticated as error:
         # revoked on purpose, or TURNKEEP_SECRET_KEY is not what it was when the key was made
         get_logger().warning("key.refused", key_id=key.key_id, code=error.code)
+    return is_new
 
 
 def _read_or_make_key(path: Path) -> KeyText:

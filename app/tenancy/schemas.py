@@ -16,16 +16,7 @@ from app.core.errors import FieldError, Forbidden, Invalid, NotFound, Unauthenti
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import Role
-
-
-class Scope(StrEnum):
-    """What a key may do. `admin` is for one tenant's administration, `operator` for the whole installation."""
-
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-    OPERATOR = "operator"
-
+from app.tenancy.scopes import Scope
 
 DEFAULT_AGENT: Final = "default"
 """The agent of who names none."""

@@ -223,10 +223,10 @@ class Tenancy:
         async with self._ops.across_tenants() as tx:
             return await store.any_tenant(tx)
 
-    async def install_key(self, key: KeyText, *, name: str) -> bool:
+    async def install_key(self, key: KeyText, *, name: str, tenant_name: str) -> bool:
         """Make `key` valid with all scopes, and its tenant; false when it is there already (revoked or not)."""
         async with self._ops.across_tenants() as tx:
-            await store.add_tenant(tx, key.tenant_id, name)
+            await store.add_tenant(tx, key.tenant_id, tenant_name)
             return await store.add_key(
                 tx,
                 key.tenant_id,

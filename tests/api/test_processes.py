@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from app.core.revisions import head_revision, known_revisions
 from tests.support.command import PLAIN, migrated_data
-from tests.support.process import ROOT, START_S, Process, process_folder
+from tests.support.process import ROOT, START_S, Process, process_folder, terminal
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -41,13 +43,52 @@ def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
     assert (folder / "admin-key").stat().st_mode & 0o777 == 0o600
     code, said = process.stop()
     assert code in {0, -signal.SIGTERM}
-    assert process.key in said
     assert f"http://127.0.0.1:{process.port}/docs" in said
+    assert f"in the file {folder}/admin-key" in said
+    assert "tk_" not in said, "no key goes where it may be kept: this is no terminal"
     again = Process(folder, begun_by=PLAIN).start().wait()
     assert again.call("GET", f"/v1/conversations/{conversation['id']}", key=process.key)[0] == 200
     again.stop()
-    log_lines = [line for line in said.splitlines() if line.startswith("{")]
-    assert not any(process.key.split("_", 3)[3] in line for line in log_lines), "no secret in a log line"
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    migrated = [line["revision"] for line in lines if line["event"] == "schema.migrated"]
+    assert migrated == known_revisions()
+
+
+def test_in_a_terminal_the_first_start_shows_a_key_once_and_logs_are_text(folder: Path) -> None:
+    shown: list[str] = []
+    for _ in range(2):
+        with terminal() as (stderr, text):
+            process = Process(folder).start(stderr=stderr).wait()
+            process.stop()
+            shown.append(text())
+    first, later = shown
+    assert f"schema.migrated                revision={head_revision()}" in first
+    assert not any(line.startswith("{") for line in (first + later).splitlines())
+    assert "tk_" not in later
+    for each in shown:
+        assert f"in the file {folder}/admin-key" in each
+        assert process.key not in each
+    keys = re.findall(r"tk_\S+", first)
+    assert len(keys) == 1
+    process = Process(folder).start().wait()
+    status, _ = process.call("POST", "/v1/conversations", {}, key=keys[0])
+    assert status == 201
+    status, refused = process.call("GET", "/v1/admin/keys", key=keys[0])
+    assert (status, refused["code"]) == (403, "forbidden")
+    made = process.command("keys", "create", "--name", "short", "--expires-days", "2")
+    assert made.returncode == 0, made.stderr
+    listed = process.command("keys", "list").stdout
+    rows = {row[0].strip(): [cell.strip() for cell in row] for row in _rows(listed)}
+    assert rows["admin key"][1] == "read write admin operator"
+    assert rows["first key"][1] == "read write"
+    assert [rows[name][4] for name in ("admin key", "first key")] == ["never", "never"]
+    in_two_days = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()
+    assert rows["short"][4].startswith(in_two_days)
+    process.stop()
+
+
+def _rows(table: str) -> list[list[str]]:
+    return [line.strip("│ \n").split("│") for line in table.splitlines() if line.startswith("│")]
 
 
 def test_two_processes_start_at_once_on_one_data_directory_and_see_the_same(folder: Path) -> None:
@@ -155,12 +196,11 @@ def test_a_preset_bootstrap_key_is_valid_from_the_first_start(folder: Path) -> N
     ],
 )
 def test_a_start_that_fails_says_why_in_one_sentence(folder: Path, settings: dict[str, str], sentence: str) -> None:
-    done = Process(folder, log_level="error", **settings).command("serve")
+    done = Process(folder, **settings).command("serve")
     assert done.returncode == 1
-    told = [line for line in done.stderr.splitlines() if not line.startswith("{")]
-    assert len(told) == 1, done.stderr
-    assert sentence in told[0]
-    assert "Traceback" not in done.stderr
+    said = done.stderr.splitlines()
+    assert len(said) == 1, done.stderr
+    assert sentence in said[0]
 
 
 def test_a_setting_that_is_no_setting_value_is_refused_by_name(folder: Path) -> None:

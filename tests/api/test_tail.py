@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import struct
+import subprocess
 import termios
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import cli
-from app.core.errors import AppError
+from app.core.errors import AppError, Unavailable
 from app.core.ids import format_id, new_uuid
 from app.tail.connection import Follower, Target
 from tests.support.api import Client, Service, open_service
@@ -55,12 +56,19 @@ class Cut:
         self._writers: list[asyncio.StreamWriter] = []
         self.connections = 0
         self.port = 0
+        self.server: asyncio.Server | None = None
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         there, onward = await asyncio.open_connection("127.0.0.1", self._to)
         self._writers += [writer, onward]
         await asyncio.gather(_copy(reader, onward), _copy(there, writer), return_exceptions=True)
+
+    def stop(self) -> None:
+        """Cut, and take no more connections."""
+        assert self.server is not None
+        self.server.close()
+        self.cut()
 
     def cut(self) -> None:
         while self._writers:
@@ -77,11 +85,10 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @asynccontextmanager
 async def cutting(port: int) -> AsyncIterator[Cut]:
     between = Cut(port)
-    server = await asyncio.start_server(between.carry, "127.0.0.1", 0)
-    between.port = server.sockets[0].getsockname()[1]
+    between.server = await asyncio.start_server(between.carry, "127.0.0.1", 0)
+    between.port = between.server.sockets[0].getsockname()[1]
     yield between
-    between.cut()
-    server.close()
+    between.stop()
 
 
 class Tail:
@@ -271,3 +278,30 @@ def test_without_a_conversation_or_key_nothing_is_tried(tmp_path: Path, monkeypa
         done = CliRunner().invoke(cli, ["tail", argument])
         assert done.exit_code == 1
         assert sentence in done.stderr
+
+
+def test_a_server_that_is_not_there_is_named_and_given_up() -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")}
+    began = time.monotonic()
+    done = subprocess.run(
+        [*TURNKEEP, "tail", format_id(new_uuid()), "--url", "http://127.0.0.1:9"], cwd=ROOT, capture_output=True,
+        text=True, timeout=WAIT_S, check=False, env=kept | {"TURNKEEP_API_KEY": "x"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert time.monotonic() - began < WAIT_S
+    assert "http://127.0.0.1:9 cannot be reached" in done.stderr.splitlines()[-1]
+    assert "turnkeep serve" in done.stderr.splitlines()[-1]
+
+
+async def test_a_server_that_does_not_come_back_is_given_up(user: Client, port: int) -> None:
+    conversation = await user.conversation()
+    async with cutting(port) as between:
+        target = Target(f"http://127.0.0.1:{between.port}", user.key, conversation)
+        follower = Follower(target, lambda: None, lambda _: None, patience_s=1.0)
+        frames = follower.frames()
+        while '"snapshot"' not in await anext(frames):
+            pass
+        between.stop()
+        with pytest.raises(Unavailable, match=f"http://127.0.0.1:{between.port} cannot be reached"):
+            async for _ in frames:
+                pass

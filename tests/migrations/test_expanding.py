@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from alembic import command
-from app.core.revisions import FIRST_RELEASE, alembic_config, known_revisions, oldest_replica
+from app.core import schema
+from app.core.revisions import FIRST_RELEASE, known_revisions, oldest_replica
 
 REMOVES = re.compile(
     r"\bdrop (table|column|view|function|type|policy)\b|\brename\b|\brevoke\b|\btruncate\b"
@@ -23,7 +24,7 @@ HARMLESS: Mapping[str, str] = {}
 def statements(start: str, end: str) -> dict[str, list[str]]:
     """The SQL of each migration after `start`, by revision."""
     written = io.StringIO()
-    config = alembic_config()
+    config = schema.alembic_config()
     config.output_buffer = written
     command.upgrade(config, f"{start}:{end}", sql=True)
     _, *parts = re.split(r"^-- Running upgrade \w+ -> (\w+)$", written.getvalue(), flags=re.MULTILINE)

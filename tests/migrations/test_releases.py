@@ -30,7 +30,9 @@ NEXT = "next"
 MIGRATION = """
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "{next}", "{head}", None, None
+revision = "{next}"
+down_revision = "{head}"
+branch_labels = depends_on = None
 oldest_replica = {oldest!r}
 
 

@@ -1,17 +1,22 @@
 """A `turnkeep` in a process of its own, on a data directory that may be shared."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar
 
 from tests.support.command import TURNKEEP
@@ -48,9 +53,9 @@ class Process:
             timeout=START_S, check=False,
         )  # fmt: skip
 
-    def start(self, command: str = "serve") -> "Process":
+    def start(self, command: str = "serve", *, stderr: int = subprocess.PIPE) -> "Process":
         self.serving = subprocess.Popen(
-            [*self.begun_by, command], env=self.env, cwd=self.code, text=True, stderr=subprocess.PIPE
+            [*self.begun_by, command], env=self.env, cwd=self.code, text=True, stderr=stderr
         )
         self.started.append(self.serving)
         return self
@@ -103,3 +108,27 @@ def process_folder() -> Iterator[Path]:
             if left.poll() is None:
                 left.terminate()
                 left.wait(START_S)
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, Callable[[], str]]]:
+    """A terminal of 200 columns for the standard error of a process, and what gives all that was written to it."""
+    shown, written = pty.openpty()
+    fcntl.ioctl(written, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+    collected: list[bytes] = []
+
+    def collect() -> None:
+        with suppress(OSError):  # Linux ends a terminal without writers by an error
+            while data := os.read(shown, 65536):
+                collected.append(data)
+
+    reading = Thread(target=collect, daemon=True)
+    reading.start()
+
+    def text() -> str:
+        os.close(written)
+        reading.join(START_S)
+        return b"".join(collected).decode()
+
+    yield written, text
+    os.close(shown)

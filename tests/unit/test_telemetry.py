@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 import structlog
 
-from app.core.telemetry import LOG_FIELDS, configure_logging, error_stack, get_logger
+from app.core.telemetry import LOG_FIELDS, OncePerMinute, configure_logging, error_stack, get_logger
 from app.settings import Settings
 
 SECRET = "s3cret-marker"
@@ -130,6 +130,37 @@ def test_the_console_format_is_text_with_the_same_fields() -> None:
     assert "turns.appended" in stream.getvalue()
     assert "count=3" in stream.getvalue()
     assert SECRET not in stream.getvalue()
+
+
+def test_without_a_format_a_terminal_gets_text_and_a_file_gets_json() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, starts in ((Terminal(), "2"), (io.StringIO(), "{")):
+        configure_logging(Settings(), stream)
+        get_logger().info("turns.appended", count=3)
+        assert stream.getvalue().startswith(starts)
+
+
+def test_a_database_that_is_away_is_one_line_a_minute_for_each_event_without_a_stack(log: io.StringIO) -> None:
+    for _ in range(3):
+        for event in ("jobs.claim_failed", "sweep.failed"):
+            get_logger().warning(event, code="database_unavailable")
+        refused = ConnectionRefusedError(SECRET)
+        logging.getLogger("asyncpg.pool").warning("Failed to restore the connections", exc_info=refused)
+        get_logger().warning("jobs.claim_failed", code="job_timeout")
+    events = [line["event"] for line in lines(log) if line.get("code") != "job_timeout"]
+    assert events == ["jobs.claim_failed", "sweep.failed", "library.logged"]
+    assert not any("stack" in line for line in lines(log))
+    assert len(lines(log)) == 6
+
+    clock = [0.0]
+    once = OncePerMinute(lambda: clock[0])
+    event = {"event": "jobs.claim_failed", "code": "database_unavailable"}
+    assert once(None, "", dict(event)) == event
+    clock[0] = 61.0
+    assert once(None, "", dict(event)) == event
 
 
 def test_uvicorn_says_where_it_listens(log: io.StringIO) -> None:

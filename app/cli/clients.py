@@ -1,0 +1,66 @@
+"""`tail` and `mcp`: clients of a running server."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.common import admin_key, fail, quiet_settings, read_settings
+from app.cli.documents import print_document
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+commands = typer.Typer()
+
+
+@commands.command("tail")
+def tail_conversation(
+    conversation: Annotated[str, typer.Argument(help="The conversation's id.")],
+    url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
+    after_rev: Annotated[int | None, typer.Option(min=0, help="Begin with what changed after this rev.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print frames as lines of JSON.")] = False,  # noqa: FBT002
+) -> None:
+    """Show a conversation and what is written to it, as it is written. The key: TURNKEEP_API_KEY, or the admin key."""
+    settings = read_settings(**({} if url is None else {"url": url}))
+
+    from app.core.ids import format_id, parse_id
+    from app.tail.connection import Target
+    from app.tail.service import tail
+
+    try:
+        name = format_id(parse_id(conversation))
+    except ValueError:
+        fail("give the id of a conversation.")
+    running, key = _running_server(settings)
+    asyncio.run(tail(Target(running, key, name), after_rev=after_rev, raw=raw))
+
+
+@commands.command()
+def mcp(
+    url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that asks, where the key is not an agent's own.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print what a client is told.")] = False,  # noqa: FBT002
+) -> None:
+    """Give a model the tools of a running server over standard input and output. The key: as for `tail`."""
+    settings = quiet_settings(**({} if url is None else {"url": url}))
+
+    from app.mcp.bridge import Target, client_configuration, serve_stdio
+
+    target = Target(*_running_server(settings), agent)
+    if print_config:
+        print_document(client_configuration(target, command=str(Path(sys.argv[0]).absolute())))
+    else:
+        asyncio.run(serve_stdio(target))
+
+
+def _running_server(settings: "Settings") -> tuple[str, str]:
+    """The URL of the server that commands speak to, and the key that they send."""
+    key = settings.api_key.get_secret_value() if settings.api_key else admin_key(settings)
+    if key is None:
+        fail("there is no key: set TURNKEEP_API_KEY.")
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
+    host = f"[{host}]" if ":" in host else host
+    return settings.url or f"http://{host}:{settings.port}", key

@@ -1,0 +1,126 @@
+"""`keys`: make, list and revoke API keys."""
+
+import asyncio
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from app.cli.common import fail, quiet_settings, tenant_named
+from app.tenancy.scopes import Scope
+
+DEFAULT_SCOPES: Final = (Scope.READ, Scope.WRITE)
+_KEY_COLUMN = 53
+_WIDE = 240
+
+commands = typer.Typer(help="API keys.", no_args_is_help=True)
+
+
+@commands.command("generate")
+def generate() -> None:
+    """Print a fresh key, for TURNKEEP_BOOTSTRAP_KEY. Nothing is stored."""
+    from app.tenancy.keys import generate_key
+
+    typer.echo(str(generate_key()))
+
+
+@commands.command("create")
+def create(
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "key",
+    scope: Annotated[list[Scope] | None, typer.Option(help="A scope; may be repeated. Default: read, write.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
+    new_tenant: Annotated[str | None, typer.Option(help="Make a tenant of this name, with a key for it.")] = None,
+    expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that asks with this key; default: who it says.")] = None,
+    long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
+) -> None:
+    """Make a key and print it, once."""
+    settings = quiet_settings()
+
+    from app.foundation import open_foundation
+
+    expires_at = None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days)
+
+    async def run() -> str:
+        async with open_foundation(settings, migrate=False) as base:
+            if new_tenant is not None:
+                return str((await base.tenancy.create_tenant(new_tenant))[1])
+            scopes = scope or DEFAULT_SCOPES
+            tenant_id = tenant_named(settings, tenant)
+            made = await base.tenancy.create_key(
+                tenant_id,
+                name=name,
+                scopes=scopes,
+                expires_at=expires_at,
+                agent_id=agent,
+                long_term_enabled=long_term,
+            )
+            return str(made)
+
+    typer.echo(asyncio.run(run()))
+
+
+@commands.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.")] = None,
+) -> None:
+    """List keys, newest first, without their secrets."""
+    settings = quiet_settings()
+    tenant_id = None if tenant is None else tenant_named(settings, tenant)
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from app.core.ids import format_id
+    from app.core.times import format_time
+    from app.foundation import open_foundation
+
+    async def run() -> Table:
+        table = Table("name", "scopes", "created", "last used", "expires", "state")
+        # whole, whatever the width: it is what `keys revoke` takes
+        table.add_column("tenant/key", no_wrap=True, min_width=_KEY_COLUMN)
+        async with open_foundation(settings, migrate=False) as base:
+            for key in await base.tenancy.list_keys(tenant_id):
+                expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
+                state = "revoked" if key.revoked_at else "expired" if expired else "valid"
+                table.add_row(
+                    key.name,
+                    " ".join(key.scopes),
+                    format_time(key.created_at),
+                    format_time(key.last_used_at) if key.last_used_at else "never",
+                    format_time(key.expires_at) if key.expires_at else "never",
+                    state,
+                    f"{format_id(key.tenant_id)}/{format_id(key.key_id)}",
+                )
+        return table
+
+    # a pipe has no width: nothing is cut for it
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(asyncio.run(run()))
+
+
+@commands.command("revoke")
+def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID as `keys list` shows them.")]) -> None:
+    """Revoke a key for good."""
+    settings = quiet_settings()
+
+    from app.core.ids import KeyId, TenantId, parse_id
+    from app.foundation import open_foundation
+    from app.tenancy.keys import parse_key
+
+    parsed = parse_key(key)
+    if parsed is not None:
+        tenant_id, key_id = parsed.tenant_id, parsed.key_id
+    else:
+        try:
+            tenant_text, key_text = key.split("/")
+            tenant_id, key_id = TenantId(parse_id(tenant_text)), KeyId(parse_id(key_text))
+        except ValueError:
+            fail("give the key itself, or TENANT_ID/KEY_ID as `turnkeep keys list` shows them.")
+
+    async def run() -> None:
+        async with open_foundation(settings, migrate=False) as base:
+            await base.tenancy.revoke_key(tenant_id, key_id=key_id)
+
+    asyncio.run(run())
+    typer.echo("Revoked.", err=True)

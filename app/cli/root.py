@@ -1,0 +1,41 @@
+"""The root of the command line: all groups of commands, `--version`, and how a refusal is shown."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from app.cli import clients, database, documents, keys, serving
+from app.cli.common import fail
+from app.core.errors import AppError
+
+cli = typer.Typer(
+    help="Turnkeep: keeps conversations, builds context.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+for group in (serving, database, clients, documents):
+    cli.registered_commands += group.commands.registered_commands
+cli.add_typer(keys.commands, name="keys")
+
+
+def main() -> None:
+    """Run the command line; a refusal is one sentence on standard error and exit code 1."""
+    try:
+        cli()
+    except AppError as error:
+        fail(error.detail)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
+    if wanted:
+        typer.echo(f"turnkeep {version('turnkeep')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def root(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Read the options of `turnkeep` itself."""

@@ -1,0 +1,156 @@
+"""What `serve` and `worker` run: uvicorn with the application, and a worker by itself. Imported when they are run."""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from contextlib import ExitStack, suppress
+from typing import cast
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+
+from app.cli.keys import DEFAULT_SCOPES
+from app.container import Container, open_container
+from app.core.errors import AppError, Unavailable
+from app.core.telemetry import configure_logging, get_logger
+from app.main import create_app
+from app.routers.protocol import protocols
+from app.settings import Settings
+from app.tenancy.first_key import admin_key_path
+from app.worker.handlers import make_worker
+
+_POLL_S = 0.02
+
+
+def run_server(settings: Settings) -> None:
+    """Serve until the process is stopped. Raises AppError where it cannot start."""
+    configure_logging(settings)
+    application = create_app(settings)
+    http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=settings.body_timeout_s)
+    server = _Server(
+        uvicorn.Config(
+            application,
+            host=settings.host,
+            port=settings.port,
+            http=http,
+            ws=socket_protocol,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws_max_size=settings.live_frame_bytes,
+            ws_ping_interval=settings.live_heartbeat_s,
+            ws_ping_timeout=settings.live_stall_s,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=settings.graceful_shutdown_s,
+        )
+    )
+    refused = _StartRefused(application)
+    logging.getLogger("uvicorn.error").addFilter(refused)
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(_serve(server, settings))
+    if not server.started:
+        raise refused.error or Unavailable("not_ready", "Turnkeep did not start.")
+
+
+class _StartRefused(logging.Filter):
+    """Drops what uvicorn says of itself, and the stack that it logs of a start that was refused on purpose."""
+
+    def __init__(self, application: FastAPI) -> None:
+        super().__init__()
+        self._application = application
+
+    @property
+    def error(self) -> AppError | None:
+        """Why the start was refused."""
+        return cast("AppError | None", getattr(self._application.state, "start_failure", None))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is logged."""
+        return record.levelno >= logging.WARNING and self.error is None
+
+
+class _Server(uvicorn.Server):
+    """A server that ends event streams when it is told to stop: they would not end by themselves."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let who follows connect elsewhere, then stop as always."""
+        get_logger().info("server.stopping")
+        application = cast("FastAPI", self.config.app)
+        container = cast("Container | None", getattr(application.state, "container", None))
+        if container is not None:
+            container.end_live()
+        await super().shutdown(sockets)
+
+
+async def _serve(server: uvicorn.Server, settings: Settings) -> None:
+    # bound before anything starts, so that a taken port costs nothing and says so
+    with ExitStack() as stack:
+        listening = stack.enter_context(_bind(settings.host, settings.port, "--port or TURNKEEP_PORT"))
+        sockets = [listening]
+        if settings.metrics_port is not None:
+            sockets.append(stack.enter_context(_bind(settings.host, settings.metrics_port, "TURNKEEP_METRICS_PORT")))
+        serving = asyncio.create_task(_serve_until_stopped(server, sockets))
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
+            await asyncio.sleep(_POLL_S)
+        if server.started:
+            await _introduce(cast("FastAPI", server.config.app), listening, settings)
+        await serving
+
+
+async def _serve_until_stopped(server: uvicorn.Server, listening: list[socket.socket]) -> None:
+    # uvicorn leaves a failed start by SystemExit, which would end the loop before anything is closed
+    with suppress(SystemExit):
+        await server.serve(sockets=listening)
+
+
+def _bind(host: str, port: int, setting: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # the protocol is named because asyncio looks at it before it turns off Nagle's delay, 40 ms on every answer
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise Unavailable(
+            "port_taken",
+            f"{host} port {port} cannot be listened on ({error.strerror}): choose another with {setting}.",
+        ) from error
+    return listening
+
+
+async def _introduce(application: FastAPI, listening: socket.socket, settings: Settings) -> None:
+    """Show where the service is, and where the admin key is. The first start shows a key, to a terminal only."""
+    port = listening.getsockname()[1]
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    lines = [("Turnkeep", url), ("docs", f"{url}/docs")]
+    container = cast("Container", application.state.container)
+    if container.first_tenant_id is not None and sys.stderr.isatty():
+        key = await container.tenancy.create_key(container.first_tenant_id, name="first key", scopes=DEFAULT_SCOPES)
+        lines.append(("API key", f"{key}   (read and write; shown only this once)"))
+    key_path = admin_key_path(settings)
+    if settings.bootstrap_key is not None:
+        where = "the one in TURNKEEP_BOOTSTRAP_KEY"
+    elif key_path.exists():
+        where = f"in the file {key_path}"
+    else:
+        where = "made earlier; `turnkeep keys create --scope admin` makes another"
+    lines.append(("admin key", where))
+    get_logger().info("server.started", host=host, port=port, version=application.version)
+    typer.echo("\n" + "".join(f"  {name:<10} {text}\n" for name, text in lines), err=True)
+
+
+async def run_worker(settings: Settings) -> None:
+    """Run jobs until the process is stopped."""
+    configure_logging(settings)
+    async with open_container(settings) as container:
+        working = make_worker(container)
+        loop = asyncio.get_running_loop()
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sign, working.stop)
+        typer.echo("turnkeep: working.", err=True)
+        await working.run()

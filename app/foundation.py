@@ -1,0 +1,84 @@
+"""The server, the pools and tenancy: the part of the object graph that commands about keys need.
+
+Hides the order in which they start. It imports no capability above tenancy, so these commands start quickly.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from app.core.db import Database, Transaction
+from app.core.errors import Unavailable
+from app.core.ids import ConversationId, TenantId
+from app.core.servers import Server
+from app.settings import Settings
+from app.tenancy.schemas import TokenEpochs
+from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
+
+
+async def _no_epoch(_tx: Transaction, _tenant_id: TenantId, _conversation_id: ConversationId) -> None:
+    return None
+
+
+async def _not_moved(_tx: Transaction, _tenant_id: TenantId, _conversation_id: ConversationId) -> bool:
+    return False
+
+
+WITHOUT_CONVERSATIONS = TokenEpochs(current=_no_epoch, move=_not_moved)
+"""For commands about keys: no conversation token is valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What everything else stands on: the server, the pools of the application and of ops, and tenancy."""
+
+    server: Server
+    database: Database
+    ops: Database
+    tenancy: Tenancy
+
+
+@asynccontextmanager
+async def open_foundation(
+    settings: Settings, *, migrate: bool, epochs: TokenEpochs = WITHOUT_CONVERSATIONS
+) -> AsyncGenerator[Foundation]:
+    """Start the server, the pools and tenancy: all that commands about keys need."""
+    async with AsyncExitStack() as stack:
+        if not migrate:
+            _require_data(settings)
+        server = Server(settings)
+        stack.push_async_callback(server.stop)
+        await server.start()
+        if migrate:
+            await server.migrate()
+        await server.require_migrated()
+        database = server.pool(server.app, name="turnkeep")
+        ops = server.pool(server.ops, name="turnkeep-ops")
+        for pool in (database, ops):
+            stack.push_async_callback(pool.close)
+            await pool.open()
+            await pool.require_role_without_bypass()
+        given = settings.secret_key
+        secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
+        tenancy = Tenancy(database, ops, secret=secret, options=_tenancy_options(settings), epochs=epochs)
+        yield Foundation(server, database, ops, tenancy)
+
+
+def _tenancy_options(settings: Settings) -> TenancyOptions:
+    return TenancyOptions(
+        key_cache_s=settings.key_cache_s,
+        key_cache_entries=settings.key_cache_entries,
+        idempotency_ttl_h=settings.idempotency_ttl_h,
+        token_ttl_s=settings.token_ttl_s,
+        token_max_ttl_s=settings.token_max_ttl_s,
+    )
+
+
+def _require_data(settings: Settings) -> None:
+    """Raise Unavailable where a command would make an empty database because it runs in the wrong folder."""
+    if settings.database_url is None and not (settings.data_dir / "postgres").exists():
+        raise Unavailable(
+            "data_missing",
+            f"There is no Turnkeep data in {settings.data_dir.absolute()}: run this where the service runs, or set"
+            " TURNKEEP_DATA_DIR.",
+        )

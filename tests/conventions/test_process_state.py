@@ -53,6 +53,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     # the database, and figures
     "app.core.db.Database._inside": (Why.NO_TENANT_DATA, "whether a transaction is open in this task"),
     "app.memory.unmasking._plain": (Why.NO_TENANT_DATA, "single characters, whose plain form is the same for all"),
+    "app.core.telemetry.OncePerMinute._logged": (Why.NO_TENANT_DATA, "names of log events, with a time each"),
     "app.agents.figures.Figures.calls": (Why.NO_TENANT_DATA, "counts by call and code"),
     "app.agents.figures.Figures.after_turn_ms": (Why.NO_TENANT_DATA, "counts by duration"),
     "app.governance.purging.Purger.counts": (Why.NO_TENANT_DATA, "counts by table"),

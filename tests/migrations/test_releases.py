@@ -53,7 +53,8 @@ def next_release(folder: Path, *, oldest_replica: str | None = None) -> Iterator
     shutil.copytree(revisions.migrations_path(), folder)
     (folder / "versions/next.py").write_text(migration)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revisions, "migrations_path", lambda: folder)
+        for module in (revisions, schema):
+            patch.setattr(module, "migrations_path", lambda: folder)
         yield
 
 

@@ -326,7 +326,7 @@ async def test_a_token_writes_the_regeneration_that_a_key_opened_for_its_actor(w
     turn = {"role": "user", "actor": "ann", "supersedes": writer.turn}
     made = await writer.client.post(f"{writer.path}/turns/open", json={"turn": turn})
     path = f"{writer.path}/turns/{made.json()['turn']['id']}"
-    written = await writer.browser.post(f"{path}/chunks", json={"offset": 0, "delta": "anew"})
+    written = await writer.browser.post(f"{path}/chunks?durable=true", json={"offset": 0, "delta": "anew"})
     assert written.status_code == 200, written.text
     done = await writer.browser.post(f"{path}/commit", json={"length": 4})
     assert done.status_code == 200, done.text
@@ -342,7 +342,9 @@ async def test_a_token_goes_on_with_what_a_key_opened_as_it_would_have(writer: B
     again = await writer.browser.post(f"{writer.path}/turns/open", json={"turn": turn})
     assert again.status_code == 200, again.text
     path = f"{writer.path}/turns/{turn['id']}"
-    assert (await writer.browser.post(f"{path}/chunks", json={"offset": 0, "delta": "hi"})).status_code == 200
+    assert (
+        await writer.browser.post(f"{path}/chunks?durable=true", json={"offset": 0, "delta": "hi"})
+    ).status_code == 200
     assert (await writer.browser.post(f"{path}/commit", json={})).json()["content"] == "hi"
 
 

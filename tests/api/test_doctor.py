@@ -239,7 +239,9 @@ async def test_every_fault_of_an_open_turn_is_found(name: str, ops: Database, cl
     path = f"/v1/conversations/{conversation}/turns"
     opened = (await client.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
     for offset, delta in ((0, "half of "), (8, "a sentence")):
-        assert (await client.post(f"{path}/{opened}/chunks", json={"offset": offset, "delta": delta})).is_success
+        assert (
+            await client.post(f"{path}/{opened}/chunks?durable=true", json={"offset": offset, "delta": delta})
+        ).is_success
     assert await faults(ops, client) == []
     async with planting(service) as connection:
         await connection.execute(OPEN_FAULTS[name], client.tenant_id, parse_id(opened))

@@ -173,7 +173,9 @@ async def opened(client: Client, conversation: str, text: str, **turn: Any) -> s
     path = f"/v1/conversations/{conversation}/turns"
     body = {"turn": {"role": "assistant"} | turn}
     turn_id = (await client.post(f"{path}/open", json=body)).json()["turn"]["id"]
-    assert (await client.post(f"{path}/{turn_id}/chunks", json={"offset": 0, "delta": text})).status_code == 200
+    assert (
+        await client.post(f"{path}/{turn_id}/chunks?durable=true", json={"offset": 0, "delta": text})
+    ).status_code == 200
     return turn_id
 
 
@@ -323,7 +325,9 @@ async def open_turn(client: Client, conversation: str, text: str) -> str:
     """A turn that is being written, with some text."""
     path = f"/v1/conversations/{conversation}/turns"
     opened = (await client.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
-    assert (await client.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": text})).status_code == 200
+    assert (
+        await client.post(f"{path}/{opened}/chunks?durable=true", json={"offset": 0, "delta": text})
+    ).status_code == 200
     return opened
 
 

@@ -167,7 +167,7 @@ async def test_members_that_mean_nothing_together_are_named(client: Client) -> N
 async def aborted(client: Client, conversation: str, text: str) -> str:
     path = f"/v1/conversations/{conversation}/turns"
     turn = (await client.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
-    await client.post(f"{path}/{turn}/chunks", json={"offset": 0, "delta": text})
+    await client.post(f"{path}/{turn}/chunks?durable=true", json={"offset": 0, "delta": text})
     assert (await client.post(f"{path}/{turn}/abort", json={})).status_code == 200
     return turn
 

@@ -674,7 +674,7 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         )
         path = f"/v1/conversations/{conversation}/turns"
         opened = (await one.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
-        await one.post(f"{path}/{opened}/chunks", json={"offset": 0, "delta": "half"})
+        await one.post(f"{path}/{opened}/chunks?durable=true", json={"offset": 0, "delta": "half"})
         await one.post(f"/v1/conversations/{conversation}/summaries", json={})
         told = {"subject": "ann", "predicate": "likes", "object": "tea", "conversation_id": conversation}
         await one.post("/v1/facts", json=told)

@@ -153,7 +153,7 @@ async def test_no_word_of_what_is_summarised_is_left(
     revised = {"content": f"I paid {word(f'{retention} revised')}", "metadata": {}}
     await client.post(f"{path}/{second}/revisions", json=revised)
     draft = (await client.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
-    await client.post(f"{path}/{draft}/chunks", json={"offset": 0, "delta": word(f"{retention} draft")})
+    await client.post(f"{path}/{draft}/chunks?durable=true", json={"offset": 0, "delta": word(f"{retention} draft")})
     await client.post(f"{path}/{draft}/abort", json={})
     before = await dump(service)
     gone = said(retention, 1, 6) | {word(f"{retention} revised")}
@@ -495,7 +495,7 @@ async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(
     await service.run_jobs()
     assert await erased(client, conversation) == [1, 2, 3, 4, 5, 6]
     text = word("late draft")
-    await client.post(f"{path}/{draft}/chunks", json={"offset": 0, "delta": text})
+    await client.post(f"{path}/{draft}/chunks?durable=true", json={"offset": 0, "delta": text})
     await client.post(f"{path}/{draft}/abort", json={})
     assert text in await dump(service)
     await service.run_jobs()

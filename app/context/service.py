@@ -15,6 +15,7 @@ from app.context.assembly import assemble
 from app.context.compaction import COMPACT_JOB, Compactor
 from app.context.parts import ContextParts, Policy, RecalledPart, SummaryPart, TextPart
 from app.context.schemas import Context, ContextRequest
+from app.context.titles import TITLE_JOB, TitleWriter
 from app.conversations.schemas import content_text
 from app.conversations.service import Conversations, Recent
 from app.conversations.summary_schemas import StandingSummary, SummaryKind
@@ -29,7 +30,7 @@ from app.providers.schemas import TokenCounter
 from app.recall.service import Question, Recaller
 from app.tenancy.schemas import Caller
 
-__all__ = ["COMPACT_JOB", "Compactor", "ContextBuilder"]
+__all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "TitleWriter"]
 
 _T = TypeVar("_T")
 

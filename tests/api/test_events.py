@@ -338,8 +338,8 @@ async def test_a_client_that_has_gone_before_the_answer_begins_leaves_nothing_be
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
         "path": f"/v1/conversations/{conversation}/events", "raw_path": b"", "root_path": "", "query_string": b"",
-        "headers": [(b"authorization", f"Bearer {user.key}".encode())], "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 2), "state": {},
+        "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {user.key}".encode())],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
     }  # fmt: skip
     followed: list[int] = []
 

@@ -205,6 +205,7 @@ async def test_a_writer_renews_the_lease_of_its_own_turn_alone(
     for stream in (active, silent):
         await stream.open()
         await stream.write()
+        await stream.until_durable()
         await stream.until_followed()
     await age(processes, turn_id)
     if by == "ping":

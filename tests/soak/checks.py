@@ -214,21 +214,23 @@ async def _index(connection: Any) -> Iterator[str]:
 
 
 async def _keys(connection: Any, operations: Sequence[Operation], rows: Sequence[Row]) -> Iterator[str]:
-    """Check that a key is remembered exactly if what it did is there, and points at exactly that."""
+    """Check that a key is remembered exactly if what it did is there, and points at exactly that.
+
+    Keys are stored as an HMAC, so a record is known by what it points at.
+    """
     stored: defaultdict[tuple[int, int], list[UUID]] = defaultdict(list)
     for row in rows:
         metadata = json.loads(row["metadata"])
         stored[metadata["client"], metadata["op"]].append(row["id"])
-    records = {
-        row["key"]: list(row["result_ids"])
-        for row in await connection.fetch("select key, result_ids from idempotency_records where key like 'soak-%'")
-    }
-    wrong = [
-        f"the record of key {operation.key} ({operation.state}) is not what is stored"
-        for operation in operations
-        if operation.key is not None and records.pop(operation.key, []) != stored[operation.client, operation.number]
-    ]
-    wrong.extend(f"a record of nobody's key {key}" for key in records)
+    records = Counter(
+        tuple(row["result_ids"]) for row in await connection.fetch("select result_ids from idempotency_records")
+    )
+    wrong: list[str] = []
+    for operation in operations:
+        result = tuple(stored[operation.client, operation.number])
+        if operation.key is not None and result and records.pop(result, 0) != 1:
+            wrong.append(f"the record of key {operation.key} ({operation.state}) is not what is stored")
+    wrong.extend(f"{count} records of nobody's key point at {result}" for result, count in records.items())
     return iter(wrong)
 
 

@@ -216,14 +216,24 @@ class Stream:
         assert "code" not in answer, answer
         self.text += text
         assert answer["offset"] == len(self.text)
+        assert answer["durable_offset"] <= len(self.text)
+        if len(self.senders) > 1:  # text that is not durable is lost with the connection that took it
+            await self._until_durable(sender)
+
+    async def until_durable(self) -> None:
+        """Wait until all of the text is durable."""
+        await self._until_durable(await self._moved())
+
+    async def _until_durable(self, sender: Sender) -> None:
         until = time.monotonic() + WAIT_S
-        # text that is not durable is lost with the connection that took it
-        while len(self.senders) > 1 and answer["durable_offset"] < len(self.text):
-            assert time.monotonic() < until, answer
-            await asyncio.sleep(0.01)
+        durable = -1
+        while durable < len(self.text):
+            assert time.monotonic() < until, durable
             answer = await self._send(sender, "chunk", offset=len(self.text), delta="")
             assert "code" not in answer, answer
-        assert answer["durable_offset"] <= len(self.text)
+            durable = answer["durable_offset"]
+            await asyncio.sleep(0.01)
+        assert durable == len(self.text)
 
     async def renew(self) -> None:
         answer = await self._send(await self._moved(), "chunk", offset=len(self.text), delta="")

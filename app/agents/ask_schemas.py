@@ -4,8 +4,9 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
-from app.conversations.schemas import IdIn, Strict
+from app.conversations.schemas import IdIn
 from app.core.errors import Forbidden
+from app.core.strict import Strict
 from app.core.times import TimeOut
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller, Repeatable

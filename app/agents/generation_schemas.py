@@ -16,9 +16,10 @@ from app.context.schemas import (
     SemanticRecall,
     Tokenizer,
 )
-from app.conversations.schemas import IdIn, ParsedObject, Strict, Turn
+from app.conversations.schemas import IdIn, ParsedObject, Turn
 from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
+from app.core.strict import Strict
 from app.formats.schemas import JsonObject
 from app.tenancy.schemas import Repeatable
 

@@ -12,8 +12,8 @@ from app.conversations.schemas import (
     Conversation,
     ConversationCreate,
     ConversationUpdate,
+    MetadataIn,
     ParsedObject,
-    Strict,
     Turn,
     TurnInput,
 )
@@ -29,20 +29,20 @@ MAX_ITEMS = 500
 _PAGE = 100
 
 
-class NewConversation(Strict):
+class NewConversation(BaseModel):
     """A conversation to begin, with the items it begins with."""
 
     items: list[ParsedObject] | None = Field(default=None, max_length=MAX_ITEMS)
-    metadata: ParsedObject | None = None
+    metadata: MetadataIn | None = None
 
 
-class ChangedConversation(Strict):
+class ChangedConversation(BaseModel):
     """What of a conversation changes: all of its metadata."""
 
-    metadata: ParsedObject | None
+    metadata: MetadataIn | None
 
 
-class NewItems(Strict):
+class NewItems(BaseModel):
     """Items to append, all or none."""
 
     items: list[ParsedObject] = Field(min_length=1, max_length=MAX_ITEMS)

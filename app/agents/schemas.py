@@ -5,7 +5,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt, StringConstraints
 
 from app.context.schemas import MAX_SYSTEM_CHARACTERS, MAX_TOKEN_BUDGET
-from app.conversations.schemas import MAX_TURNS, Name, ParsedObject, Strict
+from app.conversations.schemas import MAX_TURNS, Name, ParsedObject
+from app.core.strict import Strict
 from app.core.times import TimeOut
 
 MAX_PATH_CHARACTERS = 1024

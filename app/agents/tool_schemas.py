@@ -6,7 +6,8 @@ from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
 from app.context.schemas import ContextRequest
 from app.conversations.history_schemas import HistoryQuery, ListedStatus, Order
-from app.conversations.schemas import Append, Filter, IdIn, Strict
+from app.conversations.schemas import Append, Filter, IdIn
+from app.core.strict import Strict
 
 _Position = Annotated[StrictInt, Field(ge=0, le=2**53)]
 

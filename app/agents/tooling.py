@@ -19,7 +19,7 @@ from app.agents.service import Lifecycle
 from app.context.service import ContextBuilder
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid
-from app.core.invalid import MAX_FIELDS, cut_fields, field_errors
+from app.core.invalid import MAX_FIELDS, cut_fields, fields_of
 from app.memory.memories import Memories
 from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
@@ -134,7 +134,7 @@ def tool(
 
 def refused_arguments(error: ValidationError, arguments: object) -> AppError:
     """What pydantic found wrong with the arguments of a tool."""
-    fields = field_errors([{**one, "loc": ("body", *one["loc"])} for one in error.errors()], arguments)
+    fields = fields_of(error, arguments)
     return Invalid("invalid_request", "The arguments break a rule; `errors` says which and where.", fields=fields)
 
 

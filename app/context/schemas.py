@@ -4,7 +4,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictFloat, StrictInt, field_validator
 
-from app.conversations.schemas import CompactionIn, IdIn, Strict
+from app.conversations.schemas import CompactionIn, IdIn
+from app.core.strict import Strict
 from app.formats.schemas import Format
 
 MAX_TOKEN_BUDGET = 10_000_000

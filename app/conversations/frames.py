@@ -7,8 +7,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
-from app.conversations.schemas import IdIn, Name, NonNegative, Strict, Turn, TurnInput
+from app.conversations.schemas import IdIn, Name, NonNegative, Turn, TurnInput, UsageIn
 from app.conversations.summary_schemas import Summary
+from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import JsonObject, Kind, Role
 
@@ -73,7 +74,7 @@ class Ending(Strict):
     """
 
     length: NonNegative | None = None
-    usage: JsonObject | None = None
+    usage: UsageIn | None = None
     model: Name | None = None
     metadata: JsonObject | None = None
     tool_calls: Calls | None = None

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
     SkipValidation,
@@ -23,6 +22,7 @@ from pydantic import (
 )
 
 from app.core.ids import parse_id
+from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 
@@ -50,9 +50,9 @@ NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
 MAX_PARTICIPANTS = 200
 _MAX_NAMES_CHARACTERS = 65_536
+_SHORT_COUNTS = frozenset({"prompt", "completion"})
 MAX_TURNS = 10_000
 MAX_PARTS = 1_000
-_MOST_MEMBERS = 64
 
 
 class Retention(StrEnum):
@@ -68,20 +68,6 @@ def _read_retention(value: object) -> object:
 
 
 RetentionIn: TypeAlias = Annotated[Retention, BeforeValidator(_read_retention)]
-
-
-class Strict(BaseModel):
-    """Base of everything a caller sends: an unknown member is an error, not a silence."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _few_members(cls, value: object) -> object:
-        # pydantic makes an error of every unknown member: of a body full of them, millions, while nothing else runs
-        if isinstance(value, dict) and len(value) > _MOST_MEMBERS:  # pyright: ignore[reportUnknownArgumentType]
-            raise ValueError("an object has far more members than are known here")
-        return value  # pyright: ignore[reportUnknownVariableType]
 
 
 class Participant(Strict):
@@ -120,12 +106,6 @@ class CompactionIn(Strict):
     trigger_tokens: Annotated[StrictInt, Field(ge=100, le=10_000_000)] | None = None
     summarizer_model: Name | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _camel_case(cls, value: object) -> object:
-        return _rename(value, {"triggerTurns": "trigger_turns", "triggerTokens": "trigger_tokens",
-                               "summarizerModel": "summarizer_model"})  # fmt: skip
-
 
 class FactsIn(Strict):
     """Whether facts are extracted, and personal data taken out first; what is left out follows the settings."""
@@ -134,13 +114,50 @@ class FactsIn(Strict):
     redact: StrictBool | None = None
 
 
-def _rename(value: object, names: dict[str, str]) -> object:
-    if not isinstance(value, dict):
-        return value
-    return {names.get(str(key), key): item for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+class _MetadataPolicies(BaseModel):
+    """The members of metadata that set a policy of the conversation."""
+
+    retention: RetentionIn = Retention.FULL
+    compaction: CompactionIn = CompactionIn()
 
 
-class ConversationCreate(Strict):
+def _with_valid_policies(metadata: JsonObject) -> JsonObject:
+    _MetadataPolicies.model_validate(metadata)
+    return metadata
+
+
+def _without_policies(metadata: JsonObject) -> JsonObject:
+    if not _MetadataPolicies.model_fields.keys().isdisjoint(metadata):
+        raise ValueError("A fork has the retention and compaction of its parent. Change them with PATCH.")
+    return metadata
+
+
+MetadataIn: TypeAlias = Annotated[JsonObject, AfterValidator(_with_valid_policies)]
+"""Metadata of a conversation. `retention` and `compaction` in it set these policies, and are not kept in it."""
+
+
+class _PoliciesInMetadata(Strict):
+    """Base of what sets the policies of a conversation, by its own fields or by members of its metadata."""
+
+    metadata: MetadataIn = Field(default={})
+    retention: RetentionIn = Retention.FULL
+    compaction: CompactionIn = CompactionIn()
+
+    @model_validator(mode="after")
+    def _take_from_metadata(self) -> Self:
+        policies = _MetadataPolicies.model_validate(self.metadata)
+        for name in policies.model_fields_set:
+            value = cast("object", getattr(policies, name))
+            if name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError("The policies in metadata differ from those beside it. Give each once.")
+            setattr(self, name, value)
+        if policies.model_fields_set:
+            named = _MetadataPolicies.model_fields
+            self.metadata = {name: value for name, value in self.metadata.items() if name not in named}
+        return self
+
+
+class ConversationCreate(_PoliciesInMetadata):
     """Create a conversation, or get the one that has this `id` or `external_id` already."""
 
     id: IdIn | None = None
@@ -148,11 +165,8 @@ class ConversationCreate(Strict):
     project: Annotated[str, StringConstraints(min_length=1, max_length=128)] = "default"
     owner: Name | None = None
     title: Title | None = None
-    participants: ParticipantsIn = []
-    metadata: JsonObject = {}
+    participants: ParticipantsIn = Field(default=[])
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
-    retention: RetentionIn = Retention.FULL
-    compaction: CompactionIn = CompactionIn()
     facts: FactsIn = FactsIn()
 
 
@@ -168,7 +182,7 @@ class ForkRequest(Strict):
     external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
     owner: Name | None = None
     title: Title | None = None
-    metadata: JsonObject | None = None
+    metadata: Annotated[JsonObject, AfterValidator(_without_policies)] | None = None
 
     @model_validator(mode="after")
     def _one_end(self) -> "ForkRequest":
@@ -177,15 +191,12 @@ class ForkRequest(Strict):
         return self
 
 
-class ConversationUpdate(Strict):
+class ConversationUpdate(_PoliciesInMetadata):
     """What of a conversation may change. A member left out stays; null clears title and ttl_s."""
 
     title: Title | None = None
-    participants: ParticipantsIn = []
-    metadata: JsonObject = {}
+    participants: ParticipantsIn = Field(default=[])
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
-    retention: RetentionIn = Retention.FULL
-    compaction: CompactionIn = CompactionIn()
     facts: FactsIn = FactsIn()
 
 
@@ -283,6 +294,15 @@ class ConversationFilter:
 
 # a body is parsed strictly before: what is in it is JSON, and to look at each of a million values again takes a second
 ParsedObject: TypeAlias = dict[str, Annotated[JsonValue, SkipValidation]]
+
+
+def _read_usage(value: ParsedObject) -> ParsedObject:
+    return {f"{name}_tokens": count for name, count in value.items()} if _SHORT_COUNTS.issuperset(value) else value
+
+
+UsageIn: TypeAlias = Annotated[ParsedObject, AfterValidator(_read_usage)]
+"""Token counts of a turn, kept as given; `prompt` and `completion` alone are read as those of the usual names."""
+
 # the first wrong part is named, not each of a million
 Parts: TypeAlias = Annotated[list[ParsedObject], Field(max_length=MAX_PARTS, fail_fast=True)]
 
@@ -318,10 +338,10 @@ class TurnContent(Strict):
     tool_calls: list[ParsedObject] = Field(default=[], max_length=128, fail_fast=True)
     tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
     tool_results: list[ParsedObject] = Field(default=[], max_length=128, fail_fast=True)
-    usage: ParsedObject | None = None
+    usage: UsageIn | None = None
     model: Name | None = None
     adapter: Name | None = None
-    metadata: ParsedObject = {}
+    metadata: ParsedObject = Field(default={})
     occurred_at: TimeIn | None = None
 
 

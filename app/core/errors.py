@@ -14,11 +14,15 @@ Place = Literal["body", "query", "path", "header"]
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One wrong field: where it is (a JSON pointer inside `place`) and what is wrong with it."""
+    """One wrong field: where it is (a JSON pointer inside `place`) and what is wrong with it.
+
+    `is_unknown`: the last step of the pointer is the name of an unknown field, which may be repeated.
+    """
 
     pointer: str
     detail: str
     place: Place = "body"
+    is_unknown: bool = False
 
 
 class AppError(Exception):

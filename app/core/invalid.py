@@ -1,21 +1,32 @@
 """What pydantic found wrong, as fields: JSON pointers, and texts that cannot quote the input.
 
 What always holds: pointers name only members that are declared, and stop before the first that is not; texts are
-sentences of ours or of pydantic that have nothing of the input in them.
+sentences of ours or of pydantic that have nothing of the input in them. The one exception is the name of an unknown
+field: it is repeated if it is short and plain (`unknown_field`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, cast
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.core.errors import FieldError, Place
 from app.core.json_text import json_pointer
+from app.core.strict import SPELLINGS, UNKNOWN_FIELD
 
 MAX_FIELDS: Final = 50
+_OTHER_NAMES: Final = frozenset(name for names in SPELLINGS.values() for name in names)
 _MAX_READINGS: Final = 32
+_ECHOED_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SIMILAR: Final = 0.7
+_MIN_PART_CHARACTERS: Final = 4
+"""Characters that a part of a name needs to suggest the whole name."""
+_UNKNOWN: Final = frozenset({UNKNOWN_FIELD, "extra_forbidden"})
 _PLACES: Final[Mapping[str, Place]] = {"body": "body", "query": "query", "path": "path"}
 _NO_REASON: Final = "This value is not valid here."
 _REASONS: Final[Mapping[str, str]] = {
@@ -54,31 +65,77 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
     for error in errors[: 4 * MAX_FIELDS]:
         place: Place = _PLACES.get(str(error["loc"][0]) if error["loc"] else "body", "header")
         loc = error["loc"][1:]
-        if place == "body":
-            path, is_branch = _body_path(loc, body, error)
-            reason = _reason(error, _at(body, path[:-1]), path[-1] if path else None)
-            if error["type"] == "missing" and not loc:
-                reason = "A body is required."
-            if error["type"] == "extra_forbidden":
-                path = path[:-1]
+        path, is_branch = _body_path(loc, body, error) if place == "body" else (list(loc), False)
+        if error["type"] in _UNKNOWN and path[-1:] == list(loc[-1:]):
+            known = cast("Sequence[str]", error.get("ctx", {}).get("known", ()))
+            parent = _at(body, path[:-1]) if place == "body" else None
+            among = cast("dict[str, object]", parent) if isinstance(parent, dict) else ()
+            field = unknown_field(path, known, among=among, place=place)
         else:
-            path, is_branch = ([] if error["type"] == "extra_forbidden" else list(loc)), False
-            reason = _reason(error, None, None)
-        pointer = json_pointer(path)
-        found.setdefault((place, pointer, reason), (FieldError(pointer, reason, place), is_branch))
+            reason = "A body is required." if error["type"] == "missing" and not loc else _reason(error)
+            field = FieldError(json_pointer(path), reason, place)
+        found.setdefault((place, field.pointer, field.detail), (field, is_branch))
     return _without_lost_branches(list(found.values()))
+
+
+def fields_of(error: ValidationError, value: object, *, root: str = "") -> list[FieldError]:
+    """Return what pydantic found wrong with a value that stands at the pointer `root` of a body."""
+    found: list[ErrorDetails] = error.errors(include_url=False)
+    placed = [cast("ErrorDetails", {**one, "loc": ("body", *one["loc"])}) for one in found]
+    return [replace(field, pointer=root + field.pointer) for field in field_errors(placed, value)]
+
+
+def unknown_field(
+    path: Sequence[str | int], known: Iterable[str], *, among: Iterable[str] = (), place: Place = "body"
+) -> FieldError:
+    """Name the unknown field or query parameter at `path`, and the most similar of the `known` names.
+
+    A name is repeated if it has at most 64 letters, digits, `_`, `-` and `.`; any other is content. The error then
+    says only which member of the object, or which parameter of the query (`among`), it is.
+    """
+    what, whole = ("query parameter", "query") if place == "query" else ("field", "object")
+    name = str(path[-1])
+    if not _ECHOED_NAME.fullmatch(name):
+        given = list(among)
+        number = f": number {given.index(name) + 1} of this {whole}" if name in given else ""
+        return FieldError(json_pointer(path[:-1]), f"Unknown {what}{number}.", place)
+    names = list(known)
+    other = next((one for one in names if name in SPELLINGS.get(one, ())), None)
+    if other is not None:
+        detail = f"`{name}` is another name of `{other}`. Give one of them."
+    else:
+        similar = _most_similar(name, names)
+        detail = f"Unknown {what} `{name}`." + (f" Did you mean `{similar}`?" if similar else "")
+    return FieldError(json_pointer(path), detail, place, is_unknown=True)
+
+
+def _most_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name most similar to `name`, whatever their case and separators; None if none is similar."""
+    folded = {_fold(one): one for one in known}
+    wanted = _fold(name)
+    close = difflib.get_close_matches(wanted, folded, n=1, cutoff=_SIMILAR)
+    if not close and len(wanted) >= _MIN_PART_CHARACTERS:
+        close = [one for one in folded if wanted in one or (len(one) >= _MIN_PART_CHARACTERS and one in wanted)]
+    return folded[close[0]] if close else None
+
+
+def _fold(name: str) -> str:
+    return re.sub("[_.-]", "", name.lower())
 
 
 def cut_fields(fields: Sequence[FieldError], known: frozenset[str]) -> list[FieldError]:
     """Stop pointers into the body before the first member that is not among the known ones."""
     cut: list[FieldError] = []
-    for field in fields:
+    for found in fields:
+        field = found
         steps = field.pointer.split("/")[1:] if field.place == "body" else []
+        last = len(steps) - 1 if field.is_unknown else len(steps)
         kept = 0
-        while kept < len(steps) and (_is_index(steps[kept]) or steps[kept] in known):
+        while kept < last and (_is_index(steps[kept]) or steps[kept] in known or steps[kept] in _OTHER_NAMES):
             kept += 1
-        pointer = "".join(f"/{step}" for step in steps[:kept]) if field.place == "body" else field.pointer
-        cut.append(FieldError(pointer, field.detail, field.place))
+        if kept < last:
+            field = replace(field, pointer="".join(f"/{step}" for step in steps[:kept]), is_unknown=False)
+        cut.append(field)
     return list(dict.fromkeys(cut))
 
 
@@ -152,8 +209,8 @@ def _without_lost_branches(found: list[tuple[FieldError, bool]]) -> list[FieldEr
     ]
 
 
-def _reason(error: ErrorDetails, parent: object, step: str | int | None) -> str:
-    """Say what is wrong without quoting the input. `parent` and `step` say where in the body an unknown member is."""
+def _reason(error: ErrorDetails) -> str:
+    """Say what is wrong without quoting the input."""
     kind, context = error["type"], error.get("ctx", {})
     reason = _REASONS.get(kind)
     if kind in {"value_error", "assertion_error"}:
@@ -161,10 +218,6 @@ def _reason(error: ErrorDetails, parent: object, step: str | int | None) -> str:
         reason = _literal_text(raised) if isinstance(raised, Exception) else None
     elif kind == "union_tag_invalid":
         reason = f"The member {context.get('discriminator')} should be one of {context.get('expected_tags')}."
-    elif kind == "extra_forbidden":
-        names = list(cast("dict[str | int | None, object]", parent)) if isinstance(parent, dict) else []
-        number = names.index(step) + 1 if step in names else 0
-        reason = f"Member {number} of this object is not known here." if number else "A parameter is not known here."
     elif reason is None and (
         # a constant sentence, or one with numbers only, of pydantic or of our own (PydanticCustomError), quotes no text
         kind in _VERBATIM or all(isinstance(value, int | float) for value in context.values())

@@ -7,10 +7,11 @@ from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.db import FloatVector
 from app.core.ids import ConversationId
+from app.core.strict import Strict
 from app.core.times import TimeOut
 
 VECTORS_JOB: Final = "index.vectors"
@@ -181,13 +182,7 @@ class SpaceState(StrEnum):
 _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class _Sent(BaseModel):
-    """What callers send: unknown members are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class SpaceAdd(_Sent):
+class SpaceAdd(Strict):
     """The space to add; what is left out is that of the settings. One that no setting names is refused."""
 
     provider: _Name | None = None
@@ -195,7 +190,7 @@ class SpaceAdd(_Sent):
     dimensions: Annotated[StrictInt, Field(ge=1, le=16_000)] | None = None
 
 
-class SpaceSwitch(_Sent):
+class SpaceSwitch(Strict):
     """How to switch. `force`: even where turns have no vectors in the space yet; they are found by words meanwhile."""
 
     force: StrictBool = False

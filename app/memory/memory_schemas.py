@@ -4,7 +4,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StrictInt, StringConstraints, field_validator
 
-from app.conversations.schemas import Name, Strict
+from app.conversations.schemas import Name
+from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import JsonObject
 

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StringConstraints, model_validator
 
-from app.conversations.schemas import Filter, IdIn, Name, Strict
+from app.conversations.schemas import Filter, IdIn, Name
+from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
 
 MAX_SOURCES = 100

@@ -6,8 +6,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
-from app.conversations.schemas import IdIn, Name, Strict, Turn
+from app.conversations.schemas import IdIn, Name, Turn
 from app.conversations.summary_schemas import Summary
+from app.core.strict import Strict
 from app.core.times import TimeIn
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.schemas import EntryKind, Mode

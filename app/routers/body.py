@@ -1,18 +1,21 @@
-"""Strict JSON bodies: what a route parses is UTF-8, unambiguous, shallow, storable and hashable.
+"""Strict requests: a JSON body is UTF-8, unambiguous, shallow, storable and hashable; a query has declared names only.
 
 `StrictJsonRoute` reads and checks the body (`core/json_text`) before FastAPI does, and hands FastAPI what it parsed.
+FastAPI passes over query parameters that no route declares; `StrictJsonRoute` refuses them by name.
 """
 
 import asyncio
 import email.message
-from collections.abc import Callable, Coroutine
-from typing import Final, TypeAlias, cast
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import ClassVar, Final, TypeAlias, cast
 
 from fastapi import Request, Response, params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import JsonValue
 
 from app.core.errors import Invalid
+from app.core.invalid import MAX_FIELDS, unknown_field
 from app.core.json_text import parse_json
 from app.settings import Settings
 
@@ -23,22 +26,30 @@ BodyGuard: TypeAlias = Callable[[Request], Coroutine[object, object, None]]
 
 
 class StrictJsonRoute(APIRoute):
-    """A route whose JSON body is strict. Use it as `APIRouter(route_class=StrictJsonRoute)`.
+    """A route whose JSON body and query are strict. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
-    The depth is bounded by `max_json_depth` of the settings that the application keeps as `app.state.settings`.
-    `app.state.body_guard` is awaited before anything of a body is read: it refuses whom the work is not done for.
+    The depth of a body is bounded by `max_json_depth` of the settings that the application keeps as
+    `app.state.settings`. `app.state.body_guard` is awaited before anything of a body is read, and before a query is
+    refused: it refuses whom the work is not done for.
     """
 
+    refuses_unknown_parameters: ClassVar[bool] = True
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
-        """Wrap FastAPI's handler where the route takes a JSON body."""
+        """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
-        if self.body_field is None or isinstance(self.body_field.field_info, params.Form):
-            return handler
+        takes_json = self.body_field is not None and not isinstance(self.body_field.field_info, params.Form)
+        declared = frozenset(_query_names(self)) if self.refuses_unknown_parameters else None
 
         async def handle_strictly(request: Request) -> Response:
-            guard = cast("BodyGuard | None", getattr(request.app.state, "body_guard", None))
-            if guard is not None:
-                await guard(request)
+            names = list(request.query_params.keys())
+            unknown = [] if declared is None else [name for name in names if name not in declared]
+            if takes_json or unknown:
+                await _guard(request)
+            if unknown:
+                raise unknown_parameters(unknown, sorted(declared or ()), among=names)
+            if not takes_json:
+                return await handler(request)
             body = await request.body()
             parsed: JsonValue = None
             if body:
@@ -51,6 +62,31 @@ class StrictJsonRoute(APIRoute):
             return await handler(_ParsedRequest(request, body, parsed))
 
         return handle_strictly
+
+
+class PassThroughRoute(StrictJsonRoute):
+    """A route of the OpenAI API: query parameters that it does not declare are passed over."""
+
+    refuses_unknown_parameters = False
+
+
+async def _guard(request: Request) -> None:
+    guard = cast("BodyGuard | None", getattr(request.app.state, "body_guard", None))
+    if guard is not None:
+        await guard(request)
+
+
+def _query_names(route: APIRoute) -> Iterator[str]:
+    for field in get_flat_params(route.dependant):
+        # a field of a model of parameters says no place; no route has a model of headers
+        if getattr(field.field_info, "in_", params.ParamTypes.query) == params.ParamTypes.query:
+            yield field.alias
+
+
+def unknown_parameters(names: Sequence[str], known: Sequence[str], *, among: Sequence[str]) -> Invalid:
+    """Return the error for query parameters that are not known; `among` are all names of the query."""
+    fields = [unknown_field([name], known, among=among, place="query") for name in names[:MAX_FIELDS]]
+    return Invalid("invalid_request", "The request breaks a rule; `errors` says which and where.", fields=fields)
 
 
 class _ParsedRequest(Request):

@@ -32,6 +32,7 @@ from app.core.errors import AppError, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.memory.schemas import FactRecordedFrame
+from app.routers.body import StrictJsonRoute
 from app.routers.connections import Connections, log_closed, log_connected, recheck
 from app.routers.deps import ConversationPath, ConversationReader, QueryText, Reader, Services, get_token
 from app.routers.live_frames import error_frame
@@ -164,7 +165,7 @@ LastEvent = Annotated[
 ]
 Place = Annotated[int | None, Query(ge=0, le=2**53)]
 
-router = APIRouter(prefix="/v1", tags=["live"])
+router = APIRouter(prefix="/v1", tags=["live"], route_class=StrictJsonRoute)
 
 
 @router.get(

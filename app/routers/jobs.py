@@ -9,11 +9,12 @@ from app.conversations.schemas import IdIn
 from app.core.ids import JobId
 from app.core.jobs import JobState
 from app.core.paging import Page
+from app.routers.body import StrictJsonRoute
 from app.routers.deps import Administrator, Cursor, Order, Services
 from app.routers.problems import problem_responses
 from app.tenancy.job_admin import JobView
 
-router = APIRouter(prefix="/v1/admin/jobs", tags=["administration"])
+router = APIRouter(prefix="/v1/admin/jobs", tags=["administration"], route_class=StrictJsonRoute)
 
 
 def _job_id(job_id: Annotated[IdIn, Path(description="The job's id: a ULID or a UUID.")]) -> JobId:

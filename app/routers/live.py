@@ -13,9 +13,10 @@ from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
 from app.conversations.frames import AckFrame, AuthFrame
-from app.core.errors import AppError, NotFound, RateLimited
+from app.core.errors import AppError, Invalid, NotFound, RateLimited
 from app.core.ids import ConversationId, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.routers.body import unknown_parameters
 from app.routers.connections import CREDENTIALS_IN_QUERY, Connections, log_closed, log_connected
 from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, send_text
@@ -63,6 +64,7 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
         container = cast("Container", websocket.app.state.container)
         parsed = _conversation_id(conversation_id)
         caller, token = await _authenticate(websocket, container, connections, offered)
+        _refuse_query(websocket)
         with connections.entered("websocket", caller) as place:
             await container.follower.admit(caller, parsed)
             log_connected("websocket", caller, parsed)
@@ -81,7 +83,7 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
         closing = closed.closing
     except AppError as error:
         closing = closing_of(error)
-        if isinstance(error, RateLimited):
+        if isinstance(error, RateLimited | Invalid):
             await _explain(websocket, error)
     except (WebSocketDisconnect, OSError):
         closing = Closing(GONE, "gone", by_client=True)
@@ -131,6 +133,12 @@ async def _authenticate(
         with connections.arriving():
             return await _authenticate_by_frame(websocket, container)
     return await container.tenancy.authenticate(token), token
+
+
+def _refuse_query(websocket: WebSocket) -> None:
+    names = list(websocket.query_params.keys())
+    if names:
+        raise unknown_parameters(names, (), among=names)
 
 
 def _token(websocket: WebSocket, offered: list[str]) -> str | None:

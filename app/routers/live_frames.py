@@ -8,11 +8,10 @@ import asyncio
 from typing import Final, cast
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from app.conversations.frames import ClientFrame, ErrorFrame
 from app.core.errors import AppError, Invalid, Malformed
-from app.core.invalid import cut_fields, field_errors, property_names
+from app.core.invalid import cut_fields, fields_of, property_names
 from app.core.json_text import parse_json
 
 _ADAPTER: Final[TypeAdapter[ClientFrame]] = TypeAdapter(ClientFrame)
@@ -64,12 +63,8 @@ def read_frame(parsed: JsonValue) -> ClientFrame:
     try:
         return _ADAPTER.validate_python(parsed)
     except ValidationError as error:
-        found: list[ErrorDetails] = error.errors(include_url=False)
-        placed = [cast("ErrorDetails", {**one, "loc": ("body", *one["loc"])}) for one in found]
-        fields = field_errors(placed, parsed)
-        raise Invalid(
-            "invalid_request", "The frame breaks a rule; `errors` says which and where.", fields=fields
-        ) from None
+        detail = "The frame breaks a rule; `errors` says which and where."
+        raise Invalid("invalid_request", detail, fields=fields_of(error, parsed)) from None
 
 
 def error_frame(

@@ -15,9 +15,10 @@ from app.agents.generation_schemas import Asked, ContextOptions, ConversationNam
 from app.agents.openai_items import CONVERSATION_PREFIX
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id, parse_id
+from app.core.invalid import fields_of
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
-from app.routers.body import StrictJsonRoute
+from app.routers.body import PassThroughRoute
 from app.routers.deps import AgentWriter, Reader, Services, Writer
 from app.routers.events import EventStream, event_content, kept_alive, until_gone
 from app.routers.openai_errors import ROOT, error_of
@@ -38,7 +39,7 @@ _DATA: Final = {
 
 Result = TypeVar("Result")
 
-router = APIRouter(prefix=ROOT, tags=["openai"], route_class=StrictJsonRoute)
+router = APIRouter(prefix=ROOT, tags=["openai"], route_class=PassThroughRoute)
 
 
 class Passed(BaseModel):
@@ -190,6 +191,6 @@ def _name(given: str, project: str | None) -> ConversationName:
 def _read(shape: TypeAdapter[Result], value: JsonValue, at: str) -> Result:
     try:
         return shape.validate_python(value)
-    except ValidationError:
-        problem = FieldError(at, "not as the context of a conversation has it")
-        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem]) from None
+    except ValidationError as error:
+        detail = "The request breaks a rule; `errors` says which and where."
+        raise Invalid("invalid_request", detail, fields=fields_of(error, value, root=at)) from None

@@ -15,13 +15,13 @@ from app.agents.openai_conversations import (
 from app.agents.openai_items import CONVERSATION_PREFIX
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
-from app.routers.body import StrictJsonRoute
+from app.routers.body import PassThroughRoute
 from app.routers.deps import Order, Reader, Repeat, Services, Writer
 from app.routers.openai import Passed
 from app.routers.openai_errors import ROOT
 from app.routers.problems import problem_responses
 
-router = APIRouter(prefix=f"{ROOT}/conversations", tags=["openai"], route_class=StrictJsonRoute)
+router = APIRouter(prefix=f"{ROOT}/conversations", tags=["openai"], route_class=PassThroughRoute)
 
 
 def _conversation(

@@ -9,11 +9,12 @@ from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.db import Transaction
 from app.core.errors import FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
+from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import Role
 from app.tenancy.scopes import Scope
@@ -210,11 +211,7 @@ class Replay:
 _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class _Sent(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class KeyCreate(_Sent):
+class KeyCreate(Strict):
     """A key to make. Its scopes are some of the caller's own."""
 
     name: _Name
@@ -224,7 +221,7 @@ class KeyCreate(_Sent):
     long_term_enabled: StrictBool = True
 
 
-class KeyRotate(_Sent):
+class KeyRotate(Strict):
     """A new secret for a key. The old one holds for `grace_s` seconds more."""
 
     grace_s: Annotated[StrictInt, Field(ge=0, le=86_400)] = 0
@@ -252,13 +249,13 @@ class KeyMade(Key):
     key: str
 
 
-class TenantCreate(_Sent):
+class TenantCreate(Strict):
     """A tenant to make."""
 
     name: _Name
 
 
-class TenantUpdate(_Sent):
+class TenantUpdate(Strict):
     """What of a tenant may change."""
 
     name: _Name
@@ -278,7 +275,7 @@ class TenantMade(Tenant):
     first_key: KeyMade
 
 
-class TokenCreate(_Sent):
+class TokenCreate(Strict):
     """A short-lived token for one conversation: to read it, or to read it and append to it.
 
     To append takes an `actor`: turns are written as that one alone, in one of `roles`. A token that only reads has no

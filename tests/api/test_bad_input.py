@@ -712,18 +712,19 @@ async def test_a_member_that_stands_twice_is_refused(victim: Victim, operation: 
         ("context", "/semantic_recall"),
     ],
 )
-async def test_an_unknown_member_is_an_error_and_its_name_is_not_repeated(
+async def test_an_unknown_member_is_an_error_and_its_name_is_repeated_only_if_it_is_plain(
     victim: Victim, operation: str, at: str
 ) -> None:
     base = put(OPERATIONS[operation][2], "/participants/0", {"actor": "a"}) if "participants" in at else None
-    response = await victim.send(operation, put(base or OPERATIONS[operation][2], f"{at}/{MARK}", MARK))
-    await victim.refused(response, 422, "invalid_request", at, "body")
+    for name, pointer in ((f"{MARK}!", at), ("frobnicate", f"{at}/frobnicate")):
+        response = await victim.send(operation, put(base or OPERATIONS[operation][2], f"{at}/{name}", MARK))
+        await victim.refused(response, 422, "invalid_request", pointer, "body")
 
 
 async def test_session_id_is_not_taken_where_it_means_nothing(victim: Victim) -> None:
     for operation, member in (("create", "tenant_id"), ("update", "external_id"), ("recall_in", "conversation_ids")):
         response = await victim.send(operation, OPERATIONS[operation][2] | {member: MARK})
-        await victim.refused(response, 422, "invalid_request", "", "body")
+        await victim.refused(response, 422, "invalid_request", f"/{member}", "body")
 
 
 # wrong types, everywhere that the document declares a type
@@ -1096,7 +1097,7 @@ async def test_a_turn_that_makes_no_sense_is_refused_with_all_others(
 async def test_a_refused_request_does_not_use_up_its_idempotency_key(victim: Victim) -> None:
     headers = {**JSON, "Idempotency-Key": "k"}
     for operation in ("create", "append"):
-        bad = OPERATIONS[operation][2] | {MARK: 1}
+        bad = OPERATIONS[operation][2] | {f"{MARK}!": 1}
         await victim.refused(await victim.send(operation, bad, headers=headers), 422, "invalid_request", "")
     response = await victim.send("append", {"turns": [RESULT]}, headers=headers)
     await victim.refused(response, 422, "tool_call_unknown")
@@ -1162,9 +1163,10 @@ async def test_a_cursor_of_another_list_or_of_nothing_is_refused(victim: Victim)
     await victim.refused(response, 422, "invalid_request", "/cursor", "query")
 
 
-async def test_unknown_query_parameters_are_ignored(victim: Victim) -> None:
-    plain = await victim.client.get("/v1/conversations")
-    assert (await victim.client.get("/v1/conversations", params={MARK: MARK})).json() == plain.json()
+async def test_unknown_query_parameters_are_refused_and_named(victim: Victim) -> None:
+    path = "/v1/conversations"
+    for params, pointer in (({"user_email": MARK}, "/user_email"), ({"limt": MARK}, "/limt"), ({f"{MARK}!": MARK}, "")):
+        await victim.refused(await victim.client.get(path, params=params), 422, "invalid_request", pointer, "query")
 
 
 # routes, and the answer to what nobody expected

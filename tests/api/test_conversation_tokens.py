@@ -141,7 +141,7 @@ async def test_a_token_is_signed_text_that_says_no_more_than_it_must(service: Se
         ({"access": "read", "ttl_s": 0}, "/ttl_s"),
         ({"access": "write"}, "/access"),
         ({}, "/access"),
-        ({"access": "read", "conversation": "x"}, ""),
+        ({"access": "read", "conversation": "x"}, "/conversation"),
     ],
 )
 async def test_what_cannot_be_asked_for_is_named(client: Client, body: dict[str, Any], pointer: str) -> None:
@@ -310,14 +310,14 @@ async def test_a_token_goes_on_with_no_open_turn_that_it_could_not_have_opened(
         service.container.conversations.streams._held.clear()  # noqa: SLF001
     path = f"{writer.path}/turns/{turn_id}"
     for what, body in (("chunks", {"offset": 0, "delta": "x"}), ("resume", {}), ("commit", {}), ("abort", {})):
-        for params in ({}, {"epoch": 1}):
+        for params in ({}, *([] if what == "resume" else [{"epoch": 1}])):
             answer = await writer.browser.post(f"{path}/{what}", json=body, params=params)
             problem(answer, 403, "token_not_allowed")
     done = await writer.client.post(f"{path}/commit", json={})
     assert (done.status_code, done.json()["content"]) == (200, ""), done.text
     # nor is it told what became of what it had no part in
     for what, body in (("chunks", {"offset": 0, "delta": "x"}), ("resume", {}), ("commit", {}), ("abort", {})):
-        for params in ({}, {"epoch": 1}):
+        for params in ({}, *([] if what == "resume" else [{"epoch": 1}])):
             answer = await writer.browser.post(f"{path}/{what}", json=body, params=params)
             problem(answer, 403, "token_not_allowed")
 

@@ -131,7 +131,7 @@ def marked(value: Any, chance: random.Random) -> Any:
         case dict():
             made = {}
             for name, member in value.items():
-                made[f"{name}{MARK}" if chance.random() < 0.05 else name] = marked(member, chance)
+                made[f"{name} {MARK}" if chance.random() < 0.05 else name] = marked(member, chance)
             return made
         case _:
             return value

@@ -230,7 +230,7 @@ async def test_wrong_requests_are_refused_before_anything_is_stored(tenant: Clie
     for body, pointer in [
         ({"messages": []}, "/messages"),
         ({"messages": [{"role": "user"}]}, "/messages/0/content"),
-        ({"messages": HI, "context": {"format": "anthropic"}}, "/context"),
+        ({"messages": HI, "context": {"format": "anthropic"}}, "/context/format"),
         ({"messages": HI, "token_budget": 0}, "/token_budget"),
     ]:
         problem(await tenant.post("/v1/generate", json=body), 422, "invalid_request", pointer)

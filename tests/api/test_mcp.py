@@ -188,12 +188,16 @@ async def test_conversations_are_listed_a_page_at_a_time(client: Client, port: i
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_errors_name_the_field_and_never_the_value(client: Client, port: int, mode: Mode) -> None:
-    marker = "s3cret-marker"
+    marker = "s3cret!marker"
     conversation = await client.conversation()
     async with mcp_client(port, client.key, mode) as mcp:
-        wrong = await refused(mcp, "recall", query=["x", marker], **{marker: 1})
+        wrong = await refused(mcp, "recall", query=["x", marker], **{marker: 1}, neigbours=2)
         assert wrong["code"] == "invalid_request"
-        assert {error["pointer"] for error in wrong["errors"]} == {"/query", ""}
+        assert {error["pointer"]: error["detail"] for error in wrong["errors"]} == {
+            "/query": "Input should be a valid string",
+            "": "Unknown field: number 2 of this object.",
+            "/neigbours": "Unknown field `neigbours`. Did you mean `neighbours`?",
+        }
         assert marker not in str(wrong)
         wrong = await refused(
             mcp, "append_turns", conversation_id=conversation,

@@ -86,6 +86,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.context.plan.Costs": "one context",
     "app.context.plan.Plan": "one context",
     "app.context.report.Reasons": "one context",
+    "app.conversations.schemas._PoliciesInMetadata": "one request",
     "app.core.db.Transaction": "one transaction",
     "app.core.errors.AppError": "one error",
     "app.formats.checking._Walk": "one list of messages",

@@ -148,7 +148,8 @@ async def test_answers_carry_security_headers(client: httpx.AsyncClient) -> None
 @pytest.mark.parametrize(
     ("method", "path", "route", "status"),
     [
-        ("GET", f"/v1/deep/things/{MARKER}?q={MARKER}", "/v1/deep/things/{thing}", 200),
+        ("GET", f"/v1/deep/things/{MARKER}", "/v1/deep/things/{thing}", 200),
+        ("GET", f"/v1/deep/things/{MARKER}?q={MARKER}", "/v1/deep/things/{thing}", 422),
         ("PUT", f"/v1/deep/things/{MARKER}", "/v1/deep/things/{thing}", 405),
         ("GET", f"/{MARKER}", "unmatched", 404),
         ("GET", "/healthz", "/healthz", 200),

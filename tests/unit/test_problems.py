@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, HttpUrl, JsonValue
+from pydantic import AfterValidator, AwareDatetime, Field, HttpUrl, JsonValue
 from pydantic_core import PydanticCustomError
 from pydantic_core._pydantic_core import list_all_errors
 
@@ -27,14 +27,15 @@ from app.core import errors, invalid
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, FieldError
 from app.core.ids import parse_id
+from app.core.strict import Strict
 from app.core.telemetry import configure_logging
 from app.routers.body import StrictJsonRoute
 from app.routers.middleware import install_middleware
 from app.routers.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
 from app.settings import Settings
 
-MARKER = "s3cret-marker"
-UNKNOWN = "Member 3 of this object is not known here."
+MARKER = "s3cret!marker"
+"""Text that is never repeated: as a name of a field too, since it has more in it than letters and digits."""
 INVALID = "This value is not valid here."
 FRACTION = "Input should be a valid integer, got a number with a fractional part"
 TAG = "The member 'type' should be one of 'text', 'image'."
@@ -45,14 +46,12 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-class TextPart(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class ImagePart(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class ImagePart(Strict):
     type: Literal["image"]
     url: HttpUrl
     wide: Annotated[int, Field(ge=1, le=100)] = 1
@@ -67,8 +66,7 @@ def _careless(value: str) -> str:
     return value
 
 
-class Turn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Turn(Strict):
     role: Role
     content: str | list[Part]
     id: Annotated[str, AfterValidator(parse_id)] | None = None
@@ -96,13 +94,11 @@ class Turn(BaseModel):
         return self
 
 
-class Batch(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Batch(Strict):
     turns: Annotated[list[Turn], Field(min_length=1, max_length=3)]
 
 
-class Filter(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Filter(Strict):
     limit: Annotated[int, Field(ge=1, le=200)] = 20
     order: Literal["asc", "desc"] = "asc"
 
@@ -305,13 +301,22 @@ async def test_an_answer_that_breaks_its_own_schema_is_500_without_content(
         ({"name": "X"}, {"/turns/0/name": "String should match pattern '^[a-z0-9-]*$'"}),
         ({"own": 10}, {"/turns/0/own": "at most 9"}),
         ({"own": -1}, {"/turns/0/own": INVALID}),
-        ({"contnt": 1}, {"/turns/0": UNKNOWN}),
+        ({"contnt": 1}, {"/turns/0/contnt": "Unknown field `contnt`. Did you mean `content`?"}),
+        ({"q": 1}, {"/turns/0/q": "Unknown field `q`."}),
+        ({"x" * 64: 1}, {f"/turns/0/{'x' * 64}": f"Unknown field `{'x' * 64}`."}),
+        ({"x" * 65: 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
+        ({"a b": 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
+        ({"contént": 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
+        ({"": 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
+        ({"a/b": 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
+        ({str(n): n for n in range(70)}, {"/turns/0": "This object has far more fields than are known here."}),
         ({"metadata": {MARKER: "x"}}, {"/turns/0/metadata": "Input should be a valid list"}),
         ({"metadata": {"name": [1, 1.5]}}, {"/turns/0/metadata/name/1": FRACTION}),
         ({"content": 5}, {"/turns/0/content": "Input should be a valid list"}),
         ({"content": [{"type": "text"}]}, {"/turns/0/content/0/text": "This is required."}),
         ({"content": [{"type": "text", "text": 5}]}, {"/turns/0/content/0/text": "Input should be a valid string"}),
-        ({"content": [{"type": "text", "text": "x", "text2": 1}]}, {"/turns/0/content/0": UNKNOWN}),
+        ({"content": [{"type": "text", "text": "x", "text2": 1}]},
+         {"/turns/0/content/0/text2": "Unknown field `text2`. Did you mean `text`?"}),
         ({"content": [{"type": "image", "url": "x", "wide": 0}]}, {
             "/turns/0/content/0/url": "Input should be a valid URL.",
             "/turns/0/content/0/wide": "Input should be greater than or equal to 1",
@@ -332,7 +337,9 @@ async def test_parameters_are_named_with_their_place(client: httpx.AsyncClient) 
     answer = await client.get("/v1/turns", params={"limit": "0", "order": MARKER})
     places = [(field["in"], field["pointer"]) for field in answer.json()["errors"]]
     assert places == [("query", "/limit"), ("query", "/order")]
-    assert fields(await client.get("/v1/turns", params={MARKER: "1"})) == {"": "A parameter is not known here."}
+    assert fields(await client.get("/v1/turns", params={MARKER: "1"})) == {
+        "": "Unknown query parameter: number 1 of this query."
+    }
     answer = await client.get("/v1/turns/x", params={"seen": ["1", MARKER]})
     places = [(field["in"], field["pointer"]) for field in answer.json()["errors"]]
     assert places == [("path", "/turn_id"), ("query", "/seen/1")]
@@ -381,7 +388,7 @@ BAD_BODIES: list[bytes | JsonValue] = [
             {"content": [{"type": "image", "url": MARKER}]},
             {"content": [{"type": "image", "url": f"ftp://{MARKER}/"}]},
             {"id": MARKER},
-            {"id": "s3cret-marker-000000000000"},
+            {"id": "s3cret!marker-000000000000"},
             {"key": MARKER},
             {"at": MARKER},
             {"at": f"2026-01-01T00:00:00{MARKER}"},

@@ -1,0 +1,83 @@
+"""The base of everything that a caller sends: unknown fields are errors that name them, other spellings are read.
+
+Hides how an error learns which fields its object has: pydantic says of an unknown field only where it stands, so each
+model adds its own field names to such an error before it leaves the model.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Self, cast, get_args
+
+from pydantic import (
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+
+SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "k": ("top_k",),
+    "top_k": ("k",),
+    "token_budget": ("tokenBudget",),
+    "recent_turns": ("recentTurns",),
+    "semantic_recall": ("semanticRecall",),
+    "include_facts": ("includeFacts",),
+    "filter_participants": ("filterParticipants",),
+    "trigger_turns": ("triggerTurns",),
+    "trigger_tokens": ("triggerTokens",),
+    "summarizer_model": ("summarizerModel",),
+    "ttl_s": ("ttl",),
+    "usage": ("tokens",),
+}
+"""Other names that a field of this name may be sent under, in every model that has such a field."""
+
+UNKNOWN_FIELD: Final = "unknown_field"
+"""The type of the error for an unknown field. Its context has `known`: the names of the fields of that object."""
+
+_MAX_MEMBERS: Final = 64
+_KNOWN_TYPES: Final = frozenset(cast("tuple[str, ...]", get_args(core_schema.ErrorType)))
+
+
+def _spellings(name: str) -> AliasChoices | str:
+    return AliasChoices(name, *SPELLINGS[name]) if name in SPELLINGS else name
+
+
+class Strict(BaseModel):
+    """An object that a caller sends. An unknown field is an error that names the fields that there are."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=AliasGenerator(validation_alias=_spellings))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_known_fields(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        # pydantic makes an error of every unknown field: of an object full of them, millions, while nothing else runs
+        if isinstance(value, dict) and len(value) > _MAX_MEMBERS:  # pyright: ignore[reportUnknownArgumentType]
+            raise ValueError("This object has far more fields than are known here.")
+        try:
+            return handler(value)
+        except ValidationError as error:
+            found: list[ErrorDetails] = error.errors(include_url=False)
+            if not any(map(_is_unknown_here, found)):
+                raise
+            known = sorted(cls.model_fields)
+            raise ValidationError.from_exception_data(
+                cls.__name__, [_with_known(one, known) for one in found]
+            ) from None
+
+
+def _is_unknown_here(error: ErrorDetails) -> bool:
+    return error["type"] == "extra_forbidden" and len(error["loc"]) == 1
+
+
+def _with_known(error: ErrorDetails, known: list[str]) -> InitErrorDetails:
+    """Return the error as it is, or with the known fields if it is about an unknown field of this very object."""
+    kind, context = error["type"], error.get("ctx", {})
+    raised: str | PydanticCustomError = kind
+    if _is_unknown_here(error):
+        raised = PydanticCustomError(UNKNOWN_FIELD, "Unknown field.", {"known": known})
+    elif kind not in _KNOWN_TYPES:
+        raised = PydanticCustomError(kind, error["msg"], context)  # pyright: ignore[reportArgumentType]
+    return InitErrorDetails(type=raised, loc=error["loc"], input=error["input"], ctx=context)

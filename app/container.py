@@ -415,7 +415,7 @@ def build_container(
         statistics=Statistics(base.database, ops=base.ops, searched=lambda: spaces.current.space.id),
         conversations=conversations,
         follower=_follower(settings, base, facts),
-        watcher=Watcher(base.database, options=WatchOptions(queue_frames=settings.live_queue_frames)),
+        watcher=Watcher(base.database, options=WatchOptions(settings.live_queue_frames, settings.max_answer_bytes)),
         facts=facts,
         memories=memories,
         recaller=recaller,

@@ -64,6 +64,14 @@ class ListedRow:
     last_message: MessageRow | None
 
 
+@dataclass(frozen=True, slots=True)
+class ListedRows:
+    """Conversations of a list; `cut` where there are more that would have been too much text."""
+
+    rows: list[ListedRow]
+    cut: bool
+
+
 def _message(name: str, *, newest: bool) -> str:
     """The lateral join that finds the first or the last live message of a conversation that has text."""
     order = f"t.position {'desc' if newest else 'asc'}"
@@ -104,6 +112,27 @@ def _listed_row(row: asyncpg.Record) -> ListedRow:
     return ListedRow(conversation_row(row), first, last)
 
 
+def _cut(listed: str, *, order: str, most_bytes: str) -> str:
+    """The statement that gives of `listed` those up to where their names and metadata reach `most_bytes`, an argument.
+
+    One conversation may have some megabytes of them, and a page of such would take the process's memory. The first is
+    always given.
+    """
+    return f"""
+        select * from (
+            select l.*, count(*) over () as there,
+                sum(octet_length(l.participants::text) + octet_length(l.metadata::text)) over (
+                    order by {order} rows between unbounded preceding and 1 preceding
+                ) as bytes_before
+            from ({listed}) l
+        ) l where coalesce(l.bytes_before, 0) < {most_bytes} order by {order}"""  # noqa: S608
+
+
+def _listed_rows(rows: Sequence[asyncpg.Record]) -> ListedRows:
+    """What a statement made by `_cut` gave."""
+    return ListedRows([_listed_row(row) for row in rows], cut=bool(rows) and rows[0]["there"] > len(rows))
+
+
 def _literal(text: str) -> str:
     return re.sub(r"([\\%_])", r"\\\1", text)
 
@@ -138,7 +167,8 @@ async def list_conversations(
     newest_first: bool,
     after: tuple[datetime, UUID] | None,
     limit: int,
-) -> list[ListedRow]:
+    most_bytes: int,
+) -> ListedRows:
     """Conversations by latest activity; `after` is the sort key of the last row of the page before."""
     args: list[object] = [tenant_id]
     conditions = _conditions(where, args)
@@ -150,17 +180,23 @@ async def list_conversations(
         conditions.append(f"c.active_at <= {moment}" if newest_first else f"c.active_at > {moment} - {_GRAIN}")
     edge = "(select listed_at from edge)"
     reach = f"> {edge} - {_GRAIN}" if newest_first else f"< {edge} + {_GRAIN}"
-    args.append(limit)
+    args.extend((limit, most_bytes))
+    size = f"${len(args) - 1}"
     matching = f"""
         select c.id, c.active_at as listed_at, {_ACTIVE_AT} as active_at from conversations c {_HEAD}
         where {" and ".join(conditions)}"""  # noqa: S608
+    listed = f"""
+        {_LISTED} from page
+        join conversations c on c.tenant_id = $1 and c.id = page.id
+        join conversation_heads h on h.tenant_id = $1 and h.conversation_id = page.id
+        {_PREVIEWS}"""
     rows = await tx.fetch(
         f"""
         with front as materialized (
-            {matching} order by c.active_at {direction}, c.id {direction} limit ${len(args)}
+            {matching} order by c.active_at {direction}, c.id {direction} limit {size}
         ), edge as materialized (
             select listed_at, id from front order by listed_at {direction}, id {direction}
-            offset ${len(args)}::bigint - 1 limit 1
+            offset {size}::bigint - 1 limit 1
         ), page as materialized (
             select id, active_at from (
                 select * from front
@@ -168,28 +204,22 @@ async def list_conversations(
                 {matching}
                   and (c.active_at, c.id) {beyond} ({edge}, (select id from edge))
                   and c.active_at {reach}
-            ) candidates order by active_at {direction}, id {direction} limit ${len(args)}
+            ) candidates order by active_at {direction}, id {direction} limit {size}
         )
-        {_LISTED}
-        from page
-        join conversations c on c.tenant_id = $1 and c.id = page.id
-        join conversation_heads h on h.tenant_id = $1 and h.conversation_id = page.id
-        {_PREVIEWS}
-        order by page.active_at {direction}, page.id {direction}
+        {_cut(listed, order=f"l.active_at {direction}, l.id {direction}", most_bytes=f"${len(args)}")}
         """,  # noqa: S608
         *args,
     )
-    return [_listed_row(row) for row in rows]
+    return _listed_rows(rows)
 
 
-async def find_listed(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[ListedRow]:
+async def find_listed(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, most_bytes: int
+) -> ListedRows:
     """Conversations by their ids as lists show them, of those that there are."""
-    rows = await tx.fetch(
-        f"{_LISTED} {FROM_CONVERSATIONS} {_PREVIEWS} where c.tenant_id = $1 and c.id = any($2::uuid[])",
-        tenant_id,
-        conversation_ids,
-    )
-    return [_listed_row(row) for row in rows]
+    listed = f"{_LISTED} {FROM_CONVERSATIONS} {_PREVIEWS} where c.tenant_id = $1 and c.id = any($2::uuid[])"
+    rows = await tx.fetch(_cut(listed, order="l.id", most_bytes="$3"), tenant_id, conversation_ids, most_bytes)
+    return _listed_rows(rows)
 
 
 async def list_participants(

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, Self, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -44,12 +43,13 @@ IdIn: TypeAlias = Annotated[
     WithJsonSchema({"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36}),
 ]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+# that no text holds NUL is checked for the whole body; here it is in the schema too
+ParticipantName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
 MAX_PARTICIPANTS = 200
-_MAX_NAMES_CHARACTERS = 65_536
 _SHORT_COUNTS = frozenset({"prompt", "completion"})
 MAX_TURNS = 10_000
 MAX_PARTS = 1_000
@@ -73,28 +73,21 @@ RetentionIn: TypeAlias = Annotated[Retention, BeforeValidator(_read_retention)]
 class Participant(Strict):
     """Somebody in the conversation: the actor's string, and the names it goes by."""
 
-    actor: Name
-    name: Name | None = None
-    aliases: list[Name] = Field(default=[], max_length=20)
+    actor: ParticipantName
+    name: ParticipantName | None = None
+    aliases: list[ParticipantName] = Field(default=[], max_length=20)
 
 
 def _read_participant(value: object) -> object:
     return {"actor": value} if isinstance(value, str) else value
 
 
-ParticipantIn: TypeAlias = Annotated[Participant, BeforeValidator(_read_participant)]
-
-
-def _short_together(people: list[Participant]) -> list[Participant]:
-    # a list of conversations gives them all, and recall looks for every name in a query
-    names = (name for one in people for name in (one.actor, one.name or "", *one.aliases))
-    if sum(map(len, names)) > _MAX_NAMES_CHARACTERS:
-        raise ValueError("the names of all participants have up to 65536 characters together")
-    return people
-
-
+ParticipantIn: TypeAlias = Annotated[
+    Participant, BeforeValidator(_read_participant, json_schema_input_type=Participant | ParticipantName)
+]
 ParticipantsIn: TypeAlias = Annotated[
-    list[ParticipantIn], Field(max_length=MAX_PARTICIPANTS), AfterValidator(_short_together)
+    list[ParticipantIn],
+    Field(max_length=MAX_PARTICIPANTS, description="Objects, or the actors' strings alone; each actor is kept once."),
 ]
 
 

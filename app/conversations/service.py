@@ -196,17 +196,21 @@ class Conversations:
     async def list_conversations(
         self, caller: Caller, *, where: ConversationFilter, order: Order, limit: int, cursor: str | None
     ) -> Page[ListedConversation]:
-        """Conversations by latest activity, with previews: for callers that may read."""
+        """Conversations by latest activity, with previews: for callers that may read.
+
+        A page of conversations with many names and large metadata has fewer than `limit`, and says that there are more.
+        """
         scope = f"conversations|{caller.tenant_id}|{order}|{where!r}"
         after: tuple[datetime, UUID] | None = None
         if cursor is not None:
             moment, last_id = self._cursors.read(scope, cursor)
             after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await listing_store.list_conversations(
-                tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key)
+            found = await listing_store.list_conversations(
+                tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1,
+                most_bytes=self._options.max_answer_bytes,
+            )  # fmt: skip
+        page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
         return Page[ListedConversation](
             object="list",
             data=[listed_view(row) for row in page.data],

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from app.conversations import listing_store
 from app.conversations.announcer import Told
+from app.conversations.listing_store import ListedRows
 from app.conversations.schemas import ListedConversation
 from app.conversations.views import listed_view
 from app.core.db import Database
@@ -26,6 +27,8 @@ from app.tenancy.schemas import Caller, Scope
 
 _REMEMBERED: Final = 1000
 _MOST_CHANGED: Final = 1000
+_MOST_EVENT_CHARACTERS: Final = 65_536
+"""Of a larger conversation (it has many names, or much metadata) watchers are told to read the list again."""
 _PAUSE_S: Final = 1.0
 _KEEP_S: Final = 60.0
 
@@ -65,6 +68,7 @@ class WatchOptions:
     """Settings of watching."""
 
     queue_frames: int
+    read_bytes: int
 
 
 class Watch:
@@ -124,15 +128,19 @@ class _Watched:
         self._lately: dict[UUID | None, Event] = {}
         self._forgotten = 0
 
-    def tell(self, kind: str, frame: BaseModel, *, conversation_id: UUID | None, project: str | None) -> None:
+    def tell(self, kind: str, text: str, *, conversation_id: UUID | None, project: str | None) -> None:
         self._count += 1
-        event = Event(kind, frame.model_dump_json(), f"{self._name}.{self._count}", project)
+        event = Event(kind, text, f"{self._name}.{self._count}", project)
         self._lately.pop(conversation_id, None)
         self._lately[conversation_id] = event
         if len(self._lately) > _REMEMBERED:
             self._forgotten = _number(self._lately.pop(next(iter(self._lately))))
         for watch in self.watches:
             watch.push([event])
+
+    def tell_relist(self) -> None:
+        frame = RelistFrame(type="reread")
+        self.tell(frame.type, frame.model_dump_json(), conversation_id=None, project=None)
 
     def relist(self) -> Event:
         frame = RelistFrame(type="reread")
@@ -143,6 +151,20 @@ class _Watched:
         name, _, number = last.partition(".")
         known = name == self._name and number.isdecimal() and self._forgotten <= int(number[:18]) <= self._count
         return [event for event in self._lately.values() if _number(event) > int(number)] if known else [self.relist()]
+
+
+def _tell_found(watched: _Watched, found: ListedRows) -> None:
+    """Tell of conversations that have changed; where one is too large for an event, the list is to be read again."""
+    relists = found.cut
+    for row in found.rows:
+        frame = ConversationUpdatedFrame(type="conversation.updated", conversation=listed_view(row))
+        text, one = frame.model_dump_json(), row.conversation
+        if len(text) > _MOST_EVENT_CHARACTERS:
+            relists = True
+        else:
+            watched.tell(frame.type, text, conversation_id=one.id, project=one.project)
+    if relists:
+        watched.tell_relist()
 
 
 def _number(event: Event) -> int:
@@ -196,7 +218,7 @@ class Watcher:
         if told.what == "deleted":
             watched.changed.pop(told.conversation_id, None)
             frame = ConversationDeletedFrame(type="conversation.deleted", id=format_id(told.conversation_id))
-            watched.tell(frame.type, frame, conversation_id=told.conversation_id, project=None)
+            watched.tell(frame.type, frame.model_dump_json(), conversation_id=told.conversation_id, project=None)
         elif told.what == "changed":
             watched.changed[told.conversation_id] = None
             if watched.task is None:
@@ -206,7 +228,7 @@ class Watcher:
         """Messages may have been missed: every list is to be read again."""
         for watched in self._watched.values():
             watched.changed.clear()
-            watched.tell("reread", RelistFrame(type="reread"), conversation_id=None, project=None)
+            watched.tell_relist()
 
     async def _tell_changed(self, watched: _Watched) -> None:
         try:
@@ -218,21 +240,20 @@ class Watcher:
         while watched.changed:
             changed, watched.changed = list(watched.changed), {}
             if len(changed) > _MOST_CHANGED:
-                watched.tell("reread", RelistFrame(type="reread"), conversation_id=None, project=None)
+                watched.tell_relist()
             else:
                 try:
                     async with self._database.transaction(watched.tenant_id, read_only=True) as tx:
-                        rows = await listing_store.find_listed(tx, watched.tenant_id, changed)
+                        found = await listing_store.find_listed(
+                            tx, watched.tenant_id, changed, most_bytes=self._options.read_bytes
+                        )
                 except Exception as error:  # noqa: BLE001 - whatever it is, what has changed is told later
                     code = error.code if isinstance(error, AppError) else "internal_error"
                     places = {} if isinstance(error, AppError) else {"stack": error_stack(error)}
                     self._log.warning("watching.look_failed", code=code, error_type=error_type(error), **places)
                     watched.changed = dict.fromkeys(changed) | watched.changed
                 else:
-                    for row in rows:
-                        frame = ConversationUpdatedFrame(type="conversation.updated", conversation=listed_view(row))
-                        found = row.conversation
-                        watched.tell(frame.type, frame, conversation_id=found.id, project=found.project)
+                    _tell_found(watched, found)
             await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:

@@ -331,7 +331,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
 ) -> None:
     tenant, conversation = crowd["tenant"], crowd["conversation"]
     page = {"newest_first": True, "after": None, "actors": None, "limit": 51, "most_bytes": 2**20}
-    listing = {"newest_first": True, "after": None, "limit": 21}
+    listing = {"newest_first": True, "after": None, "limit": 21, "most_bytes": 2**20}
     calls = {
         "lock_conversation": lambda tx: conversations_store.lock_conversation(tx, tenant, conversation),
         "find_conversation": lambda tx: conversations_store.find_conversation(tx, tenant, conversation),

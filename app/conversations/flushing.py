@@ -184,8 +184,7 @@ class Flusher:
             for held in turns:
                 held.unsure = True
             self._dirty.set()
-            code = error.code if isinstance(error, AppError) else "internal_error"
-            self._log.warning("stream.flush_failed", code=code, error_type=error_type(error), count=len(turns))
+            self._log.warning("stream.flush_failed", code=_code(error), error_type=error_type(error), count=len(turns))
         except asyncio.CancelledError:  # the process stops, and does not know what was written
             for held in turns:
                 held.unsure = True
@@ -215,6 +214,8 @@ class Flusher:
 
     def _note_written(self, sent: Iterable[tuple[Held, NewChunk, int]]) -> None:
         for held, chunk, pieces in sent:
+            if held.dropped:  # while it was written; what was not durable is not counted any more
+                continue
             held.part(chunk.part).flushed(pieces, len(chunk.text))
             self.unflushed -= len(chunk.text)
             held.renewed = monotonic()
@@ -244,13 +245,32 @@ class Flusher:
                         epoch=held.epoch,
                         key_id=held.key_id,
                     )
-        except AppError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, the text is kept and written later
             held.unsure = True
-            self._log.warning("stream.release_failed", code=error.code)
+            self._dirty.set()
+            self._log.warning("stream.release_failed", code=_code(error), error_type=error_type(error))
             return
         self._note_written(sent)
         held.tell_durable()
         self.drop(held, fenced())
+
+    async def release_all(self) -> None:
+        """Let other processes hold the open turns of this one, which stops: all whose text is durable as it was taken.
+
+        Their calls find the turns released, and need not wait for an answer of this process.
+        """
+        whole = [held for held in self._held.values() if not held.has_tail() and not held.lacks_text()]
+        for tenant_id, turns in _by_tenant(whole).items():
+            try:
+                async with self._database.transaction(tenant_id) as tx:
+                    named = [_named(held) for held in turns]
+                    released = await stream_store.release(tx, tenant_id, named, holder=self._holder)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the others are released
+                self._log.warning("stream.release_failed", code=_code(error), error_type=error_type(error))
+                continue
+            for held in turns:
+                if _named(held) in released:
+                    self.drop(held, fenced())
 
     async def _ask_unsure(self, tx: Transaction, tenant_id: TenantId, turns: Sequence[Held]) -> None:
         unsure = [held for held in turns if held.unsure]
@@ -309,6 +329,10 @@ class Flusher:
                 held.renewed = now
             elif not held.ending.locked():  # what ends it finds out by itself, and says why
                 self.drop(held, fenced())
+
+
+def _code(error: Exception) -> str:
+    return error.code if isinstance(error, AppError) else "internal_error"
 
 
 def _named(held: Held) -> OpenStream:

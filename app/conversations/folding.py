@@ -6,14 +6,13 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from app.conversations.frames import Ending, OpenTurn
+from app.conversations.frames import CONTENT, Ending, OpenTurn
 from app.conversations.schemas import TurnInput
 from app.conversations.store import TurnRow
 from app.conversations.views import json_column
 from app.core.errors import Conflict, FieldError, Invalid
 from app.formats.schemas import JsonObject, Kind, Role
 
-CONTENT: Final = "content"
 _DEFAULT_KINDS: Final = frozenset({Kind.USER_MESSAGE, Kind.AGENT_MESSAGE, Kind.SYSTEM_INSTRUCTION, Kind.TOOL_RESULT})
 
 

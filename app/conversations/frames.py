@@ -3,7 +3,7 @@
 The AsyncAPI document is made from these models. Offsets and lengths count Unicode code points.
 """
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
@@ -13,6 +13,8 @@ from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
 from app.formats.schemas import JsonObject, Kind, Role
 
+CONTENT: Final = "content"
+"""The part of a turn that is its text; the other parts are members of its tool calls."""
 MAX_CALLS = 128
 PART_PATTERN = r"^(content|tool_calls/(0|[1-9][0-9]?|1[01][0-9]|12[0-7])/(id|name|arguments))$"
 

@@ -68,7 +68,8 @@ class Handover:
             return
         key = StreamKey(told.tenant_id, told.conversation_id, told.turn_id)
         held = self._held.get(key)
-        if held is None or key in self._releasing or held.ending.locked():
+        # a turn that may lack text is taken over by force, so that the next process knows it too
+        if held is None or key in self._releasing or held.ending.locked() or held.lacks_text():
             return
         self._releasing[key] = task = asyncio.create_task(self._release(held))
         task.add_done_callback(lambda _: self._releasing.pop(key, None))

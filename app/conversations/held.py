@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from app.conversations.frames import Offset
-from app.core.errors import AppError, Conflict
+from app.conversations.frames import CONTENT, Offset
+from app.core.errors import AppError, Conflict, FieldError, TooLarge
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId
 from app.formats.schemas import Kind, Role
 
@@ -88,8 +88,9 @@ class Held:
     """An open turn that this process holds. Times are of the monotonic clock.
 
     `size`: all that was taken of all its parts, by this process and before, in bytes of UTF-8. `owed`: what was taken
-    here of each part under this epoch and then lost, so that its writer may believe it stored. `dropped`: this process
-    holds the turn so no more, and has no tail of it.
+    here of each part under this epoch and then lost, so that its writer may believe it stored. `unconfirmed`: parts of
+    which a process that is gone may have taken more text than is durable; a chunk that continues a part confirms it.
+    `dropped`: this process holds the turn so no more, and has no tail of it.
     """
 
     key: StreamKey
@@ -110,6 +111,7 @@ class Held:
     unsure: bool = False
     dropped: bool = False
     owed: dict[str, int] = field(default_factory=dict[str, int])
+    unconfirmed: set[str] = field(default_factory=set[str])
 
     @property
     def tenant_id(self) -> TenantId:
@@ -129,6 +131,20 @@ class Held:
     def part(self, name: str) -> HeldPart:
         """A part, begun where it is new."""
         return self.parts.setdefault(name, HeldPart())
+
+    def require_space(self, size: int, *, most: int) -> None:
+        """Raise TooLarge unless `size` more bytes leave all parts together within `most`."""
+        if self.size + size > most:
+            raise TooLarge(
+                "text_too_large",
+                f"All parts of a streamed turn may have {most} bytes; commit it and go on in another.",
+                fields=[FieldError("/delta", f"over {most} bytes in all")],
+            )
+
+    def part_is_new(self, name: str) -> bool:
+        """Whether no text of a part is durable."""
+        part = self.parts.get(name)
+        return part is None or part.durable == 0
 
     def offsets(self) -> list[Offset]:
         """How far each part is."""
@@ -150,6 +166,20 @@ class Held:
     def falls_short(self, parts: Mapping[str, str]) -> bool:
         """Whether these texts lack something of what was taken of the writer."""
         return any(len(parts.get(name, "")) < length for name, length in self.owed.items())
+
+    def lacks_text(self) -> bool:
+        """Whether text that was taken of the writer may be missing here."""
+        return bool(self.unconfirmed) or any(self.part(name).taken < length for name, length in self.owed.items())
+
+    def require_confirmed(self, *, content: bool) -> None:
+        """Conflict `stream_gap` where a part may lack text that was taken; `content` where its length was compared."""
+        for name in sorted(self.unconfirmed - ({CONTENT} if content else set())):
+            raise Conflict(
+                "stream_gap",
+                "The process that took text of this turn has ended, and text of `part` may be missing. Send on from"
+                " `expected_offset` (an empty `delta` confirms it), or commit with the `length` of the content.",
+                extra={"part": name, "expected_offset": self.part(name).taken},
+            )
 
     def found_durable(self, lengths: dict[str, int]) -> None:
         """What turned out to be durable, by part."""

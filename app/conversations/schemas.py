@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,

@@ -195,6 +195,29 @@ async def renew(
     return {OpenStream(*row.values()) for row in rows}
 
 
+async def release(
+    tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
+) -> set[OpenStream]:
+    """Release those of these streams that this process still holds, and return them."""
+    rows = await tx.fetch(
+        """
+        with ours as materialized (
+            select s.turn_id from turn_streams s
+            join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
+              on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
+            where s.tenant_id = $1 and s.holder = $5 order by s.turn_id for update of s
+        )
+        update turn_streams s set holder = $6 from ours
+        where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.conversation_id, s.turn_id, s.epoch
+        """,
+        tenant_id,
+        *_columns(streams),
+        holder,
+        NO_HOLDER,
+    )
+    return {OpenStream(*row.values()) for row in rows}
+
+
 async def hold_streams(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:

@@ -20,8 +20,18 @@ from app.conversations.ending import Ender, not_open
 from app.conversations.exchanges import Exchanges
 from app.conversations.finding import get_turn
 from app.conversations.flushing import Flusher
-from app.conversations.folding import CONTENT, opened_turn
-from app.conversations.frames import Aborting, Chunk, ChunkResult, Ending, Offset, OpenedTurn, Opening, Resuming
+from app.conversations.folding import opened_turn
+from app.conversations.frames import (
+    CONTENT,
+    Aborting,
+    Chunk,
+    ChunkResult,
+    Ending,
+    Offset,
+    OpenedTurn,
+    Opening,
+    Resuming,
+)
 from app.conversations.handover import Handover
 from app.conversations.held import Held, HeldPart, StreamKey, StreamListener, fenced
 from app.conversations.opening import Opener, StreamOptions
@@ -90,9 +100,11 @@ class Streams:
         await self._flusher.run_forever()
 
     async def close(self) -> None:
-        """Make durable what was taken, as far as the database answers."""
+        """Make durable what was taken and release the open turns, as far as the database answers."""
         await self.handover.close()
         await self._flusher.flush_last()
+        await self._flusher.release_all()
+        await self.handover.close()
 
     # open
 
@@ -135,6 +147,7 @@ class Streams:
             call = StreamCall(caller, bound, key, opened.epoch)
             held = await self._take_over(call)
             held.listener, held.heard = listener, monotonic()
+            held.unconfirmed.clear()  # the answer says how far each part is
             opened = opened.model_copy(update={"parts": held.offsets()})
         return opened, created, False
 
@@ -158,16 +171,14 @@ class Streams:
         Raises Conflict `stream_gap` (with `expected_offset`), `stream_fenced`, `turn_committed`, `turn_aborted`,
         `writer_mismatch`; TooLarge; NotFound.
         """
-        if len(chunk.delta) * 4 > self._options.max_chunk_bytes and (
-            len(chunk.delta.encode()) > self._options.max_chunk_bytes
-        ):
-            raise TooLarge(
-                "chunk_too_large",
-                f"A chunk may have {self._options.max_chunk_bytes} bytes; send it in several.",
-                fields=[FieldError("/delta", f"over {self._options.max_chunk_bytes} bytes in UTF-8")],
-            )
+        most = self._options.max_chunk_bytes
+        if len(chunk.delta) * 4 > most and len(chunk.delta.encode()) > most:
+            problem = FieldError("/delta", f"over {most} bytes in UTF-8")
+            raise TooLarge("chunk_too_large", f"A chunk may have {most} bytes; send it in several.", fields=[problem])
         call = StreamCall.of(caller, conversation_id, turn_id, epoch)
         held = await self._hold_here(call)
+        if listener is None and chunk.part != CONTENT and held.part_is_new(chunk.part):
+            wait = True  # a process that takes the turn over after this one has died finds every part of it
         try:
             return await self._take(held, chunk, wait=wait, listener=listener)
         except Conflict as error:
@@ -191,8 +202,12 @@ class Streams:
         part = held.parts.get(chunk.part) or HeldPart()
         offset = part.taken
         size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
-        self._require_space(held.size + size)
+        held.require_space(size, most=self._limits.max_text_bytes)
+        if self._flusher.unflushed > self._options.max_unflushed:
+            detail = "Too much text waits to be written; send it again."
+            raise Unavailable("database_unavailable", detail, retry_after_s=1)
         fresh = part.take(chunk.offset, chunk.delta)
+        held.unconfirmed.discard(chunk.part)
         if listener is not None:
             held.listener = listener
         if fresh:
@@ -220,19 +235,6 @@ class Streams:
         return ChunkResult(
             turn_id=format_id(held.turn_id), part=chunk.part, offset=part.taken, durable_offset=part.durable
         )
-
-    def _require_space(self, size: int) -> None:
-        if size > self._limits.max_text_bytes:
-            raise TooLarge(
-                "text_too_large",
-                f"All parts of a streamed turn may have {self._limits.max_text_bytes} bytes; commit it and go on in"
-                " another.",
-                fields=[FieldError("/delta", f"over {self._limits.max_text_bytes} bytes in all")],
-            )
-        if self._flusher.unflushed > self._options.max_unflushed:
-            raise Unavailable(
-                "database_unavailable", "Too much text waits to be written; send it again.", retry_after_s=1
-            )
 
     def renew(self, caller: Caller, conversation_id: ConversationId, *, epochs: Mapping[TurnId, int]) -> None:
         """Note that the caller, who writes these turns of a conversation under these epochs, is still connected.
@@ -265,15 +267,24 @@ class Streams:
         async with self._database.transaction(caller.tenant_id) as tx:
             stream, row = await self._lock(call, tx)
             require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
-            known = self._held.get(call.key)
-            if known is not None and (stream.holder, stream.epoch) == (self._holder, known.epoch):
+            ours = stream.holder == self._holder
+            if ours and (known := self._known(call.key, stream.epoch)) is not None:
                 return known
             key_id = KeyId(stream.key_id)
             await stream_store.take(
                 tx, caller.tenant_id, call.key.turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
             )
             opened, size = await self._read(caller, tx, row)
-        return self._hold(caller, row, opened, None, key_id=key_id, size=size)
+        if ours and (known := self._known(call.key, stream.epoch)) is not None:
+            return known  # another call took it over at the same time, and may have taken text since
+        held = self._hold(caller, row, opened, None, key_id=key_id, size=size)
+        if not ours and stream.holder != stream_store.NO_HOLDER:
+            held.unconfirmed.update((CONTENT, *held.parts))
+        return held
+
+    def _known(self, key: StreamKey, epoch: int) -> Held | None:
+        held = self._held.get(key)
+        return held if held is not None and held.epoch == epoch else None
 
     async def _take_over_again(self, call: StreamCall, held: Held) -> Held:
         """The same for a call that began with what was held here, unless somebody has resumed the turn since."""

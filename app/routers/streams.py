@@ -58,8 +58,8 @@ async def append_chunk(
 
     `durable_offset` says how much of it survives a crash: keep the rest until a later answer covers it, and send it
     again from `expected_offset` after a 409 `stream_gap`. With `durable=true` the answer comes when the text is
-    durable, which takes a quarter of a second: writes are gathered. A repeat changes nothing. A commit stores all text
-    that was taken; give it `length` to be sure.
+    durable, which takes a quarter of a second: writes are gathered; so it does for the first text of a part of a tool
+    call. A repeat changes nothing. A commit stores all text that was taken, or is refused with 409 `stream_gap`.
     """
     return await services.conversations.streams.chunk(
         caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=durable

@@ -404,7 +404,10 @@ async def hash_repeats(
             returning r.tenant_id, k.hashed, r.request_hmac, r.status, r.result_ids, r.created_at, r.expires_at
         )
         insert into idempotency_records (tenant_id, key, request_hmac, status, result_ids, created_at, expires_at)
-        select * from plain on conflict (tenant_id, key) do nothing
+        select * from plain on conflict (tenant_id, key) do update set request_hmac = excluded.request_hmac,
+            status = excluded.status, result_ids = excluded.result_ids, created_at = excluded.created_at,
+            expires_at = excluded.expires_at
+        where idempotency_records.expires_at < excluded.expires_at
         """,
         tenant_ids,
         plain,

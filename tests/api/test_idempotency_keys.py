@@ -147,6 +147,25 @@ async def test_keys_are_hashed_when_a_process_starts(service: Service, client: C
         assert hashed != ["order-1001"]
 
 
+async def test_a_key_that_is_hashed_takes_the_place_of_an_older_record_that_has_expired(
+    service: Service, client: Client
+) -> None:
+    headers = {"Idempotency-Key": "order-1001"}
+    made = await client.post("/v1/conversations", json={}, headers=headers)
+    hashed = await keys_of(service, client)
+    await rename(service, client, "order-1001")
+    await run(
+        service,
+        "insert into idempotency_records (tenant_id, key, request_hmac, status, result_ids, created_at, expires_at)"  # noqa: S608
+        f" select tenant_id, '{hashed[0]}', '\\x00', 200, result_ids, created_at, now() - interval '1 hour'"
+        " from idempotency_records where key = 'order-1001'",
+    )
+    await service.container.tenancy.hash_plain_repeats()
+    assert await keys_of(service, client) == hashed
+    again = await client.post("/v1/conversations", json={}, headers=headers)
+    assert (again.headers["Idempotent-Replayed"], again.json()["id"]) == ("true", made.json()["id"])
+
+
 async def test_beside_release_0_1_0_keys_are_stored_so_that_it_finds_them(service: Service, client: Client) -> None:
     headers = {"Idempotency-Key": "order-1001"}
     async with release_0_1_0(service.database):

@@ -1097,6 +1097,104 @@ async def test_where_the_holder_does_not_answer_the_writer_is_told_where_to_send
     assert done.json()["content"] == "durable, and sent again"
 
 
+async def lost_tail(writing: Writing, service: Service, monkeypatch: pytest.MonkeyPatch, part: str = "content") -> None:
+    """Text is taken by a process that dies before it is durable; the next call of the writer reaches another one."""
+    streams = service.container.conversations.streams
+    monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
+    monkeypatch.setattr(streams._flusher, "_begin_writing", lambda: None)  # noqa: SLF001
+    assert (await writing.chunk(7, ", and lost", part=part, durable="false")).json()["offset"] == 17
+
+
+@pytest.mark.parametrize("confirms", ["length", "empty chunk"])
+async def test_a_commit_is_refused_while_a_process_may_have_died_with_text_of_the_turn(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch,
+    confirms: str,
+) -> None:  # fmt: skip
+    there = replica.client(client.key)
+    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "durable")
+    await lost_tail(writing, service, monkeypatch)
+    for _ in range(2):
+        refused = problem(await writing.commit(client=there), 409, "stream_gap")
+        assert (refused["part"], refused["expected_offset"]) == ("content", 7)
+    assert (await writing.read())["status"] == "pending"
+    refused = problem(await writing.commit(client=there, length=17), 409, "length_mismatch")
+    assert refused["expected_offset"] == 7
+    if confirms == "length":
+        done = await writing.commit(client=there, length=7)
+    else:
+        await writing.chunk(7, "", client=there)
+        done = await writing.commit(client=there)
+    assert (done.status_code, done.json()["content"]) == (200, "durable"), done.text
+
+
+async def test_a_commit_is_refused_while_text_of_a_tool_call_may_be_lost(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+    writing = await opened(client, conversation, role="assistant")
+    part = "tool_calls/0/arguments"
+    await writing.chunk(0, "c1", part="tool_calls/0/id", durable="false")
+    await writing.chunk(0, "look", part="tool_calls/0/name", durable="false")
+    taken = (await writing.chunk(0, '{"q": 1', part=part, durable="false")).json()
+    assert taken["durable_offset"] == 7  # the first text of a part of a call is durable when it is answered
+    await lost_tail(writing, service, monkeypatch, part)
+    expected = {"content": 0, part: 7, "tool_calls/0/id": 2, "tool_calls/0/name": 4}
+    for name, offset in expected.items():
+        refused = problem(await writing.commit(client=there), 409, "stream_gap")
+        assert (refused["part"], refused["expected_offset"]) == (name, offset)
+        await writing.chunk(offset, "}" if name == part else "", part=name, client=there)
+    done = await writing.commit(client=there)
+    assert done.json()["tool_calls"][0]["arguments"] == '{"q": 1}', done.text
+
+
+async def test_a_process_that_may_lack_text_does_not_release_the_turn_as_whole(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    there = replica.client(client.key)
+    for one in (service, replica):
+        monkeypatch.setattr(one.container.conversations.streams.handover, "_wait_s", 0.2)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "durable")
+    await lost_tail(writing, service, monkeypatch)
+    problem(await writing.commit(client=there), 409, "stream_gap")
+    streams = replica.container.conversations.streams
+    await streams.close()  # neither when it stops
+    async with open_service(service.database, tmp_path_factory.mktemp("third")) as third:
+        problem(await writing.commit(client=third.client(client.key)), 409, "stream_gap")
+
+
+async def test_a_process_that_stops_releases_the_turns_whose_text_is_whole(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    writing = await opened(there, conversation)
+    await writing.chunk(0, "all of it", durable="false")
+    await replica.container.conversations.streams.close()
+    # nothing is asked of the process that has stopped
+    monkeypatch.setattr(service.container.conversations.streams.handover, "_wait_s", 60.0)
+    done = await writing.commit(client=client)
+    assert (done.status_code, done.json()["content"]) == (200, "all of it"), done.text
+
+
+async def test_calls_that_take_a_turn_over_at_the_same_time_lose_no_text(
+    client: Client, conversation: str, replica: Service
+) -> None:
+    there = replica.client(client.key)
+    for _ in range(5):
+        writing = await opened(client, conversation)
+        await writing.chunk(0, "first", durable="false")
+        answers = await asyncio.gather(
+            *(writing.chunk(5, " and second", client=there, durable="false") for _ in range(8))
+        )
+        assert [answer.status_code for answer in answers] == [200] * 8, [answer.text for answer in answers]
+        done = await writing.commit(client=there, length=16)
+        assert (done.status_code, done.json()["content"]) == (200, "first and second"), done.text
+
+
 async def test_a_turn_that_its_process_did_not_release_at_first_is_asked_for_again(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

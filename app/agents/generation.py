@@ -230,7 +230,7 @@ class Generation:
         name, repeat = cast("ConversationName", asked.conversation), asked.repeat
         if name.conversation_id is not None:
             return name.conversation_id
-        create = ConversationCreate(external_id=name.external_id, project=name.project or "default")
+        create = ConversationCreate(external_id=name.external_id, project=name.project or "default", owner=name.owner)
         if repeat is not None and name.external_id is None:
             create = create.model_copy(update={"id": repeat.made_id(caller)})
         created, _, _ = await self._conversations.create(caller, body=create, repeat=None)

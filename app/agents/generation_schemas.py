@@ -65,6 +65,7 @@ class Generate(Strict):
     conversation_id: IdIn | None = None
     external_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     project: Annotated[str, Field(min_length=1, max_length=128)] = "default"
+    owner: Name | None = Field(None, description="The owner of the conversation, where this request creates it.")
     messages: Annotated[list[ParsedObject], Field(min_length=1, max_length=MAX_MESSAGES)]
     token_budget: TokenBudget | None = None
     context: ContextOptions = ContextOptions()
@@ -98,11 +99,15 @@ class GeneratedDelta(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ConversationName:
-    """The conversation that a caller means: one that exists, by its id, or by its own name one that may not yet."""
+    """The conversation that a caller means: one that exists, by its id, or by its own name one that may not yet.
+
+    `owner` becomes the owner of a conversation that is created.
+    """
 
     conversation_id: ConversationId | None = None
     external_id: str | None = None
     project: str | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from app.conversations.history_schemas import HistoryQuery, ListedStatus, Order
 from app.conversations.schemas import Append, Filter, IdIn
 from app.core.strict import Strict
 
-_Position = Annotated[StrictInt, Field(ge=0, le=2**53)]
+_Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 
 
 class BuildContext(ContextRequest):

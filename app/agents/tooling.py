@@ -97,6 +97,33 @@ class _Untitled(GenerateJsonSchema):
         return {"$schema": self.schema_dialect, **super().generate(schema, mode)}  # pyright: ignore[reportArgumentType]
 
 
+def self_contained(schema: JsonSchema) -> JsonSchema:
+    """Return a JSON schema without references and titles: many models and clients read no `$ref`."""
+    definitions = cast("Mapping[str, JsonSchema]", schema.get("$defs", {}))
+    return {name: value for name, value in _resolved(schema, definitions).items() if name != "$defs"}
+
+
+def _resolved(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> JsonSchema:
+    if isinstance(reference := schema.get("$ref"), str):
+        others = {name: value for name, value in schema.items() if name != "$ref"}
+        return _resolved({**definitions[reference.rpartition("/")[2]], **others}, definitions)
+    made: JsonSchema = {}
+    for name, value in schema.items():
+        match name, value:
+            case "title", str():
+                pass
+            case "properties", dict():
+                members = cast("Mapping[str, JsonSchema]", value)
+                made[name] = {member: _resolved(inner, definitions) for member, inner in members.items()}
+            case (("anyOf" | "oneOf" | "allOf"), list()):
+                made[name] = [_resolved(branch, definitions) for branch in cast("list[JsonSchema]", value)]
+            case (("items" | "additionalProperties"), dict()):
+                made[name] = _resolved(cast("JsonSchema", value), definitions) or True
+            case _:
+                made[name] = value
+    return made
+
+
 def tool(
     name: str,
     takes: type[InputT],
@@ -124,7 +151,7 @@ def tool(
         name=name,
         title=title,
         description=description,
-        input_schema=takes.model_json_schema(schema_generator=_Untitled),
+        input_schema=self_contained(takes.model_json_schema(schema_generator=_Untitled)),
         output_schema=gives.model_json_schema(schema_generator=_Untitled, mode="serialization"),
         hints=hints,
         group=group,

@@ -6,7 +6,7 @@ that is wrong is walked in Python, with bounded work, to say where. Nothing here
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NoReturn, cast
 
 import numpy as np
@@ -15,6 +15,8 @@ from pydantic import JsonValue
 from app.core.errors import FieldError, Invalid, Malformed
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
+MAX_PASSED_INTEGER: Final = 2**64 - 1
+MIN_PASSED_INTEGER: Final = -(2**63)
 
 _Place = tuple[tuple[str | int, ...], object]
 _FOLD_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
@@ -25,6 +27,7 @@ _SUSPICIOUS_NUMBERS: Final = (b"0" * 16, b"0e000", b"0e+000")
 _SURROGATE_PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]', re.DOTALL)
 _MAX_STEPS: Final = 200_000
 """Steps of the walk that looks for the place of an error; beyond, the error names the whole body."""
@@ -45,7 +48,10 @@ class _Members(list[tuple[str, object]]):
 
 
 class _BadNumber:
-    """Stands for a number that cannot be kept."""
+    """Stands for a number that cannot be kept. `passes`: it is an integer of 64 bits."""
+
+    def __init__(self, *, passes: bool) -> None:
+        self.passes = passes
 
 
 class _RefusedError(Exception):
@@ -56,8 +62,11 @@ class _RefusedError(Exception):
         self.code = code
 
 
-def parse_json(body: bytes, *, max_depth: int) -> JsonValue:
+def parse_json(body: bytes, *, max_depth: int, passes: Callable[[str], bool] | None = None) -> JsonValue:
     """Parse a JSON text, or say what is wrong with it and where.
+
+    `passes` says of a member of the whole object whether it is only passed on, to a model: in such a member integers
+    may have 64 bits and texts may hold NUL.
 
     Raises Malformed `malformed_json` and Invalid `json_too_deep`, `duplicate_key`, `text_not_storable` (NUL, a lone
     surrogate) and `number_not_interoperable` (an integer beyond ±(2^53 - 1), a float beyond a double).
@@ -75,10 +84,15 @@ def parse_json(body: bytes, *, max_depth: int) -> JsonValue:
     try:
         parsed = _load(text, _EXACT_DECODER if exact else _DECODER)
     except _RefusedError as refused:
-        raise _refusal(text, refused.code) from None
-    if _has_bad_escape(unescaped):
-        raise _refusal(text, "text_not_storable")
-    return cast("JsonValue", parsed)
+        code = refused.code
+    else:
+        if not _has_bad_escape(unescaped):
+            return cast("JsonValue", parsed)
+        code = "text_not_storable"
+    refusal = _refusal(text, code, passes)
+    if refusal is not None:
+        raise refusal
+    return cast("JsonValue", _load(text, _PASSING_DECODER))
 
 
 def _load(text: str, decoder: json.JSONDecoder) -> object:
@@ -164,15 +178,34 @@ def _pointer_to_depth(text: str, max_depth: int) -> str:
     return ""
 
 
-def _refusal(text: str, code: str) -> Invalid:
-    """Find the place of what the parser refused: parse again into a form that can hold it, and walk that."""
+def _refusal(text: str, code: str, passes: Callable[[str], bool] | None) -> Invalid | None:
+    """Find the place of what the parser refused: parse again into a form that can hold it, and walk that.
+
+    Return None if all that the parser refused stands in members that pass, and may stand there.
+    """
     path: tuple[str | int, ...] = ()
-    for place, value in _walk(_load(text, _TOLERANT_DECODER)):
-        if found := _fault(value):
+    places = list(_walk(_load(text, _TOLERANT_DECODER)))
+    for place, value in places:
+        is_passed = passes is not None and bool(place) and isinstance(place[0], str) and passes(place[0])
+        found = _fault(value)
+        if found and not (is_passed and _may_pass(value)):
             path, code = place, found
             break
+    else:
+        if passes is not None and len(places) < _MAX_STEPS:
+            return None
     detail = _REFUSALS[code]
     return Invalid(code, detail, fields=[FieldError(json_pointer(path), detail)])
+
+
+def _may_pass(value: object) -> bool:
+    """Return whether a value that cannot be stored can be passed on: an integer of 64 bits, or text with NUL."""
+    if isinstance(value, _BadNumber):
+        return value.passes
+    if isinstance(value, _Members):
+        names = [name for name, _ in value]
+        return len(set(names)) == len(names) and not any(_HALF_PAIR.search(name) for name in names)
+    return isinstance(value, str) and _HALF_PAIR.search(value) is None
 
 
 def _fault(value: object) -> str | None:
@@ -189,18 +222,25 @@ def _fault(value: object) -> str | None:
     return None
 
 
+def _passing_int(digits: str) -> int:
+    if len(digits) > 20 or not MIN_PASSED_INTEGER <= (value := int(digits)) <= MAX_PASSED_INTEGER:  # noqa: PLR2004
+        raise _RefusedError("number_not_interoperable")
+    return value
+
+
 def _int_or_bad(digits: str) -> object:
     try:
-        return _exact_int(digits)
+        value = _passing_int(digits)
     except _RefusedError:
-        return _BadNumber()
+        return _BadNumber(passes=False)
+    return value if abs(value) <= MAX_SAFE_INTEGER else _BadNumber(passes=True)
 
 
 def _float_or_bad(digits: str) -> object:
     try:
         return _exact_float(digits)
     except _RefusedError:
-        return _BadNumber()
+        return _BadNumber(passes=False)
 
 
 def _walk(root: object) -> Iterator[_Place]:
@@ -229,6 +269,9 @@ def _children(path: tuple[str | int, ...], container: list[object]) -> Iterator[
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
 _EXACT_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_unique, parse_int=_exact_int, parse_float=_exact_float, parse_constant=_refuse_constant
+)
+_PASSING_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_int=_passing_int, parse_float=_exact_float, parse_constant=_refuse_constant
 )
 _TOLERANT_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_Members, parse_int=_int_or_bad, parse_float=_float_or_bad, parse_constant=_refuse_constant

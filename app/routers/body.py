@@ -7,6 +7,7 @@ FastAPI passes over query parameters that no route declares; `StrictJsonRoute` r
 import asyncio
 import email.message
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, Final, TypeAlias, cast
 
 from fastapi import Request, Response, params
@@ -22,6 +23,9 @@ from app.settings import Settings
 _INLINE_BYTES: Final = 64 * 2**10
 """A larger body is parsed in a thread: one of small objects takes 0.1 s a megabyte."""
 
+_READ_HERE: Final = frozenset(
+    {"model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"}
+)
 BodyGuard: TypeAlias = Callable[[Request], Coroutine[object, object, None]]
 
 
@@ -34,6 +38,10 @@ class StrictJsonRoute(APIRoute):
     """
 
     refuses_unknown_parameters: ClassVar[bool] = True
+
+    def passes(self, _member: str) -> bool:
+        """Return whether a member of the body is only passed on to the model, and may be so (`parse_json`)."""
+        return False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         """Wrap FastAPI's handler."""
@@ -55,10 +63,8 @@ class StrictJsonRoute(APIRoute):
             if body:
                 _require_json_type(request)
                 settings = cast("Settings", request.app.state.settings)
-                if len(body) <= _INLINE_BYTES:
-                    parsed = parse_json(body, max_depth=settings.max_json_depth)
-                else:
-                    parsed = await asyncio.to_thread(parse_json, body, max_depth=settings.max_json_depth)
+                parse = partial(parse_json, body, max_depth=settings.max_json_depth, passes=self.passes)
+                parsed = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
             return await handler(_ParsedRequest(request, body, parsed))
 
         return handle_strictly
@@ -68,6 +74,22 @@ class PassThroughRoute(StrictJsonRoute):
     """A route of the OpenAI API: query parameters that it does not declare are passed over."""
 
     refuses_unknown_parameters = False
+
+
+class ModelRequestRoute(PassThroughRoute):
+    """A route of the OpenAI API whose body goes to the model. Stored messages are checked where they are read."""
+
+    def passes(self, member: str) -> bool:
+        """Return whether no member of this name is read here."""
+        return member not in _READ_HERE
+
+
+class GenerateRoute(StrictJsonRoute):
+    """A strict route whose `parameters` go to the model."""
+
+    def passes(self, member: str) -> bool:
+        """Return whether the member is that of the parameters."""
+        return member == "parameters"
 
 
 async def _guard(request: Request) -> None:

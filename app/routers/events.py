@@ -163,7 +163,7 @@ LastEvent = Annotated[
     str | None,
     Header(alias="Last-Event-ID", max_length=128, description="The id of the last event; wins over the query."),
 ]
-Place = Annotated[int | None, Query(ge=0, le=2**53)]
+Place = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
 
 router = APIRouter(prefix="/v1", tags=["live"], route_class=StrictJsonRoute)
 

@@ -20,14 +20,14 @@ from app.conversations.schemas import Turn
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.formats.schemas import JsonObject
-from app.routers.body import StrictJsonRoute
+from app.routers.body import GenerateRoute
 from app.routers.deps import AgentWriter, Repeat, Services
 from app.routers.events import EventStream, event_content, kept_alive
 from app.routers.openai import CONVERSATION_HEADER, while_connected
 from app.routers.problems import problem_of, problem_responses, request_id_of, status_of
 from app.tenancy.schemas import Repeatable
 
-router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=GenerateRoute)
 
 _EVENT: Final = {"type": "string", "description": "`delta` (with `text`), then `done`, or `error` with a problem."}
 _DATA: Final = {
@@ -43,7 +43,7 @@ _DATA: Final = {
     "",
     response_model=Generated,
     responses={200: {"model": Generated, "content": event_content(_DATA, event=_EVENT)}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503),
 )
 async def generate(
     body: Generate, caller: AgentWriter, services: Services, request: Request, repeat: Repeat
@@ -81,6 +81,7 @@ def _asked(body: Generate, repeat: Repeatable | None) -> Asked:
         conversation_id=None if body.conversation_id is None else ConversationId(body.conversation_id),
         external_id=body.external_id,
         project=body.project,
+        owner=body.owner,
     )
     sent: JsonObject = {**body.parameters, "messages": [*body.messages]}
     sent.pop("stream", None)

@@ -13,12 +13,13 @@ from starlette.requests import ClientDisconnect
 from app.agents.generation import Event
 from app.agents.generation_schemas import Asked, ContextOptions, ConversationName, TokenBudget
 from app.agents.openai_items import CONVERSATION_PREFIX
+from app.conversations.schemas import Name
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id, parse_id
 from app.core.invalid import fields_of
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
-from app.routers.body import PassThroughRoute
+from app.routers.body import ModelRequestRoute
 from app.routers.deps import AgentWriter, Reader, Services, Writer
 from app.routers.events import EventStream, event_content, kept_alive, until_gone
 from app.routers.openai_errors import ROOT, error_of
@@ -39,7 +40,7 @@ _DATA: Final = {
 
 Result = TypeVar("Result")
 
-router = APIRouter(prefix=ROOT, tags=["openai"], route_class=PassThroughRoute)
+router = APIRouter(prefix=ROOT, tags=["openai"], route_class=ModelRequestRoute)
 
 
 class Passed(BaseModel):
@@ -49,6 +50,19 @@ class Passed(BaseModel):
 
 
 PassedBody: TypeAlias = Annotated[dict[str, JsonValue], Body(description="As OpenAI has it; all of it is passed on.")]
+_READ_MEMBERS: Final[JsonObject] = {
+    "conversation_id": {"description": "The conversation, as in the header X-Conversation-Id."},
+    "token_budget": {"description": "Most tokens of the context; only with a conversation."},
+    "context": {"description": "How the context is built; only with a conversation."},
+    "user": {"description": "The owner of the conversation, where this request creates it. It is passed on too."},
+}
+ChatBody: TypeAlias = Annotated[
+    dict[str, JsonValue],
+    Body(
+        description="As OpenAI has it; all of it but these members is passed on.",
+        json_schema_extra={"properties": _READ_MEMBERS},
+    ),
+]
 NameHeader: TypeAlias = Annotated[
     str | None,
     Header(
@@ -71,7 +85,7 @@ RetryHeader: TypeAlias = Annotated[str | None, Header(alias="X-Stainless-Retry-C
     responses={200: {"model": Passed, "content": event_content(_DATA)}} | problem_responses(*_FAILURES),
 )
 async def create_chat_completion(
-    body: PassedBody,
+    body: ChatBody,
     caller: AgentWriter,
     services: Services,
     request: Request,
@@ -83,7 +97,8 @@ async def create_chat_completion(
 
     With a conversation named (`conversation_id` in the body or its `metadata`, or the header `X-Conversation-Id`) only
     the messages that are new are stored, together with the answer, and the model is sent a context built of the
-    conversation; `token_budget` and `context` say how. Without one the request and its answer pass untouched.
+    conversation; `token_budget` and `context` say how. `user` becomes the owner of a conversation that this request
+    creates. Without one the request and its answer pass untouched.
     """
     is_retry = retry_count is not None and retry_count.isdecimal() and int(retry_count[:9]) > 0
     asked = _asked(body, header=conversation, project=project, is_retry=is_retry)
@@ -174,18 +189,18 @@ def _asked(body: JsonObject, *, header: str | None, project: str | None, is_retr
             del sent["metadata"]
     return Asked(
         body=sent,
-        conversation=_name(given, project),
+        conversation=_name(given, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")),
         context=_read(TypeAdapter(ContextOptions), body.get("context") or {}, "/context"),
         token_budget=_read(TypeAdapter(TokenBudget | None), body.get("token_budget"), "/token_budget"),
         is_retry=is_retry,
     )
 
 
-def _name(given: str, project: str | None) -> ConversationName:
+def _name(given: str, project: str | None, *, owner: str | None) -> ConversationName:
     try:
         return ConversationName(conversation_id=ConversationId(parse_id(given.removeprefix(CONVERSATION_PREFIX))))
     except ValueError:
-        return ConversationName(external_id=given, project=project)
+        return ConversationName(external_id=given, project=project, owner=owner)
 
 
 def _read(shape: TypeAdapter[Result], value: JsonValue, at: str) -> Result:

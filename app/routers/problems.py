@@ -121,28 +121,28 @@ def problem_of(request_id: str, error: AppError, *, status: int, fields: Sequenc
         "errors": [{"pointer": field.pointer, "in": field.place, "detail": field.detail} for field in fields],
         "retryable": error.retryable,
     }
+    if isinstance(error, UpstreamRefusal) and error.error is not None:
+        members["error"] = error.error
     return Problem.model_validate(members)
 
 
 def status_of(error: AppError) -> int:
-    """The HTTP status of an error of ours."""
+    """Return the HTTP status of an error; a refusal by the model's endpoint keeps its own."""
+    if isinstance(error, UpstreamRefusal):
+        return error.status
     return _STATUS_OF_CODE.get(error.code) or STATUS_OF_KIND.get(error.kind, 500)
 
 
 def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
     """Answer with the problem that `error` is, outside of a route too (middleware)."""
     speaks_openai = openai_errors.is_spoken(scope)
-    if speaks_openai and isinstance(error, UpstreamRefusal):
-        status = error.status
     status = status or status_of(error)
     fields = _cut_fields(scope, error.fields[:MAX_FIELDS])
     problem = problem_of(request_id_of(scope), error, status=status, fields=fields)
     headers: dict[str, str] = {}
     if speaks_openai:
-        told = error.error if isinstance(error, UpstreamRefusal) else None
-        problem = Problem.model_validate({
-            **problem.model_dump(), "error": told or openai_errors.error_of(error, status=status, fields=fields)
-        })  # fmt: skip
+        shown = {"error": openai_errors.error_of(error, status=status, fields=fields)} | problem.model_dump()
+        problem = Problem.model_validate(shown)
         headers["x-should-retry"] = "true" if error.retryable else "false"
     if status == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"

@@ -24,7 +24,7 @@ from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 
-Position = Annotated[int | None, Query(ge=0, le=2**53)]
+Position = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
 OnlyThis = Annotated[bool, Query(description="Erase the named versions only; other wordings of the same turn stay.")]
 
 

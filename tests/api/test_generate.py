@@ -173,10 +173,38 @@ async def test_it_is_tried_again_and_then_said_why_not(tenant: Client, fake: Fak
     assert (await generate(tenant))["response"] == "Hello."
     for mode, status, code in [
         ("rate_limited", 429, "model_rate_limited"), ("overloaded", 503, "model_overloaded"),
-        ("too_long", 422, "model_refused"), ("wrong_json", 502, "model_invalid"),
+        ("too_long", 400, "model_refused"), ("wrong_json", 502, "model_invalid"),
     ]:  # fmt: skip
         fake.reply = Reply(mode=mode)
         problem(await tenant.post("/v1/generate", json={"messages": HI}), status, code)
+
+
+async def test_a_refusal_by_the_endpoint_keeps_its_status_and_its_error(tenant: Client, fake: FakeChat) -> None:
+    fake.reply = Reply(mode="too_long")
+    given = {"message": "maximum context length exceeded", "code": "context_length_exceeded"}
+    for stream in (False, True):
+        answer = await tenant.post("/v1/generate", json={"messages": HI, "stream": stream})
+        assert problem(answer, 400, "model_refused")["error"] == given
+    fake.reply, fake.retry_after = Reply(mode="rate_limited"), "7"
+    answer = await tenant.post("/v1/generate", json={"messages": HI})
+    assert problem(answer, 429, "model_rate_limited")["error"]["code"] == "rate_limit_exceeded"
+    assert answer.headers["retry-after"] == "7"
+    fake.retry_after = None
+
+
+async def test_the_owner_is_that_of_a_conversation_that_is_created(tenant: Client) -> None:
+    made = await generate(tenant, owner="ada")
+    named = await generate(tenant, owner="ada", external_id="support-7")
+    owned = (await tenant.get("/v1/conversations", params={"owner": "ada"})).json()["data"]
+    assert {one["id"] for one in owned} == {made["conversation_id"], named["conversation_id"]}
+
+
+async def test_integers_of_64_bits_pass_in_the_parameters_alone(tenant: Client, fake: FakeChat) -> None:
+    await generate(tenant, parameters={"seed": 2**63 - 1, "tools": [{"maximum": 2**53}]})
+    assert (fake.chats[-1]["seed"], fake.chats[-1]["tools"]) == (2**63 - 1, [{"maximum": 2**53}])
+    for members in ({"token_budget": 2**60}, {"messages": [{"role": "user", "content": "x", "n": 2**60}]}):
+        body = {"messages": HI, "parameters": {"seed": 2**60}} | members
+        problem(await tenant.post("/v1/generate", json=body), 422, "number_not_interoperable")
 
 
 async def test_tool_calls_are_in_the_turn(tenant: Client, fake: FakeChat) -> None:
@@ -250,7 +278,7 @@ async def test_where_no_answer_begins_no_conversation_is_left(
     orphan = {"role": "tool", "tool_call_id": "call_x", "content": "x"}
     fake.reply = Reply(mode="too_long")
     for body, status in [
-        ({"messages": history}, 422), ({"messages": [orphan]}, 422), ({"messages": HI, "token_budget": 1}, 422),
+        ({"messages": history}, 400), ({"messages": [orphan]}, 422), ({"messages": HI, "token_budget": 1}, 422),
     ]:  # fmt: skip
         refused = await tenant.post("/v1/generate", json=body | {"stream": stream})
         assert refused.status_code == status, refused.text
@@ -309,11 +337,11 @@ async def test_a_conversation_that_somebody_else_has_spoken_in_is_left(tenant: C
     await fake.asked.wait()
     [only] = (await tenant.get("/v1/conversations")).json()["data"]
     await tenant.append(only["id"], "I have found you")
-    assert (await asking).status_code == 422
+    assert (await asking).status_code == 400
     assert [turn["content"] for turn in await tenant.history(only["id"])] == ["I have found you"]
     # and one with a name is begun at first use, answered or not
     fake.replies = [Reply(mode="too_long")]
-    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 422, "model_refused")
+    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 400, "model_refused")
     assert await tenant.conversation(external_id="x") != only["id"]
     assert len((await tenant.get("/v1/conversations")).json()["data"]) == 2
 

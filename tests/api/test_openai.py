@@ -12,8 +12,9 @@ import pytest
 
 from app.agents import generation
 from app.agents.generation_align import align
+from app.agents.tools import all_tools
 from app.core.ids import parse_id
-from tests.support.api import Client, Service, open_service
+from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.live import serving, socket_on
 
@@ -248,6 +249,63 @@ async def test_every_parameter_goes_to_the_model_and_no_key_of_ours(
     }  # fmt: skip
     assert fake.headers[-1]["authorization"] == f"Bearer {UPSTREAM_KEY}"
     assert tenant.key not in str(fake.headers)
+
+
+PAGE = {"type": "object", "properties": {"at": {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1}}}
+LARGE = {"seed": 2**63 - 1, "tools": [{"type": "function", "function": {"name": "page", "parameters": PAGE}}]}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_integers_of_64_bits_pass_in_what_goes_to_the_model_alone(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat, *, named: bool, stream: bool
+) -> None:
+    conversation = await tenant.conversation() if named else None
+    await (streamed if stream else chat)(ai, conversation, "hi", **LARGE)
+    assert {name: fake.chats[-1][name] for name in LARGE} == LARGE
+
+
+async def test_what_is_stored_of_a_request_is_checked_all_the_same(tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    path = "/openai/v1/chat/completions"
+    call = {"id": "call_1", "type": "function", "function": {"name": "page", "arguments": {"at": 2**60}}}
+    for members, code, pointer in [
+        ({"messages": [user("hi"), {"role": "assistant", "tool_calls": [call]}]}, "number_not_interoperable", None),
+        ({"messages": [user("a\0b")]}, "text_not_storable", "/messages/0/content"),
+        ({"messages": [user("hi")], "user": "a\0b"}, "text_not_storable", "/user"),
+        ({"messages": [user("hi")], "metadata": {"n": 2**60}}, "number_not_interoperable", None),
+        ({"messages": [user("hi")], "seed": 2**64}, "number_not_interoperable", None),
+        ({"messages": [user("hi")], "seed": -(2**63) - 1}, "number_not_interoperable", None),
+    ]:
+        body = {"model": CHAT_MODEL, "conversation_id": conversation} | members
+        problem(await tenant.post(path, json=body), 422, code, pointer)
+    twice = b'{"messages":[{"role":"user","content":"hi"}],"seed":9007199254740993,"stop":{"a":1,"a":2}}'
+    problem(await tenant.post(path, content=twice, headers={"Content-Type": "application/json"}), 422, "duplicate_key")
+    plain = await tenant.post(path, json={"messages": [user("a\0b")], "seed": 2**60})
+    assert plain.status_code == 200
+    assert fake.chats[-1] == {"model": CHAT_MODEL, "messages": [user("a\0b")], "seed": 2**60}
+
+
+async def test_the_schemas_of_our_own_tools_pass_as_tools_of_a_request(ai: openai.AsyncOpenAI, fake: FakeChat) -> None:
+    functions = [
+        {"name": one.name, "description": one.description, "parameters": one.input_schema} for one in all_tools()
+    ]
+    tools = [{"type": "function", "function": one} for one in functions]
+    await chat(ai, None, "hi", tools=tools)
+    assert fake.chats[-1]["tools"] == tools
+
+
+async def test_the_user_is_the_owner_of_a_conversation_that_is_created(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
+) -> None:
+    await chat(ai, "support-7", "hi", user="ada")
+    assert fake.chats[-1]["user"] == "ada"
+    await chat(ai, "support-7", "and?", user="eve")
+    [kept] = (await tenant.get("/v1/conversations", params={"owner": "ada"})).json()["data"]
+    assert (kept["external_id"], kept["turn_count"]) == ("support-7", 4)
+    assert (await tenant.get("/v1/conversations", params={"owner": "eve"})).json()["data"] == []
+    body = {"conversation_id": "support-8", "messages": [user("hi")], "user": "x" * 257}
+    problem(await tenant.post("/openai/v1/chat/completions", json=body), 422, "invalid_request", "/user")
 
 
 async def test_without_a_conversation_it_is_a_proxy_that_stores_nothing(

@@ -113,6 +113,32 @@ def test_numbers_that_programs_read_differently_are_refused_with_a_pointer(body:
     assert refusal(body) == ("number_not_interoperable", pointer)
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"p":{"n":[9007199254740992,-9223372036854775808,18446744073709551615]}}', None),
+        (b'{"p":"\\u0000","q":1}', None),
+        (b'{"p":{"\\u0000":9007199254740992}}', None),
+        (b'{"p":18446744073709551616}', ("number_not_interoperable", "/p")),
+        (b'{"p":1e999}', ("number_not_interoperable", "/p")),
+        (b'{"p":"\\ud800"}', ("text_not_storable", "/p")),
+        (b'{"p":9007199254740992,"q":[9007199254740992]}', ("number_not_interoperable", "/q/0")),
+        (b'{"p":9007199254740992,"q":"\\u0000"}', ("text_not_storable", "/q")),
+        (b'{"p":{"a":9007199254740992,"a":1}}', ("duplicate_key", "/p")),
+        (b"[9007199254740992]", ("number_not_interoperable", "/0")),
+    ],
+)
+def test_a_member_that_is_passed_on_may_hold_what_cannot_be_stored(
+    body: bytes, expected: tuple[str, str] | None
+) -> None:
+    if expected is None:
+        assert parse_json(body, max_depth=32, passes="p".__eq__) == json.loads(body)
+        return
+    with pytest.raises(AppError) as raised:
+        parse_json(body, max_depth=32, passes="p".__eq__)
+    assert (raised.value.code, raised.value.fields[0].pointer) == expected
+
+
 def test_numbers_at_the_border_are_kept() -> None:
     body = f'[{MAX_SAFE_INTEGER}, -{MAX_SAFE_INTEGER}, 1e308, 0.1234567890123456789, "9007199254740993"]'.encode()
     assert parse_json(body, max_depth=32) == [

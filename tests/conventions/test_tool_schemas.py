@@ -1,0 +1,41 @@
+"""The schemas of the tools are such that models, their endpoints and clients of any kind take them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.agents.tooling import Tool
+from app.agents.tools import all_tools
+from app.core.json_text import MAX_SAFE_INTEGER
+from app.main import create_app, openapi_document
+from app.settings import Settings
+
+TOOLS = [pytest.param(tool, id=tool.name) for tool in all_tools()]
+
+
+def parts(value: Any) -> Iterator[Any]:
+    yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from parts(one)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_arguments_of_a_tool_are_described_without_references(tool: Tool) -> None:
+    found = list(parts(tool.input_schema))
+    assert not [one for one in found if isinstance(one, dict) and ("$ref" in one or "$defs" in one)]
+    assert tool.input_schema["type"] == "object"
+    assert tool.input_schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_schema_of_a_tool_has_a_number_that_readers_disagree_about(tool: Tool) -> None:
+    for value in (*parts(tool.input_schema), *parts(tool.output_schema)):
+        assert not isinstance(value, int | float) or abs(value) <= MAX_SAFE_INTEGER
+
+
+def test_no_number_of_the_openapi_document_is_beyond_what_json_readers_agree_on() -> None:
+    document: dict[str, Any] = openapi_document(create_app(Settings()))
+    for value in parts(document):
+        assert not isinstance(value, int | float) or abs(value) <= MAX_SAFE_INTEGER

@@ -1,15 +1,17 @@
-"""Serves the demo page. Its files are public; what it shows is fetched with a key that its reader pastes.
+"""Serves the home page and the demo page. Their files are public; the demo fetches conversations with a pasted key.
 
-What always holds: a page runs only scripts that are files of this package, talks only to this server, and stands in
-no page of another site.
+Invariants: a page runs only scripts that are files of this package, sends requests only to this server, and cannot be
+framed by a page of another site. The home page runs no script and cannot be framed at all.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter, HTTPException
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
 
+_HOME: Final = Path(__file__).parent / "home.html"
 _FOLDER: Final = Path(__file__).parent / "demo"
 _PAGES: Final = {"": "index.html", "window": "window.html"}
 _FILES: Final = frozenset({"demo.css", "demo.js", "live.js", "window.js", "model.js"})
@@ -21,8 +23,40 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+_HOME_HEADERS: Final = _HEADERS | {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Vary": "Accept",
+}
+_LINKS: Final = {
+    "demo": "/dashboard/demo",
+    "docs": "/docs",
+    "errors": "/docs/errors",
+    "openapi": "/openapi.json",
+    "asyncapi": "/asyncapi.json",
+    "health": "/healthz",
+    "readiness": "/readyz",
+}
 
 router = APIRouter(include_in_schema=False)
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+async def get_home(request: Request) -> Response:
+    """Show what this server is and where its pages are; as JSON to clients that do not accept HTML."""
+    if _accepts_html(request.headers.getlist("accept")):
+        return FileResponse(_HOME, headers=_HOME_HEADERS)
+    about = {"name": "Turnkeep", "version": str(request.app.version), "links": _LINKS}
+    return JSONResponse(about, headers=_HOME_HEADERS)
+
+
+def _accepts_html(accept: Sequence[str]) -> bool:
+    """Whether an Accept header takes HTML: by name or by a wildcard, or because there is no header."""
+    named = {item.partition(";")[0].strip().lower() for item in ",".join(accept).split(",")} - {""}
+    by_wildcard = "*/*" in named and "application/json" not in named
+    return not named or by_wildcard or not named.isdisjoint({"text/html", "text/*"})
 
 
 @router.get("/dashboard/demo")

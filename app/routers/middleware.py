@@ -82,7 +82,7 @@ class HttpMetrics:
 
 
 def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
-    """Put all layers around `app`, the request id outermost. Call it after any other `add_middleware`."""
+    """Put all layers around `app`, the path and the request id outermost. Call it after any other `add_middleware`."""
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_request_bytes, timeout_s=settings.body_timeout_s)
     app.add_middleware(UnexpectedErrorMiddleware)
     if settings.cors_origins is not None:
@@ -101,6 +101,28 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     app.add_middleware(HostMiddleware, allowed=settings.allowed_hosts, bound_to=settings.host)
     app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
     app.add_middleware(RequestIdMiddleware)
+    # outside of all that compares paths: limits on hosts and ports, headers, routes, idempotency keys
+    app.add_middleware(TrailingSlashMiddleware)
+
+
+class TrailingSlashMiddleware:
+    """Removes one slash from the end of a path, so that `/v1/conversations/` is `/v1/conversations`.
+
+    The path is rewritten, not redirected: a redirect would lose the body in some clients, and WebSockets follow none.
+    An empty segment stays and is not found (`//`): an empty id must not name the list. An encoded slash is data.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one connection on with its path in the form that routes have."""
+        if scope["type"] in {"http", "websocket"}:
+            path, raw_path = str(scope["path"]), cast("bytes | None", scope.get("raw_path"))
+            is_plain = raw_path is None or raw_path.endswith(b"/")
+            if path.endswith("/") and not path.endswith("//") and is_plain and _path(scope) != "/":
+                scope = {**scope, "path": path[:-1], "raw_path": raw_path and raw_path[:-1]}
+        await self.app(scope, receive, send)
 
 
 class RequestIdMiddleware:

@@ -18,7 +18,7 @@ class Contract:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self._paths = [
-            (re.compile("^" + re.sub(r"\{[^}]+\}", "[^/]+", path) + "$"), operations)
+            (re.compile("^" + re.sub(r"\{[^}]+\}", "[^/]+", path) + "/?$"), operations)
             for path, operations in sorted(document["paths"].items(), key=lambda item: item[0].count("{"))
         ]
         self.seen: set[tuple[str, int]] = set()

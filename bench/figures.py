@@ -86,8 +86,10 @@ class Contexts:
     repeated_turns: int = 0
     too_small: int = 0
     worst: int = 0
-    uncovered: Counter[int] = field(default_factory=Counter[int])
-    """By budget, contexts that leave a turn out unseen."""
+    left_out: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict[int, list[float]](list))
+    """By budget, how many turns each context leaves out and counts in its gap."""
+    miscounted: int = 0
+    """Contexts whose gap is not what they leave out."""
     degraded: Counter[str] = field(default_factory=Counter[str])
     evidence: defaultdict[tuple[int, int | None], list[float]] = field(
         default_factory=lambda: defaultdict[tuple[int, int | None], list[float]](list)
@@ -102,10 +104,12 @@ class Contexts:
         counted: int,
         exact: bool,
         turn_ids: Sequence[str],
-        uncovered: int,
+        gap_turns: int,
+        gap_is_true: bool,
     ) -> None:
-        """Count one context; `uncovered` turns are shown by nothing in it."""
-        self.uncovered[budget] += uncovered > 0
+        """Count one context, which says that it leaves out `gap_turns` turns."""
+        self.left_out[budget].append(gap_turns)
+        self.miscounted += not gap_is_true
         self.built[budget, shape] += 1
         self.fill[budget].append(counted / budget)
         self.over_budget += used > budget or counted > budget
@@ -116,8 +120,8 @@ class Contexts:
 
     @property
     def violations(self) -> int:
-        """How many contexts broke a promise about their size or showed a turn twice."""
-        return self.over_budget + self.understated + self.repeated_turns
+        """How many contexts broke a promise about their size, showed a turn twice or miscounted their gap."""
+        return self.over_budget + self.understated + self.repeated_turns + self.miscounted
 
     def evidence_shown(self, budget: int, window: int | None) -> float:
         """Mean share of a question's evidence that stood in its context, in percent."""
@@ -133,7 +137,8 @@ class Contexts:
             "understated": self.understated,
             "overstated": self.overstated,
             "repeated_turns": self.repeated_turns,
-            "leave_turns_out": {str(budget): count for budget, count in sorted(self.uncovered.items())},
+            "miscounted_gaps": self.miscounted,
+            "left_out_median": {str(budget): percentile(some, 0.5) for budget, some in sorted(self.left_out.items())},
             "budget_too_small": self.too_small,
             "most_tokens_over": max(0, self.worst) if self.over_budget else 0,
             "evidence_shown": {
@@ -205,17 +210,18 @@ def print_contexts(console: Console, contexts: Contexts) -> None:
         "budget",
         "contexts",
         "median fill",
-        "leave turns out",
+        "turns left out, median",
         *(f"evidence shown, recent_turns {w or 'default'}" for w in windows),
     )
     for budget in sorted(contexts.fill):
         shown = (f"{contexts.evidence_shown(budget, window):.1f} %" for window in windows)
-        fill, left_out = contexts.fill[budget], str(contexts.uncovered[budget])
+        fill, left_out = contexts.fill[budget], f"{percentile(contexts.left_out[budget], 0.5):.0f}"
         table.add_row(f"{budget:,}", str(len(fill)), f"{percentile(fill, 0.5):.0%}", left_out, *shown)
     console.print(table)
     console.print(
         f"{contexts.violations} violations in {contexts.built.total()} contexts: {contexts.over_budget} over budget,"
-        f" {contexts.understated} larger than they say, {contexts.repeated_turns} with a turn twice;"
+        f" {contexts.understated} larger than they say, {contexts.repeated_turns} with a turn twice,"
+        f" {contexts.miscounted} with a gap that is not theirs;"
         f" {contexts.overstated} smaller than they say, {contexts.too_small} refused as too small,"
         f" degraded: {dict(contexts.degraded) or 'none'}",
         style="red" if contexts.violations else "green",

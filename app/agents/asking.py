@@ -222,10 +222,8 @@ class Asker:
     # the conversation
 
     async def _earlier(self, talk: _Talk) -> list[str]:
-        recent = await self._services.conversations.recent(
-            talk.caller, talk.conversation_id, limit=MOST_TURNS, actors=None
-        )
-        return [_line(turn) for turn in recent.turns if turn.kind is not Kind.COMPACTION]
+        turns = await self._services.conversations.recent(talk.caller, talk.conversation_id, limit=MOST_TURNS)
+        return [_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION]
 
     async def _ensure(self, talk: _Talk) -> None:
         """Make the conversation, where none was named and nothing has needed it yet."""

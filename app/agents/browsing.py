@@ -168,8 +168,8 @@ class Browser:
         return "\n".join([*map(_turn_line, turns), *(["(and more)"] if more else [])])
 
     async def _recent(self, caller: Caller, conversation: Conversation) -> str:
-        recent = await self._conversations.recent(caller, _id(conversation), limit=self._recent_items, actors=None)
-        return "\n".join(map(_turn_line, recent.turns))
+        turns = await self._conversations.recent(caller, _id(conversation), limit=self._recent_items)
+        return "\n".join(map(_turn_line, turns))
 
 
 def _id(conversation: Conversation) -> ConversationId:

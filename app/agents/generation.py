@@ -29,6 +29,7 @@ from app.agents.generation_answer import (
 )
 from app.agents.generation_schemas import MAX_MESSAGES, Answered, Asked, ConversationName
 from app.agents.renewing import renewed
+from app.context.schemas import Gap
 from app.context.service import ContextBuilder
 from app.conversations.ending import Replaced
 from app.conversations.exchanges import Exchange, Exchanges, answering
@@ -83,10 +84,11 @@ class GenerationOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What the endpoint is sent, and where the answer goes."""
+    """What the endpoint is sent, what of the conversation that leaves out, and where the answer goes."""
 
     conversation_id: ConversationId
     body: JsonObject
+    gap: Gap | None
     exchange: Exchange
 
 
@@ -149,7 +151,7 @@ class Generation:
             except BaseException as error:
                 await self._give_up(caller, prepared.exchange, error)
                 raise
-            return Answered(completion, prepared.conversation_id, turns)
+            return Answered(completion, prepared.conversation_id, turns, prepared.gap)
 
     @asynccontextmanager
     async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay | Stored"]:
@@ -223,7 +225,8 @@ class Generation:
             replaced=None if again is None else _replaced(again, stored),
             repeat=asked.repeat,
         )
-        return _Prepared(conversation_id, {**body, "messages": cast("JsonValue", context.messages)}, exchange)
+        sent: JsonObject = {**body, "messages": cast("JsonValue", context.messages)}
+        return _Prepared(conversation_id, sent, context.gap, exchange)
 
     async def _conversation(self, caller: Caller, asked: Asked, begun: AsyncExitStack) -> ConversationId:
         """The conversation that is meant. One that is begun for this request alone goes again where `begun` fails."""
@@ -348,6 +351,7 @@ class Stored:
     def __init__(self, answered: Answered) -> None:
         self.conversation_id = answered.conversation_id
         self.turns = answered.turns
+        self.gap = answered.gap
 
     async def events(self) -> AsyncGenerator[Event]:
         """One event with the text, where the answer has one, and the last."""
@@ -375,6 +379,7 @@ class Relay:
         self.turns: list[Turn] = []
         self.is_committed = False
         self.conversation_id = None if prepared is None else prepared.conversation_id
+        self.gap = None if prepared is None else prepared.gap
         self._generation = generation
         self._caller = caller
         self._prepared = prepared

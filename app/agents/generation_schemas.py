@@ -12,6 +12,7 @@ from app.context.schemas import (
     MAX_SYSTEM_CHARACTERS,
     MAX_TOKEN_BUDGET,
     ContextRequest,
+    Gap,
     Name,
     SemanticRecall,
     Tokenizer,
@@ -38,6 +39,7 @@ class ContextOptions(Strict):
     include_memories: StrictBool = False
     include_summary: StrictBool = True
     filter_participants: Annotated[list[Name], Field(min_length=1, max_length=MAX_FILTERED_PARTICIPANTS)] | None = None
+    as_actor: Name | None = None
     system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
     agent_id: Name | None = None
     tokenizer: Tokenizer = "o200k_base"
@@ -82,12 +84,17 @@ class GeneratedUsage(BaseModel):
 
 
 class Generated(BaseModel):
-    """An answer. `turns` are what was stored: the messages that were new, and the answer; `response` is its text."""
+    """An answer. `turns` are what was stored: the messages that were new, and the answer; `response` is its text.
+
+    `gap`: the turns of the conversation that the model was shown neither verbatim nor by a summary. It is null where
+    there are none, and where the answer was given before to the same request.
+    """
 
     conversation_id: str
     turns: list[Turn]
     response: str
     usage: GeneratedUsage
+    gap: Gap | None
 
 
 class GeneratedDelta(BaseModel):
@@ -132,4 +139,5 @@ class Answered:
     completion: JsonObject
     conversation_id: ConversationId | None
     turns: list[Turn]
+    gap: Gap | None = None
     is_replay: bool = False

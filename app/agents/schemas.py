@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt, StringConstraints
 
-from app.context.schemas import MAX_SYSTEM_CHARACTERS, MAX_TOKEN_BUDGET
+from app.context.schemas import MAX_SYSTEM_CHARACTERS, MAX_TOKEN_BUDGET, Gap
 from app.conversations.schemas import MAX_TURNS, Name, ParsedObject
 from app.core.strict import Strict
 from app.core.times import TimeOut
@@ -87,11 +87,15 @@ class TreeRequest(Strict):
 
 
 class TurnContext(BaseModel):
-    """What to send to the model. `context_token_count` counts all input items, in o200k_base."""
+    """What to send to the model. `context_token_count` counts all input items, in o200k_base.
+
+    `gap`: the turns of the session that are neither among the items nor under a summary; null where there are none.
+    """
 
     input_items: list[dict[str, JsonValue]]
     recall_fact_ids: list[str]
     context_token_count: int
+    gap: Gap | None
 
 
 class TurnPrepared(TurnContext):

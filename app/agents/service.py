@@ -207,12 +207,17 @@ class Lifecycle:
                 context = await self._contexts.first(caller, request=wanted, upcoming=upcoming)
             else:
                 context = await self._contexts.build(
-                    caller, session.conversation_id, request=wanted, upcoming=upcoming, before=session.position
+                    caller,
+                    session.conversation_id,
+                    request=wanted,
+                    upcoming=upcoming,
+                    before=session.position,
+                    newest=self._options.recent_items,
                 )
         except Invalid as error:
             raise _about_input(error) from None
         if session is not None:
-            await self._compact_if_large(caller, session.conversation_id, context)
+            await self._compact_if_large(caller, session, context)
         system: list[JsonObject] = []
         if wanted.system is not None:
             system = [{"type": "message", "role": "system", "content": wanted.system}]
@@ -220,6 +225,7 @@ class Lifecycle:
             input_items=[*system, *context.messages],
             recall_fact_ids=context.included.fact_ids,
             context_token_count=context.usage.used,
+            gap=context.gap,
         )
         return found, session
 
@@ -227,7 +233,6 @@ class Lifecycle:
         said = request.base_instructions
         return ContextRequest(
             token_budget=request.max_input_tok or self._options.max_input_tokens,
-            recent_turns=self._options.recent_items,
             query=question_of(items, at_most=_MAX_QUERY),
             semantic_recall=SemanticRecall(k=self._options.search_limit),
             include_facts=True,
@@ -238,13 +243,14 @@ class Lifecycle:
             format=Format.OPENAI_RESPONSES,
         )
 
-    async def _compact_if_large(self, caller: Caller, conversation_id: ConversationId, context: Context) -> None:
-        """Let a job make later contexts smaller. Who may only read changes nothing, and spends no model's tokens."""
+    async def _compact_if_large(self, caller: Caller, session: Session, context: Context) -> None:
+        """Let a job summarise older turns. Who may only read changes nothing, and spends no model's tokens."""
         if context.usage.used <= self._options.compact_threshold * context.usage.budget:
             return
-        if Scope.WRITE not in caller.scopes or len(context.included.turn_ids) <= self._maintenance.early_turns:
+        if Scope.WRITE not in caller.scopes or session.unsummarised_turns <= self._maintenance.early_turns:
             return
-        job = NewJob(COMPACT_EARLY_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
+        subject = session.conversation_id
+        job = NewJob(COMPACT_EARLY_JOB, subject_ids=[subject], dedupe_key=str(subject))
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._queue.enqueue(tx, caller.tenant_id, [job])
 

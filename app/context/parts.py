@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.context.schemas import Context, ContextUsage, Explained, Included
+from app.context.schemas import Context, ContextUsage, Explained, Gap, Included
 from app.formats.schemas import CanonicalTurn, Format, JsonObject
 from app.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class LinePart:
+    """A line of highlights, and the turn that it is a line of."""
+
+    turn_id: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +22,8 @@ class SummaryPart:
 
     `sources_gone`: turns of the range were erased, so that nothing else can stand for them. Where the text has no room,
     its abstract stands for it, or as many as fit of the `lines` that it is made of. `is_highlights`: they are lines of
-    the turns themselves, and are called so.
+    the turns themselves, and are called so. `unread_tokens`: tokens, at least, of the turns under it that are not among
+    those of the context.
     """
 
     id: str
@@ -24,8 +33,13 @@ class SummaryPart:
     actors: frozenset[str]
     sources_gone: bool = False
     abstract: str | None = None
-    lines: Sequence[str] = ()
+    lines: Sequence[LinePart] = ()
     is_highlights: bool = False
+    unread_tokens: int = 0
+
+    def covers(self, position: int) -> bool:
+        """Whether a turn at this position lies under the summary."""
+        return self.from_position <= position <= self.to_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +53,43 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class RecalledPart:
-    """An earlier turn that recall found."""
+    """An earlier turn that recall found. `conversation`: what its conversation is called, where that is another one."""
 
     turn: CanonicalTurn
     score: float
+    conversation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTurns:
+    """How many of the newest turns are asked for.
+
+    `is_limit`: not many more than these, as the caller named the number; else older turns that no summary covers are
+    asked for too.
+    """
+
+    newest: int
+    is_limit: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ContextParts:
     """Everything that may go into a context.
 
-    `recent`: the newest live turns, ascending by position. `more_before`: there are live turns before the first of
-    them, so the window's start will move as turns are appended. `upcoming`: how many of the newest are not stored yet,
-    and are always shown. Facts, memories and recalled: the best first.
-    `gap`: sources are gone and no summary stands for them.
+    `recent`: live turns, ascending by position: the newest ones and those that are read with them. `upcoming`: how many
+    of the newest are not stored yet, and are always shown; they are not counted in `asked`. Facts, memories and
+    recalled: the best first. `is_erased`: sources are gone and no summary covers them.
     """
 
     system: str | None
     recent: Sequence[CanonicalTurn]
-    more_before: bool
+    asked: AskedTurns
     upcoming: int = 0
     summaries: Sequence[SummaryPart] = ()
     facts: Sequence[TextPart] = ()
     memories: Sequence[TextPart] = ()
     recalled: Sequence[RecalledPart] = ()
-    gap: bool = False
+    is_erased: bool = False
     degraded: Sequence[str] = ()
 
 
@@ -84,25 +110,46 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A finished context, still without the sequence number it was read at."""
+    """A finished context, without what only the database can tell: when it was read, and how much it leaves out.
+
+    `shown`: positions of the turns of this conversation that are shown; `covered`: the ranges of positions, both ends
+    included, that lie under a shown summary.
+    """
 
     format: Format
     messages: list[JsonObject]
     system: str | None
     usage: ContextUsage
     included: Included
+    shown: Sequence[int]
+    covered: Sequence[tuple[int, int]]
     degraded: list[str]
     explain: list[Explained]
 
-    def answer(self, *, as_of_seq: int, explain: bool) -> Context:
-        """Give the answer to the caller."""
+    def left_out(self, through: int) -> list[tuple[int, int]]:
+        """The ranges of positions, from the first through one, that are neither shown nor covered."""
+        ranges: list[tuple[int, int]] = []
+        next_free = 1
+        for first, last in sorted([*self.covered, *((position, position) for position in self.shown)]):
+            if first > through:
+                break
+            if first > next_free:
+                ranges.append((next_free, first - 1))
+            next_free = max(next_free, last + 1)
+        if next_free <= through:
+            ranges.append((next_free, through))
+        return ranges
+
+    def answer(self, *, as_of_seq: int, gap: Gap | None, degraded: Sequence[str] = (), explain: bool) -> Context:
+        """Give the answer to the caller; `degraded` is added to what the assembly knows."""
         return Context(
             format=self.format,
             messages=self.messages,
             system=self.system,
             usage=self.usage,
             included=self.included,
+            gap=gap,
             as_of_seq=as_of_seq,
-            degraded=self.degraded,
+            degraded=list(dict.fromkeys([*self.degraded, *degraded])),
             explain=self.explain if explain else None,
         )

@@ -2,60 +2,71 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from app.context.highlights import Spoken, candidates, fitting
-from app.context.parts import SummaryPart
-from app.context.wording import GAP, HEADINGS, background_frame, background_note, summary_note
+from app.context.highlights import fitting
+from app.context.parts import LinePart, SummaryPart
+from app.context.wording import ERASED, HEADINGS, background_frame, background_note, summary_note
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, Rendered, Role, TurnBlock
-from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of, text_of
+from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of
+from app.formats.tokens import MESSAGE_TOKENS
 from app.formats.units import Unit
+
+EARLIER: Final = "earlier"
+"""Recent turns without a place in the window. They are written among the recalled ones, and count as recent."""
+
+_HEADING_OF: Final = {EARLIER: "recalled"} | {name: name for name in HEADINGS}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One fact, memory or recalled turn, as it would be written."""
+    """One fact or memory, or the turns of one unit, as they would be written. `order`: where among its section."""
 
-    id: str
+    ids: Sequence[str]
     text: str
     score: float | None
-    position: int
+    order: tuple[float, int]
 
 
 @dataclass(slots=True)
 class Plan:
     """The choice. Summaries (the newest first) and lines are in the order taken: the last is the first to go again.
 
-    `bridged`: positions of the turns that `bridge` stands for.
+    `skipped`: units that were asked for and have no place in the window; `lost`: summaries without room. `is_short`:
+    something that was asked for has no room.
     """
 
-    units: list[Unit] = field(default_factory=list[Unit])
+    units: Sequence[Unit] = ()
+    skipped: Sequence[Unit] = ()
+    lost: list[SummaryPart] = field(default_factory=list[SummaryPart])
     summaries: list[SummaryPart] = field(default_factory=list[SummaryPart])
-    bridge: SummaryPart | None = None
-    bridged: Sequence[int] = ()
-    gap: bool = False
-    lines: dict[str, list[Line]] = field(default_factory=lambda: {name: list[Line]() for name in HEADINGS})
+    says_erased: bool = False
+    lines: dict[str, list[Line]] = field(default_factory=lambda: {name: list[Line]() for name in _HEADING_OF})
+    is_short: bool = False
 
-    def shown_lines(self, name: str) -> list[Line]:
-        """Give the lines of a section in the order they are written: recalled turns oldest first."""
-        return sorted(self.lines[name], key=lambda line: line.position)
+    def shown_lines(self, heading: str) -> list[Line]:
+        """Give the lines under a heading in the order they are written: turns oldest first."""
+        lines = [line for name, lines in self.lines.items() if _HEADING_OF[name] == heading for line in lines]
+        return sorted(lines, key=lambda line: line.order)
+
+    def has_heading(self, name: str) -> bool:
+        """Whether there are lines under the heading of a section."""
+        return bool(self.shown_lines(_HEADING_OF[name]))
 
     def give_up(self, required: int) -> bool:
         """Let go of what matters least; False when only the system text and the newest `required` units are left."""
-        for name in reversed(HEADINGS):
+        for name in (EARLIER, *reversed(HEADINGS)):
             if self.lines[name]:
                 self.lines[name].pop()
                 return True
-        if self.bridge is not None:
-            self.bridge = None
-            return True
         if self.summaries:
             self.summaries.pop()
             return True
-        if self.gap:
-            self.gap = False
+        if self.says_erased:
+            self.says_erased = False
             return True
         if len(self.units) > required:
-            self.units.pop(0)
+            self.units = self.units[1:]
             return True
         return False
 
@@ -71,9 +82,8 @@ class Plan:
         return [*self._summary_blocks(), *shown] if summary else shown
 
     def _summary_blocks(self) -> list[Block]:
-        ordered = sorted(self.summaries, key=lambda part: part.from_position)
-        notes = [note_of(part) for part in (*ordered, *([] if self.bridge is None else [self.bridge]))]
-        return [GAP, *notes] if self.gap else [*notes]
+        notes = [note_of(part) for part in sorted(self.summaries, key=lambda part: part.from_position)]
+        return [ERASED, *notes] if self.says_erased else [*notes]
 
 
 def _last_user(blocks: list[TurnBlock]) -> int:
@@ -84,24 +94,20 @@ def _last_user(blocks: list[TurnBlock]) -> int:
     return max(0, len(blocks) - 1)
 
 
-def bridge_of(turns: Sequence[CanonicalTurn]) -> SummaryPart:
-    """Highlights of turns that have no room, and that no summary stands for yet."""
-    spoken = [Spoken(turn.id, turn.position, turn.actor, turn.occurred_at, text_of(turn)) for turn in turns]
-    lines = [line.text for line in candidates(spoken)]
-    return SummaryPart(
-        id="",
-        text="\n".join(lines),
-        from_position=min(turn.position for turn in turns),
-        to_position=max(turn.position for turn in turns),
-        actors=frozenset(turn.actor for turn in turns),
-        lines=lines,
-        is_highlights=True,
-    )
-
-
 def note_of(part: SummaryPart) -> NoteBlock:
     """The note that shows a summary."""
     return summary_note(part.text, part.from_position, part.to_position, is_highlights=part.is_highlights)
+
+
+def without_lines_of(part: SummaryPart, shown: set[str]) -> SummaryPart:
+    """Highlights without the lines of turns that are shown; any other summary as it is."""
+    left = [line for line in part.lines if line.turn_id not in shown]
+    return part if len(left) == len(part.lines) else with_lines(part, left)
+
+
+def with_lines(part: SummaryPart, lines: Sequence[LinePart]) -> SummaryPart:
+    """Highlights with other lines."""
+    return replace(part, lines=lines, text="\n".join(line.text for line in lines))
 
 
 class Costs:
@@ -150,8 +156,9 @@ class Costs:
             short = replace(part, text=part.abstract)
         elif part.lines:
             bare = self.summary(replace(part, text=""))
-            lines = fitting(part.lines, most_tokens=allowance - bare, count=self._counter.count)
-            short = replace(part, text="\n".join(lines))
+            texts = [line.text for line in part.lines]
+            kept = fitting(texts, most_tokens=allowance - bare, count=self._counter.count)
+            short = replace(part, text="\n".join(kept))
         else:
             return None
         return short if short.text.strip() and self.summary(short) <= allowance else None
@@ -169,14 +176,18 @@ class Costs:
 
     def unit_within(self, unit: Unit, left: int) -> int | None:
         """Count a unit, or give None when its stored size alone is over `left`: huge turns are not tokenised."""
-        if self._hint_share and sum(self._hint(turn) for turn in unit.turns) > left:
+        if self.least(unit) > left:
             return None
         return self.unit(unit)
+
+    def least(self, unit: Unit) -> int:
+        """Tokens that a unit has at least, as far as its stored size tells."""
+        return sum(self._hint(turn) for turn in unit.turns) if self._hint_share else 0
 
     def estimate(self, unit: Unit) -> int:
         """Tokens of a unit that is not shown: counted if it was, else as stored."""
         known = self._units.get(unit.position)
-        return known if known is not None else sum(turn.content_tokens for turn in unit.turns)
+        return known if known is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
 
     def _hint(self, turn: CanonicalTurn) -> int:
         return int(turn.content_tokens * self._hint_share) if isinstance(turn.content, str) else 0

@@ -1,5 +1,6 @@
 """What a caller asks of a context and what it gets (SPEC §5)."""
 
+from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictFloat, StrictInt, field_validator
@@ -34,13 +35,29 @@ class SummaryRequest(Strict):
     through: IdIn | None = None
 
 
+class RecallScope(StrEnum):
+    """Whose turns are recalled: those of the conversation, of all its owner's in its project, or of the project."""
+
+    CONVERSATION = "conversation"
+    OWNER = "owner"
+    PROJECT = "project"
+
+
 class SemanticRecall(Strict):
-    """How many earlier turns to look for, and how near they must be (cosine)."""
+    """How many earlier turns to look for, how near they must be (cosine), and where."""
 
     model_config = ConfigDict(frozen=True)
 
     k: Annotated[StrictInt, Field(ge=1, le=100)] = 10
     threshold: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
+    scope: RecallScope = Field(
+        default=RecallScope.CONVERSATION,
+        description=(
+            "`conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no"
+            " owner; `project`: all conversations of its project. Turns of another conversation are labelled with what"
+            " it is called and when they were said."
+        ),
+    )
 
 
 class ContextRequest(Strict):
@@ -50,7 +67,12 @@ class ContextRequest(Strict):
 
     token_budget: Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of the whole render.")]
     recent_turns: Annotated[StrictInt, Field(ge=1, le=MAX_RECENT_TURNS)] | None = Field(
-        None, description="Newest turns to look at; default: the setting max_context_messages."
+        default=None,
+        description=(
+            "N: at least the N newest turns verbatim, and at most N + max(1, N/4), while the budget has room; and where"
+            " a summary is shown, the turns between it and these. Left out: at least as many as the setting"
+            " max_context_messages, and all older ones that no summary covers, while the budget has room."
+        ),
     )
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = Field(
         None, description="What to recall by; default: the newest user turn."
@@ -61,6 +83,13 @@ class ContextRequest(Strict):
     include_summary: StrictBool = True
     filter_participants: Annotated[list[Name], Field(min_length=1, max_length=MAX_FILTERED_PARTICIPANTS)] | None = (
         Field(None, description="Only turns of these actors; a summary only if all its actors are among them.")
+    )
+    as_actor: Name | None = Field(
+        default=None,
+        description=(
+            "Write the context for this actor: its own turns are the assistant's, those of all others the user's, with"
+            " their names. Tool calls of the others are written as text."
+        ),
     )
     system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
     agent_id: Name | None = Field(None, description="Whose memories; needed for them below the scope admin.")
@@ -77,7 +106,10 @@ class ContextRequest(Strict):
 
 
 class SectionUsage(BaseModel):
-    """Tokens of one section: what there was, what is in the context, what is not. `requested` = `used` + `dropped`."""
+    """Tokens of one section: what was asked for and is there, what is shown, what has no room.
+
+    `requested` = `used` + `dropped`.
+    """
 
     requested: int
     used: int
@@ -105,25 +137,25 @@ class ContextUsage(BaseModel):
     sections: Sections
 
 
-class PositionRange(BaseModel):
-    """Turns from one position through another, both included."""
-
-    from_position: int
-    to_position: int
-
-
 class Included(BaseModel):
-    """What the context shows. `turn_ids`: the recent ones by position, then the recalled ones, oldest first.
-
-    `highlights`: turns that no summary stands for yet and that have no room; lines of them are shown. Where a summary
-    stands, summaries, highlights and recent turns together are the whole conversation.
-    """
+    """What the context shows. `turn_ids`: the recent ones by position, then the recalled ones, oldest first."""
 
     turn_ids: list[str]
     summary_ids: list[str]
-    highlights: list[PositionRange]
     fact_ids: list[str]
     memory_ids: list[str]
+
+
+class Gap(BaseModel):
+    """Live turns that a context neither shows nor covers by a summary: how many, the first and the last of them.
+
+    Turns between these two positions may be shown. Turns whose content was erased are not counted: `degraded` says
+    `erased_sources`.
+    """
+
+    turns: int
+    from_position: int
+    to_position: int
 
 
 class Explained(BaseModel):
@@ -138,13 +170,17 @@ class Explained(BaseModel):
 
 
 class Context(BaseModel):
-    """A context, ready for a model. `system` is null where the format keeps it in `messages`, or there is none."""
+    """A context, ready for a model. `system` is null where the format keeps it in `messages`, or there is none.
+
+    `gap` is null where every live turn is shown or lies under a shown summary.
+    """
 
     format: Format
     messages: list[dict[str, JsonValue]]
     system: str | None
     usage: ContextUsage
     included: Included
+    gap: Gap | None
     as_of_seq: int
     degraded: list[str]
     explain: list[Explained] | None

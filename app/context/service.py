@@ -1,4 +1,4 @@
-"""Builds contexts: loads what may go in, and lets `assembly` decide.
+"""Builds contexts: reads what may be shown, lets `assembly` decide, and counts what the context leaves out.
 
 The newest turns come first, because the query may be the newest user turn; recall of turns and of memories runs after,
 with no transaction open while a vector is made. A failing recall leaves the context without what it was to find, and
@@ -9,14 +9,26 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar, assert_never
 
 from app.context.assembly import assemble
 from app.context.compaction import COMPACT_JOB, Compactor
-from app.context.parts import ContextParts, Policy, RecalledPart, SummaryPart, TextPart
-from app.context.schemas import Context, ContextRequest
+from app.context.parts import (
+    AskedTurns,
+    Assembled,
+    ContextParts,
+    LinePart,
+    Policy,
+    RecalledPart,
+    SummaryPart,
+    TextPart,
+)
+from app.context.report import ERASED_SOURCES
+from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
+from app.context.window import most_of
+from app.conversations.context_turns import ReadSummary
 from app.conversations.schemas import content_text
-from app.conversations.service import Conversations, Recent
+from app.conversations.service import ContextTurns, Conversations, TurnsWanted
 from app.conversations.summary_schemas import StandingSummary, SummaryKind
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
@@ -35,8 +47,8 @@ _T = TypeVar("_T")
 
 # recall reads no more of a query than its model does; a whole pasted document would only be analysed for nothing
 _MAX_QUERY_CHARACTERS = 10_000
-# turns that no summary stands for are shown, as long as they are not more than compaction ever leaves for long
-_MOST_UNCOVERED = 200
+# stored counts are of o200k_base; other tokenizers may need fewer tokens, so that more turns have room
+_TOKENS_OF_STORED: Final[dict[Tokenizer, int]] = {"o200k_base": 1, "cl100k_base": 2}
 # counting so many takes under ten milliseconds
 _INLINE_TOKENS = 20_000
 
@@ -74,24 +86,22 @@ class ContextBuilder:
         request: ContextRequest,
         upcoming: Sequence[CanonicalTurn] = (),
         before: int | None = None,
+        newest: int | None = None,
     ) -> Context:
         """The context for one model call, never over its budget.
 
-        `upcoming`: turns that are not stored yet, the newest last, whatever their positions; all of them are shown,
-        and none is told as included. `before`: a position; the context is as it was before the turn that stands there.
+        `newest`: how many of the newest turns come before all else where the request names no number. `upcoming`: turns
+        that are not stored yet, the newest last, at any position; all of them are shown, and none is named as
+        included. `before`: a position; the context is as it was before the turn that stands there.
 
         Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works; Forbidden or Invalid where
         memories are wanted that are not for this caller.
         """
         if request.include_memories:
             require_reach(caller, request.agent_id)
-        recent = await self._conversations.recent(
-            caller,
-            conversation_id,
-            limit=request.recent_turns or self._default_recent_turns,
-            actors=request.filter_participants,
-            most_uncovered=(request.recent_turns or _MOST_UNCOVERED) if request.include_summary else 0,
-            before=before,
+        asked = self._asked(request, newest)
+        recent = await self._conversations.context_turns(
+            caller, conversation_id, wanted=_wanted(request, asked, before=before)
         )
         if upcoming:
             recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
@@ -103,16 +113,18 @@ class ContextBuilder:
         parts = ContextParts(
             system=request.system,
             recent=recent.turns,
-            more_before=recent.more_before,
+            asked=asked,
             upcoming=len(upcoming),
             summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
-            gap=recent.gap,
+            is_erased=recent.is_erased,
             facts=facts,
             memories=memories,
             recalled=recalled,
             degraded=list(dict.fromkeys([*degraded, *forgetful])),
         )
-        return await self._assembled(parts, request, as_of_seq=recent.seq)
+        assembled = await self._assembled(parts, request)
+        gap, erased = await self._left_out(caller, conversation_id, assembled.left_out(recent.seq))
+        return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased, explain=request.explain)
 
     async def first(self, caller: Caller, *, request: ContextRequest, upcoming: Sequence[CanonicalTurn]) -> Context:
         """The context of a conversation that is not there yet: the system text, and all turns to come.
@@ -121,20 +133,36 @@ class ContextBuilder:
         """
         if request.include_memories:
             require_reach(caller, request.agent_id)
-        parts = ContextParts(
-            system=request.system, recent=_behind(0, upcoming), more_before=False, upcoming=len(upcoming)
-        )
-        return await self._assembled(parts, request, as_of_seq=0)
+        asked = self._asked(request, None)
+        parts = ContextParts(system=request.system, recent=_behind(0, upcoming), asked=asked, upcoming=len(upcoming))
+        assembled = await self._assembled(parts, request)
+        return assembled.answer(as_of_seq=0, gap=None, explain=request.explain)
 
-    async def _assembled(self, parts: ContextParts, request: ContextRequest, *, as_of_seq: int) -> Context:
+    def _asked(self, request: ContextRequest, newest: int | None) -> AskedTurns:
+        if request.recent_turns is not None:
+            return AskedTurns(request.recent_turns, is_limit=True)
+        return AskedTurns(newest or self._default_recent_turns, is_limit=False)
+
+    async def _left_out(
+        self, caller: Caller, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
+    ) -> tuple[Gap | None, list[str]]:
+        """The live turns in ranges of positions, and what is said of those that were erased."""
+        if not ranges:
+            return None, []
+        found = await self._conversations.count_left_out(caller, conversation_id, ranges=ranges)
+        gap = None
+        if found.from_position is not None and found.to_position is not None:
+            gap = Gap(turns=found.turns, from_position=found.from_position, to_position=found.to_position)
+        return gap, [ERASED_SOURCES] if found.erased else []
+
+    async def _assembled(self, parts: ContextParts, request: ContextRequest) -> Assembled:
         work = partial(assemble, parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
         # counting and rendering megabytes takes seconds, in which nothing else would be answered
         most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
-        assembled = work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
-        return assembled.answer(as_of_seq=as_of_seq, explain=request.explain)
+        return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
 
     async def _query(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: ContextTurns
     ) -> str:
         """What is recalled by; empty where nothing is to be recalled, or there is nothing to go by."""
         if request.semantic_recall is None and not request.include_memories and not request.include_facts:
@@ -154,7 +182,7 @@ class ContextBuilder:
             return otherwise, ["recall_failed"]
 
     async def _by_question(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent, query: str
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: ContextTurns, query: str
     ) -> tuple[list[RecalledPart], list[TextPart], list[str]]:
         """The turns and the facts that a question finds, and what was degraded; it is embedded once for both."""
         question, unready = await self._softly(self._question(request, recent, query), None)
@@ -164,7 +192,9 @@ class ContextBuilder:
         )
         return recalled, facts, [*unready, *degraded, *without]
 
-    async def _question(self, request: ContextRequest, recent: Recent, query: str) -> tuple[Question | None, list[str]]:
+    async def _question(
+        self, request: ContextRequest, recent: ContextTurns, query: str
+    ) -> tuple[Question | None, list[str]]:
         """What turns and facts are recalled by."""
         if not query or (request.semantic_recall is None and not request.include_facts):
             return None, []
@@ -183,16 +213,19 @@ class ContextBuilder:
         caller: Caller,
         conversation_id: ConversationId,
         request: ContextRequest,
-        recent: Recent,
+        recent: ContextTurns,
         question: Question | None,
     ) -> tuple[list[RecalledPart], list[str]]:
         wanted = request.semantic_recall
         if wanted is None or question is None:
             return [], []
+        project, owner = _recall_scope(wanted.scope, recent)
         recalled, degraded = await self._recaller.recall_turns(
             caller,
             conversation_id,
             question=question,
+            project=project,
+            owner=owner,
             k=wanted.k,
             threshold=wanted.threshold or None,
             # assembly keeps the best k of those that are not in the window
@@ -200,15 +233,15 @@ class ContextBuilder:
             actors=request.filter_participants,
         )
         # what was appended since the newest turns were read belongs to the next context
-        seen = [item for item in recalled if item.turn.position <= recent.seq]
-        return [RecalledPart(item.turn, item.score) for item in seen], degraded
+        seen = [item for item in recalled if item.conversation is not None or item.turn.position <= recent.seq]
+        return [RecalledPart(item.turn, item.score, item.conversation) for item in seen], degraded
 
     async def _known_facts(
         self,
         caller: Caller,
         conversation_id: ConversationId,
         request: ContextRequest,
-        recent: Recent,
+        recent: ContextTurns,
         question: Question | None,
     ) -> tuple[list[TextPart], list[str]]:
         """The facts that the query is about, else the newest: the owner's, or without one the conversation's."""
@@ -232,11 +265,14 @@ class ContextBuilder:
         return [_fact_part(fact, None) for fact in newest], degraded
 
     async def _newest_question(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: Recent
+        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: ContextTurns
     ) -> str:
-        """The newest user turn's text: among the recent ones, or before them when tools have filled the window."""
+        """The newest user turn's text: among the recent ones, or before them when tools have filled the window.
+
+        For an actor, what any other has said last.
+        """
         for turn in reversed(recent.turns):
-            if turn.role is Role.USER:
+            if _asks(turn, request.as_actor):
                 return content_text(turn.content)
         if not recent.more_before:
             return ""
@@ -257,7 +293,49 @@ def _fact_part(fact: Fact, score: float | None) -> TextPart:
     )
 
 
-def _summary_part(one: StandingSummary, erased_position: int) -> SummaryPart:
+def _recall_scope(scope: RecallScope, recent: ContextTurns) -> tuple[str | None, str | None]:
+    """The project and the owner whose turns are recalled; None and None for those of the conversation alone.
+
+    Of a conversation without an owner it is not known which others are its owner's.
+    """
+    match scope:
+        case RecallScope.CONVERSATION:
+            return None, None
+        case RecallScope.OWNER:
+            return (None, None) if recent.owner is None else (recent.project, recent.owner)
+        case RecallScope.PROJECT:
+            return recent.project, None
+    assert_never(scope)
+
+
+def _asks(turn: CanonicalTurn, as_actor: str | None) -> bool:
+    """Whether a turn is one to answer: of the user, or for an actor, of any other."""
+    if as_actor is None:
+        return turn.role is Role.USER
+    says = turn.role in {Role.USER, Role.ASSISTANT} and bool(content_text(turn.content).strip())
+    return says and turn.actor != as_actor
+
+
+def _wanted(request: ContextRequest, asked: AskedTurns, *, before: int | None) -> TurnsWanted:
+    """Which turns are read: those that may be shown, and those that decide which summaries are."""
+    actors = request.filter_participants
+
+    def accepts(one: StandingSummary) -> bool:
+        has_text = bool(one.lines) if one.kind is SummaryKind.HIGHLIGHTS else bool(one.text.strip())
+        return has_text and (actors is None or set(one.actors) <= set(actors))
+
+    return TurnsWanted(
+        newest=most_of(asked.newest),
+        max_tokens=request.token_budget * _TOKENS_OF_STORED[request.tokenizer],
+        without_summary=not asked.is_limit,
+        accepts=accepts if request.include_summary else None,
+        actors=actors,
+        before=before,
+    )
+
+
+def _summary_part(read: ReadSummary, erased_position: int) -> SummaryPart:
+    one = read.summary
     return SummaryPart(
         id=format_id(one.id),
         text=one.text,
@@ -266,6 +344,7 @@ def _summary_part(one: StandingSummary, erased_position: int) -> SummaryPart:
         actors=frozenset(one.actors),
         sources_gone=one.from_position <= erased_position,
         abstract=one.abstract,
-        lines=[line.text for line in one.lines],
+        lines=[LinePart(format_id(line.turn_id), line.text) for line in one.lines],
         is_highlights=one.kind is SummaryKind.HIGHLIGHTS,
+        unread_tokens=read.unread_tokens,
     )

@@ -1,8 +1,9 @@
-"""Where the window of recent turns begins.
+"""Which of the newest turns a context shows in their place: where the window of recent turns begins. Pure.
 
-Hides the alignment that keeps a prompt cache warm: the first position of a window that cannot hold everything is a
-multiple of 16, so sixteen appends in a row share their prefix byte for byte. A smaller window moves in smaller blocks
-(8, 4, 2, 1): the block is the largest that is at most half of what fits, so that alignment never costs more than half.
+The start of a window is a multiple of its block (16, 8, 4 or 2 positions), so that many appends in a row share their
+prefix byte for byte, which keeps a prompt cache warm. A window of N turns that has room begins at the block's boundary
+before the Nth newest turn: it grows outwards, by a quarter at most. A window that the budget cuts begins at the first
+boundary that fits.
 """
 
 from bisect import bisect_left
@@ -15,9 +16,37 @@ from app.formats.units import Unit
 _BLOCKS: Final = (16, 8, 4, 2)
 
 
-def block_of(fitting: int) -> int:
-    """In what steps the start of a window moves that could hold so many units."""
-    return next((block for block in _BLOCKS if fitting >= 2 * block), 1)
+def most_of(asked: int) -> int:
+    """How many turns a window of `asked` turns may grow to: a quarter more, at least one."""
+    return asked + max(1, asked // 4)
+
+
+def block_of(spare: int) -> int:
+    """The largest block whose boundaries are never more than `spare` turns away."""
+    return next((block for block in _BLOCKS if block - 1 <= spare), 1)
+
+
+def newest(units: Sequence[Unit], count: int, *, upcoming: int) -> int:
+    """Index of the first unit of the shortest suffix with `count` turns, those of the last `upcoming` units aside."""
+    first = len(units) - upcoming
+    while first > 0 and count > 0:
+        first -= 1
+        count -= len(units[first].turns)
+    return max(0, first)
+
+
+def rounded_out(units: Sequence[Unit], first: int, *, asked: int, upcoming: int) -> int:
+    """Move the start of a window of `asked` turns outwards to a boundary, as far as `most_of` allows."""
+    if first == 0 or first == len(units):
+        return first
+    most = most_of(asked)
+    block = block_of(most - asked)
+    start = _at(units, units[first].position // block * block)
+    turns = sum(len(unit.turns) for unit in units[start : len(units) - upcoming])
+    while start < first and turns > most:
+        turns -= len(units[start].turns)
+        start += 1
+    return start
 
 
 def first_fitting(
@@ -40,10 +69,14 @@ def first_fitting(
     return first
 
 
-def aligned(units: Sequence[Unit], first: int, *, required: int = 1) -> int:
-    """Move a window's start forward to a block boundary; the newest `required` units always stay."""
+def rounded_in(units: Sequence[Unit], first: int, *, required: int = 1) -> int:
+    """Move the start of a window that the budget cuts to the next boundary; the newest `required` units stay."""
     if not units:
         return 0
-    block = block_of(len(units) - first)
-    boundary = -(-units[first].position // block) * block
-    return min(bisect_left(units, boundary, key=lambda unit: unit.position), max(0, len(units) - required))
+    block = block_of((len(units) - first) // 4)
+    start = _at(units, -(-units[first].position // block) * block)
+    return min(start, max(0, len(units) - required))
+
+
+def _at(units: Sequence[Unit], position: int) -> int:
+    return bisect_left(units, position, key=lambda unit: unit.position)

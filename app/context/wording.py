@@ -9,8 +9,8 @@ from typing import Final
 from app.formats.schemas import CanonicalTurn, NoteBlock
 from app.formats.service import fenced, text_of
 
-GAP: Final = NoteBlock(
-    fenced("gap", "Some earlier turns of this conversation are no longer available, and no summary stands for them.")
+ERASED: Final = NoteBlock(
+    fenced("erased", "Some earlier turns of this conversation are no longer available, and no summary stands for them.")
 )
 
 _FENCE: Final = "background"
@@ -33,10 +33,11 @@ def line_of(text: str) -> str:
     return f"- {text}"
 
 
-def recalled_line(turn: CanonicalTurn) -> str:
-    """Label a recalled turn with its date and actor; its text is verbatim."""
+def recalled_line(turn: CanonicalTurn, conversation: str | None = None) -> str:
+    """Label a turn with its date and actor, and with its conversation where that is another; its text is verbatim."""
     when = "" if turn.occurred_at is None else f"{turn.occurred_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC, "
-    return f"[{when}{' '.join(turn.actor.split())}] {text_of(turn)}"
+    where = "" if conversation is None else f", in another conversation: {' '.join(conversation.split())}"
+    return f"[{when}{' '.join(turn.actor.split())}{where}] {text_of(turn)}"
 
 
 def background_note(lines: dict[str, list[str]]) -> NoteBlock | None:

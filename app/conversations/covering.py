@@ -132,7 +132,7 @@ async def move_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, r
     return position
 
 
-def covered_through(standing: Sequence[SummaryRow], *, erased_position: int) -> int:
+def covered_through(standing: Sequence[SummaryRow | StandingSummary], *, erased_position: int) -> int:
     """How far summaries, by range, stand without a hole; what retention has erased needs none."""
     position = erased_position
     for row in sorted(standing, key=lambda row: row.from_position):
@@ -153,5 +153,6 @@ def standing_summary(row: SummaryRow) -> StandingSummary:
         text=summary_text(row),
         abstract=row.abstract,
         lines=row.lines,
+        tokens=row.tokens,
         refused_by=row.model if row.kind == SummaryKind.HIGHLIGHTS.value else None,
     )

@@ -6,7 +6,7 @@ transaction, and a repeated turn id or Idempotency-Key stores nothing twice.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -15,6 +15,13 @@ from app.conversations import listing_store, store, stream_store, token_store, t
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
 from app.conversations.changing import change_conversation
+from app.conversations.context_turns import (
+    ContextTurns,
+    LeftOut,
+    TurnsWanted,
+    count_left_out,
+    read_context_turns,
+)
 from app.conversations.covering import COMPACT_JOB, RETAIN_JOB
 from app.conversations.creating import Defaults, get_or_create
 from app.conversations.drafts import DraftLimits
@@ -28,7 +35,7 @@ from app.conversations.lifetimes import Lifetimes
 from app.conversations.opening import StreamOptions
 from app.conversations.permits import permitted_turns
 from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
-from app.conversations.recent import Recent, recent_turns
+from app.conversations.recent import recent_turns
 from app.conversations.retaining import Retainer
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import (
@@ -64,7 +71,7 @@ from app.conversations.views import (
 )
 from app.core.bus import Bus
 from app.core.db import Database, Transaction
-from app.core.ids import ConversationId, TurnId
+from app.core.ids import ConversationId, TurnId, format_id
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
@@ -74,8 +81,17 @@ from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
 __all__ = [
-    "COMPACT_JOB", "FACTS_JOB", "RETAIN_JOB", "TOKEN_EPOCHS", "WITHDRAW_JOB", "ConversationOptions", "Conversations",
-    "Order", "Recent",
+    "COMPACT_JOB",
+    "FACTS_JOB",
+    "RETAIN_JOB",
+    "TOKEN_EPOCHS",
+    "WITHDRAW_JOB",
+    "ContextTurns",
+    "ConversationOptions",
+    "Conversations",
+    "LeftOut",
+    "Order",
+    "TurnsWanted",
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
@@ -344,30 +360,36 @@ class Conversations:
 
     # for recall and context
 
-    async def recent(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        limit: int,
-        actors: Sequence[str] | None,
-        most_uncovered: int = 0,
-        before: int | None = None,
-    ) -> Recent:
-        """The newest live turns as contexts see them: see `recent_turns`."""
-        # a summary that is stored between two of its statements would stand for turns, and not be among those read
-        moment = bool(most_uncovered)
-        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=moment) as tx:
-            return await recent_turns(
-                caller,
-                tx,
-                conversation_id,
-                limit=limit,
-                actors=actors,
-                most_bytes=self._options.max_answer_bytes,
-                most_uncovered=most_uncovered,
-                before=before,
-            )
+    async def recent(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> list[CanonicalTurn]:
+        """The newest live turns that still have content, oldest first."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            most_bytes = self._options.max_answer_bytes
+            return await recent_turns(caller, tx, conversation_id, limit=limit, most_bytes=most_bytes)
+
+    async def context_turns(
+        self, caller: Caller, conversation_id: ConversationId, *, wanted: TurnsWanted
+    ) -> ContextTurns:
+        """The turns and summaries that a context may show. Raises NotFound."""
+        # a summary that is stored between two of the statements would cover turns, and not be among those read
+        is_snapshot = wanted.accepts is not None
+        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=is_snapshot) as tx:
+            most_bytes = self._options.max_answer_bytes
+            return await read_context_turns(caller, tx, conversation_id, wanted=wanted, most_bytes=most_bytes)
+
+    async def count_left_out(
+        self, caller: Caller, conversation_id: ConversationId, *, ranges: Sequence[tuple[int, int]]
+    ) -> LeftOut:
+        """How many live turns stand in these ranges of positions, both ends included."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            return await count_left_out(caller, tx, conversation_id, ranges=ranges)
+
+    async def display_names(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Collection[UUID | None]
+    ) -> dict[UUID, str]:
+        """What conversations are called: title, else external id, else id."""
+        ids = [one for one in conversation_ids if one is not None]
+        names = await store.find_names(tx, caller.tenant_id, ids)
+        return {one: names.get(one) or format_id(one) for one in ids}
 
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None

@@ -20,11 +20,15 @@ class SessionName:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation that was found. `position`: where the first of the turns stands that were asked for."""
+    """A conversation that was found. `position`: where the first of the turns stands that were asked for.
+
+    `unsummarised_turns`: live turns that no summary covers.
+    """
 
     conversation_id: ConversationId
     owner: str | None
     position: int | None
+    unsummarised_turns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,17 @@ _SAID = "t.status = 'committed' and t.superseded_by is null and t.erased_at is n
 
 async def find_session(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str, turn_ids: Sequence[UUID]
-) -> tuple[UUID, str | None, int | None] | None:
-    """A conversation by the caller's own name: its id, its owner, and where the first of these turns stands."""
+) -> tuple[UUID, str | None, int | None, int] | None:
+    """A conversation by the caller's own name.
+
+    Gives its id, its owner, where the first of these turns stands, and how many of its turns no summary covers.
+    """
     row = await tx.fetchrow(
         f"""
         select c.id, c.owner, (
             select min(t.position) from turns t
             where t.tenant_id = $1 and t.id = any($4::uuid[]) and t.conversation_id = c.id
-        ) as position
+        ) as position, h.turn_count - h.summarized_turns as unsummarised
         {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.project = $2 and c.external_id = $3
         """,  # noqa: S608
         tenant_id,
@@ -31,7 +34,7 @@ async def find_session(
         external_id,
         turn_ids,
     )
-    return None if row is None else (row["id"], row["owner"], row["position"])
+    return None if row is None else (row["id"], row["owner"], row["position"], row["unsummarised"])
 
 
 async def list_days(

@@ -58,9 +58,9 @@ class Sessions:
             found = await session_store.find_session(tx, caller.tenant_id, name.project, name.external_id, turn_ids)
         if found is None:
             return None
-        conversation_id, owner, position = found
+        conversation_id, owner, position, unsummarised = found
         _require_owner(name, owner)
-        return Session(ConversationId(conversation_id), owner, position)
+        return Session(ConversationId(conversation_id), owner, position, unsummarised)
 
     async def hold(self, caller: Caller, *, name: SessionName) -> Session:
         """A session that nobody is writing to at this moment. Raises NotFound, and Busy after a short wait."""
@@ -68,7 +68,7 @@ class Sessions:
             row = await store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
         if row is None:
             raise _missing()
-        return Session(ConversationId(row.id), row.owner, None)
+        return Session(ConversationId(row.id), row.owner, None, row.turn_count - row.summarized_turns)
 
     async def append_once(self, caller: Caller, *, name: SessionName, offer: Offer) -> Stored:
         """Store what is not stored yet, all in one transaction.

@@ -1,7 +1,7 @@
 """Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -233,6 +233,21 @@ async def find_conversation(
         conversation_id,
     )
     return None if row is None else conversation_row(row)
+
+
+async def find_names(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Collection[UUID]
+) -> dict[UUID, str | None]:
+    """The title of each of these conversations, or its external id where it has none."""
+    rows = await tx.fetch(
+        f"""
+        select c.id, coalesce(c.title, c.external_id) as name
+        {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])
+        """,
+        tenant_id,
+        conversation_ids,
+    )
+    return {row["id"]: row["name"] for row in rows}
 
 
 async def find_rev(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int | None:

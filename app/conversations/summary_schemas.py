@@ -97,7 +97,7 @@ class HighlightLine:
 class StandingSummary:
     """A summary that stands in contexts, as those read it who make contexts or go on summarising.
 
-    `refused_by`: of highlights, the model that would not summarise these turns.
+    `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that would not summarise these turns.
     """
 
     id: UUID
@@ -109,6 +109,7 @@ class StandingSummary:
     text: str
     abstract: str | None
     lines: Sequence[HighlightLine]
+    tokens: int
     refused_by: str | None
 
 

@@ -358,6 +358,55 @@ async def open_call_ids(
     return {row["call_id"] for row in rows}
 
 
+async def first_call(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    call_ids: Sequence[str],
+    *,
+    after: int,
+    before: int,
+) -> int | None:
+    """The position of the first live turn, between two positions (both exclusive), that makes one of these calls."""
+    row = await tx.fetchrow(
+        f"""
+        select min(t.position) as position
+        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+          and t.position > $4 and t.position < $5 and called.item ->> 'id' = any($3::text[])
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        call_ids,
+        after,
+        before,
+    )
+    return None if row is None else row["position"]
+
+
+async def count_in_ranges(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
+) -> tuple[int, int | None, int | None, int]:
+    """The live turns in ranges of positions: how many with content, the first and last of these; how many erased."""
+    row = await tx.fetchrow(
+        f"""
+        select count(*) filter (where t.erased_at is null) as turns,
+               min(t.position) filter (where t.erased_at is null) as first,
+               max(t.position) filter (where t.erased_at is null) as last,
+               count(*) filter (where t.erased_at is not null) as erased
+        from unnest($3::bigint[], $4::bigint[]) as r (first, last)
+        join turns t on t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}
+            and t.position between r.first and r.last
+        where {STANDS}
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        [first for first, _ in ranges],
+        [last for _, last in ranges],
+    )
+    return (0, None, None, 0) if row is None else (row["turns"], row["first"], row["last"], row["erased"])
+
+
 async def hold_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
     """Those of these turns that are live, which stay so until the transaction ends, without what they say."""
     rows = await tx.fetch(

@@ -51,6 +51,7 @@ from app.formats.tokens import (
 )
 from app.formats.turns import canonical_of, tool_call_of, tool_result_of
 from app.formats.units import units_of
+from app.formats.viewpoint import seen_by
 
 __all__ = [
     "Margin",
@@ -74,6 +75,7 @@ __all__ = [
     "render",
     "repair",
     "roles_with_several_speakers",
+    "seen_by",
     "text_of",
     "tool_call_of",
     "tool_result_of",

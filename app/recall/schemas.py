@@ -184,10 +184,11 @@ class SpaceComparisonResult(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RecalledTurn:
-    """A recalled turn as context assembly takes it."""
+    """A recalled turn as context assembly takes it. `conversation`: what its conversation is called, if another one."""
 
     turn: CanonicalTurn
     score: float
+    conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

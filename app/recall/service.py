@@ -222,28 +222,34 @@ class Recaller:
         conversation_id: ConversationId,
         *,
         question: Question,
+        project: str | None,
+        owner: str | None,
         k: int,
         threshold: float | None,
         known: Sequence[CanonicalTurn],
         actors: Sequence[str] | None,
     ) -> tuple[list[RecalledTurn], list[str]]:
-        """The turns of one conversation that a context may want, best first, and what was degraded.
+        """The turns that a context of a conversation may want, best first, and what was degraded.
 
-        `known` turns are loaded already and may stand in the context as recent ones: they come along for nothing, and
-        the `k` best of the others with them.
+        With `project`, those of all conversations of the project, or of those of its `owner` there; else those of the
+        one conversation. `known` turns are loaded already and may stand in the context as recent ones: they come along
+        for nothing, and the `k` best of the others with them.
         """
         loaded = {parse_id(turn.id): turn for turn in known}
         asked = _Asked(question.text, k=k + len(known), threshold=threshold)
-        scope = Scope(kinds=[EntryKind.TURN], conversation_ids=[conversation_id], actors=actors)
+        within = [conversation_id] if project is None else None
+        scope = Scope(kinds=[EntryKind.TURN], conversation_ids=within, project=project, owner=owner, actors=actors)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._rank(caller, tx, asked, scope, question.query, question.people)
             fresh = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
             hydrated = await self._hydrate(caller, tx, fresh)
             found = {key: turn for key, (_, turn) in hydrated.turns.items()} | loaded
+            others = {item.candidate.conversation_id for item in fresh} - {None, conversation_id}
+            names = await self._conversations.display_names(caller, tx, conversation_ids=others) if others else {}
         recalled = [
-            RecalledTurn(found[item.candidate.entry_id], item.score)
+            RecalledTurn(turn, item.score, names.get(item.candidate.conversation_id or conversation_id))
             for item in ranking.ranked
-            if item.candidate.entry_id in found
+            if (turn := found.get(item.candidate.entry_id)) is not None
         ]
         return recalled, [*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out else [])]
 

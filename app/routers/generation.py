@@ -16,6 +16,7 @@ from app.agents.generation_schemas import (
     GeneratedDelta,
     GeneratedUsage,
 )
+from app.context.schemas import Gap
 from app.conversations.schemas import Turn
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
@@ -58,7 +59,7 @@ async def generate(
     asked = _asked(body, None if repeat is None else repeat.by_agent(caller.agent))
     if not body.stream:
         answered = await while_connected(request, services.generation.complete(caller, asked))
-        answer = _generated(answered.conversation_id, answered.turns)
+        answer = _generated(answered.conversation_id, answered.turns, answered.gap)
         response = Response(answer.model_dump_json(), media_type="application/json")
         if answered.is_replay:
             response.headers["Idempotent-Replayed"] = "true"
@@ -99,14 +100,14 @@ async def _events(relay: Relay | Stored, request: Request) -> AsyncGenerator[byt
         problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
         yield _event("error", problem.model_dump_json())
         return
-    yield _event("done", _generated(relay.conversation_id, relay.turns).model_dump_json())
+    yield _event("done", _generated(relay.conversation_id, relay.turns, relay.gap).model_dump_json())
 
 
 def _event(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _generated(conversation_id: ConversationId | None, turns: list[Turn]) -> Generated:
+def _generated(conversation_id: ConversationId | None, turns: list[Turn], gap: Gap | None) -> Generated:
     usage = (turns[-1].usage if turns else None) or {}
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (count if isinstance(count, int) else None for count in counts)
@@ -115,4 +116,5 @@ def _generated(conversation_id: ConversationId | None, turns: list[Turn]) -> Gen
         turns=turns,
         response=answer_text(turns),
         usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
+        gap=gap,
     )

@@ -285,7 +285,7 @@ class Settings(ModelSettings):
 
     # context
     max_context_messages: Positive = Field(
-        default=50, description="Recent turns a context looks at when the call names none."
+        default=50, description="Newest turns a context shows before all else when the call names no number."
     )
     context_margin: Annotated[float, Field(ge=1, le=4)] = Field(
         default=1.35, description="Safety factor on counts for formats whose tokenizer is not public."
@@ -299,7 +299,7 @@ class Settings(ModelSettings):
         default=5, description="Most long-term memories of a context, and most turns recalled for a session's turn."
     )
     recent_context_items: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=30, description="Newest turns of a session that the context of its next turn looks at."
+        default=30, description="Newest turns of a session that the context of its next turn shows before all else."
     )
     max_input_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
         default=120_000, description="`max_input_tok` of a turn that names none."
@@ -325,7 +325,8 @@ class Settings(ModelSettings):
         default=800, description="Most tokens of highlights, which stand for turns that no model has summarised."
     )
     erase_without_summary: bool = Field(
-        default=False, description="Whether retention erases what no model has summarised, which leaves a gap."
+        default=False,
+        description="Whether retention erases what no model has summarised, which leaves `erased_sources`.",
     )
 
     # facts

@@ -103,10 +103,10 @@ class Reembedding:
         )
         texts: dict[str, None] = {}
         for conversation in page.data:
-            recent = await conversations.recent(
-                self._caller, ConversationId(parse_id(conversation.id)), limit=_SAMPLED_TURNS, actors=None
+            turns = await conversations.recent(
+                self._caller, ConversationId(parse_id(conversation.id)), limit=_SAMPLED_TURNS
             )
-            said = [content_text(turn.content) for turn in recent.turns if turn.role == "user"]
+            said = [content_text(turn.content) for turn in turns if turn.role == "user"]
             texts |= dict.fromkeys(text[:_QUERY_CHARACTERS] for text in said[-2:] if text[:_QUERY_CHARACTERS].strip())
         return list(texts)[:_MOST_QUERIES]
 

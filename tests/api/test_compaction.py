@@ -38,15 +38,20 @@ async def compact(client: Client, conversation: str, path: str = "compact", **bo
 
 
 async def covered(client: Client, conversation: str, budget: int, **body: Any) -> tuple[set[int], set[int]]:
-    """The positions that a context shows by summaries and highlights, and those it shows verbatim."""
+    """The positions that lie under the summaries of a context, and those it shows verbatim; the gap has all others."""
     context = await client.context(conversation, budget, **body)
     assert context["usage"]["used"] <= budget
     included = context["included"]
     ranges = [one for one in await summaries(client, conversation) if one["id"] in included["summary_ids"]]
-    ranges += included["highlights"]
     told = {place for one in ranges for place in range(one["from_position"], one["to_position"] + 1)}
-    positions = {turn["id"]: turn["position"] for turn in await client.history(conversation)}
-    return told, {positions[turn_id] for turn_id in included["turn_ids"]}
+    turns = await client.history(conversation)
+    positions = {turn["id"]: turn["position"] for turn in turns}
+    shown = {positions[turn_id] for turn_id in included["turn_ids"]}
+    left_out = [turn["position"] for turn in turns if turn["erased_at"] is None]
+    left_out = sorted(set(left_out) - told - shown)
+    gap = {"turns": len(left_out), "from_position": left_out[0], "to_position": left_out[-1]} if left_out else None
+    assert context["gap"] == gap
+    return told, shown
 
 
 async def test_a_job_lets_highlights_stand_for_the_oldest_half(client: Client, service: Service) -> None:
@@ -90,18 +95,19 @@ async def test_tokens_trigger_too(client: Client, service: Service) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "budget"),
-    [("rolling", 400), ("rolling", 1000), ("rolling", 16_000), ("hierarchical", 1000), ("hierarchical", 16_000)],
+    [("rolling", 300), ("rolling", 1000), ("rolling", 16_000), ("hierarchical", 1000), ("hierarchical", 16_000)],
 )
-async def test_summaries_and_turns_together_are_the_whole_conversation(
+async def test_every_turn_is_shown_or_covered_or_counted_as_left_out(
     client: Client, service: Service, strategy: str, budget: int
 ) -> None:
     conversation = await talk(client, 0 + 1, compaction={"strategy": strategy})
     for start in range(1, 66, 13):
         await say(client, conversation, 13, start=start)
         await service.run_jobs()
-        told, verbatim = await covered(client, conversation, budget)
-        assert not told & verbatim
-        assert told | verbatim == set(range(1, start + 14))
+        for body in ({}, {"recent_turns": 3}, {"recent_turns": 12}, {"include_summary": False}):
+            told, verbatim = await covered(client, conversation, budget, **body)
+            if budget == 16_000 and body != {"include_summary": False} and "recent_turns" not in body:
+                assert told | verbatim == set(range(1, start + 14))
 
 
 async def test_rolling_goes_on_with_one_summary_and_keeps_the_last_to_be_undone(
@@ -216,6 +222,61 @@ async def test_a_context_with_room_for_every_turn_asked_for_shows_the_turns_them
     assert len(context["included"]["turn_ids"]) == 11
     assert context["included"]["summary_ids"] == []
     assert "there is room for the turns themselves" in {row["reason"] for row in context["explain"]}
-    context = await client.context(conversation, 4000, recent_turns=5)
-    assert len(context["included"]["turn_ids"]) == 5
-    assert len(context["included"]["summary_ids"]) == 1
+    assert context["gap"] is None
+
+
+async def test_a_summary_is_shown_only_where_it_is_shorter_than_the_turns_that_it_replaces(
+    client: Client, service: Service
+) -> None:
+    short = await client.conversation()
+    await client.append(short, *[f"I paid {number} euros." for number in range(1, 55)])
+    await service.run_jobs()
+    assert len(await summaries(client, short)) == 1
+    context = await client.context(short, 8000)
+    assert len(context["included"]["turn_ids"]) == 54
+    assert (context["included"]["summary_ids"], context["gap"]) == ([], None)
+    assert context["usage"]["used"] == (await client.context(short, 8000, recent_turns=54))["usage"]["used"]
+    long = await client.conversation()
+    said = [
+        f"I paid {number} euros to Maria. " + "It was a long day, and all went home late. " * 6 for number in range(80)
+    ]
+    await client.append(long, *said)
+    await service.run_jobs()
+    (one,) = await summaries(client, long)
+    context = await client.context(long, 16_000, recent_turns=4)
+    assert context["included"]["summary_ids"] == [one["id"]]
+    assert len(context["included"]["turn_ids"]) == 80 - one["to_position"]
+    assert context["gap"] is None
+
+
+async def test_a_turn_that_fits_is_not_displaced_by_highlights_and_their_lines_of_it_are_dropped(
+    client: Client, service: Service
+) -> None:
+    conversation = await client.conversation()
+    said = [
+        f"I paid {number} euros to Maria. " + "It was a long day, and all went home late. " * 6 for number in range(80)
+    ]
+    await client.append(conversation, *said)
+    await service.run_jobs()
+    (one,) = await summaries(client, conversation)
+    assert one["to_position"] == 40
+    quoted = {line["turn_id"] for line in one["lines"]}
+    context = await client.context(conversation, 16_000, recent_turns=60)
+    shown = context["included"]["turn_ids"]
+    assert 60 <= len(shown) <= 75
+    (note,) = [text for message in context["messages"] if (text := message["content"]).startswith("<highlights")]
+    assert quoted & set(shown)
+    assert note.count("[") == len(quoted - set(shown))
+    assert context["gap"] is None
+
+
+async def test_highlights_that_quote_nothing_stand_for_nothing(client: Client, service: Service) -> None:
+    conversation = await client.conversation(compaction=TRIGGERS)
+    await client.append(conversation, *[f"word {number}" for number in range(30)])
+    await service.run_jobs()
+    (one,) = await summaries(client, conversation)
+    assert one["lines"] == []
+    context = await client.context(conversation, 4000)
+    assert len(context["included"]["turn_ids"]) == 30
+    context = await client.context(conversation, 4000, recent_turns=4)
+    assert context["gap"] == {"turns": 25, "from_position": 1, "to_position": 25}

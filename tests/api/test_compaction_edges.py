@@ -188,14 +188,15 @@ async def test_a_compaction_amid_the_reading_of_a_context_leaves_no_turn_out(
         return await read(*args)
 
     monkeypatch.setattr(summary_store, "list_standing", after_another)
-    context = await client.context(conversation, 600)
+    context = await client.context(conversation, 600, recent_turns=20)
     assert len(context["included"]["summary_ids"]) == 1
     (one,) = await summaries(client, conversation, include_replaced=True, limit=1)
     assert context["included"]["summary_ids"] == [one["id"]]
-    ranges = [one, *context["included"]["highlights"]]
-    told = {place for some in ranges for place in range(some["from_position"], some["to_position"] + 1)}
+    told = set(range(one["from_position"], one["to_position"] + 1))
     verbatim = {turn["position"] for turn in turns if turn["id"] in context["included"]["turn_ids"]}
-    assert told | verbatim == set(range(1, 71))
+    left_out = sorted(set(range(1, 71)) - told - verbatim)
+    gap = {"turns": len(left_out), "from_position": left_out[0], "to_position": left_out[-1]}
+    assert context["gap"] == gap
 
 
 async def test_long_highlights_become_a_summary_in_parts_that_are_stored(

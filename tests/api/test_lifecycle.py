@@ -88,22 +88,46 @@ async def test_before_the_first_turn_there_are_the_instructions_and_the_input_an
             ],
             "recall_fact_ids": [],
             "context_token_count": answer["context_token_count"],
+            "gap": None,
         }
     assert (await client.get("/v1/conversations")).json()["data"] == []
 
 
-async def test_before_a_turn_the_newest_thirty_turns_come_back_verbatim_with_the_input_last(client: Client) -> None:
-    for number in range(20):
+async def test_before_a_turn_all_turns_come_back_verbatim_with_the_input_last_while_there_is_room(
+    client: Client,
+) -> None:
+    for number in range(24):
         await after(client, f"t{number}", f"question {number}", f"answer {number}")
-    answer = await before(client, text="and the last one?", base_instructions="Be brief.")
+    answer = await before(client, text="and the last one?", base_instructions="Be brief.", max_input_tok=120_000)
     shown = texts(answer["input_items"])
     assert shown[0] == "Be brief."
     assert shown[-1] == "and the last one?"
-    recent = [text for text in shown if text.startswith(("question", "answer"))]
-    assert recent[-2:] == ["question 19", "answer 19"]
-    # the window starts at a multiple of sixteen, and looks at thirty turns
-    assert 15 <= len(recent) <= 30
-    assert len(await turns_of(client)) == 40
+    said = [text for number in range(24) for text in (f"question {number}", f"answer {number}")]
+    assert [text for text in shown if text.startswith(("question", "answer"))] == said
+    assert answer["gap"] is None
+    assert len(await turns_of(client)) == 48
+
+
+async def test_before_a_turn_a_summary_and_at_least_the_newest_thirty_turns_are_the_whole_session(
+    client: Client, service: Service
+) -> None:
+    for number in range(30):
+        await after(
+            client, f"t{number}", f"I paid {number} euros " + "for a long voyage. " * 9, f"noted {number} " * 20
+        )
+    await service.run_jobs()
+    session = await session_of(client)
+    assert session["summarized_through"] is not None
+    answer = await before(client, text="well?")
+    shown = [str(text) for text in texts(answer["input_items"])]
+    assert sum("highlights turns=" in text for text in shown) == 1
+    assert 30 <= sum(text.startswith(("I paid", "noted")) for text in shown) <= 37
+    assert answer["gap"] is None
+    little = await before(client, text="well?", max_input_tok=700)
+    shown = [str(text) for text in texts(little["input_items"])]
+    turns = sum(text.startswith(("I paid", "noted")) for text in shown)
+    assert little["gap"]["turns"] > 0
+    assert little["gap"]["to_position"] < 60 - turns + 1
 
 
 async def test_before_a_turn_everything_is_read_only_repeatable_and_needs_the_scope_read_alone(
@@ -138,7 +162,7 @@ async def test_what_was_said_long_before_is_recalled(client: Client) -> None:
     await after(client, "t0", "my parrot is called Kiki", "a fine name")
     for number in range(1, 25):
         await after(client, f"t{number}", f"the weather of day {number}", "noted")
-    answer = await before(client, text="what is my parrot called?")
+    answer = await before(client, text="what is my parrot called?", max_input_tok=400)
     assert [text for text in texts(answer["input_items"]) if "Earlier turns" in text and "Kiki" in text]
 
 

@@ -246,7 +246,7 @@ async def test_an_erasure_goes_further_than_retention(service: Service, client: 
         await service.run_jobs()
         assert await summaries(client, conversation, include_replaced=True) == []
         context = await client.context(conversation, 2000)
-        assert "gap" in context["degraded"]
+        assert "erased_sources" in context["degraded"]
         assert WRITTEN["summary"] not in json.dumps(context)
         await sound(ops, client, conversation)
         rev = (await head(client, conversation))["rev"]
@@ -267,7 +267,7 @@ async def test_older_summaries_that_do_not_know_it_stand_again(service: Service,
     await service.run_jobs()
     [back] = await summaries(client, conversation)
     assert (back["from_position"], back["to_position"]) == (1, 6)
-    assert "gap" in (await client.context(conversation, 2000))["degraded"]
+    assert "erased_sources" in (await client.context(conversation, 2000))["degraded"]
     await sound(ops, client, conversation)
 
 
@@ -287,7 +287,7 @@ async def test_a_turn_that_retention_has_emptied_is_not_revised_alone(
     assert truncated.status_code == 201, truncated.text
     assert await summaries(client, conversation) == []
     context = await client.context(conversation, 2000)
-    assert "gap" in context["degraded"]
+    assert "erased_sources" in context["degraded"]
     assert context["included"]["turn_ids"] == [truncated.json()["turn"]["id"]]
     await sound(ops, client, conversation)
     await client.append(conversation, *turns("revise", 20, 32))
@@ -308,7 +308,7 @@ async def test_without_a_summary_where_that_is_asked_for(
         await own.run_jobs()
         assert await erased(client, conversation) == [1, 2, 3, 4, 5, 6]
         assert await summaries(client, conversation, include_replaced=True) == []
-        assert "gap" in (await client.context(conversation, 2000))["degraded"]
+        assert "erased_sources" in (await client.context(conversation, 2000))["degraded"]
         written = await dump(own)
         assert [one for one in said("unsummarised", 1, 6) if one in written] == []
         await sound(ops, client, conversation)
@@ -462,7 +462,7 @@ async def test_what_callers_have_erased_themselves_holds_nothing_up(
     await client.patch(path, json={"retention": "ephemeral"})
     await service.run_jobs()
     assert await erased(client, conversation) == list(range(1, 14))
-    assert "gap" not in (await client.context(conversation, 2000))["degraded"]
+    assert "erased_sources" not in (await client.context(conversation, 2000))["degraded"]
     await sound(ops, client, conversation)
 
 
@@ -528,7 +528,7 @@ async def test_a_fork_has_what_stands_for_emptied_turns_or_says_gap(
     assert len(context["included"]["turn_ids"]) == 5
     assert "summary" in [hit["kind"] for hit in await client.recall(whole, "what they spoke of")]
     await client.append(cut, "and now?")
-    assert "gap" in (await client.context(cut, 4000))["degraded"]
+    assert "erased_sources" in (await client.context(cut, 4000))["degraded"]
     await sound(ops, client, conversation, *forks)
     await client.append(whole, *turns(f"forked {retention}", 12, 24))
     await service.run_jobs()

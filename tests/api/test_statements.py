@@ -123,19 +123,22 @@ async def test_a_page_of_a_list_takes_one_statement_however_many_conversations_i
         assert first_words(sent) == ["begin", "with", "commit"]
 
 
-async def test_context_takes_four_round_trips_and_four_more_with_recall(client: Client, warm: str) -> None:
+async def test_context_takes_four_round_trips_three_more_with_recall_and_with_a_gap(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.context(warm, 1000)
     assert first_words(sent) == ["begin", "select", "select", "commit"]
-    with counted_statements() as sent:
-        await client.context(warm, 1000, semantic_recall={"k": 3}, recent_turns=1)
-    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "select", "commit"]
     with counted_statements() as sent:  # what is loaded already is not read again
         await client.context(warm, 1000, semantic_recall={"k": 3})
     assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "commit"]
+    await client.append(warm, *["filler"] * 30)
+    with counted_statements() as sent:
+        made = await client.context(warm, 1000, semantic_recall={"k": 3}, query="parrot", recent_turns=1)
+    assert made["gap"] is not None
+    recalled, counted = ["begin", "with", "select", "commit"], ["begin", "select", "commit"]
+    assert first_words(sent) == ["begin", "select", "select", "commit", *recalled, *counted]
 
 
-async def test_a_turn_of_a_session_takes_eight_round_trips_to_store_and_seventeen_to_begin(client: Client) -> None:
+async def test_a_turn_of_a_session_takes_eight_round_trips_to_store_and_sixteen_to_begin(client: Client) -> None:
     session = {"session_id": "s", "user_id": "ann"}
     asked, answered = {"role": "user", "content": "the parrot?"}, {"role": "assistant", "content": "Kiki"}
 
@@ -159,9 +162,9 @@ async def test_a_turn_of_a_session_takes_eight_round_trips_to_store_and_seventee
         assert first_words(sent) == ["begin", "select", "select", "commit"]
     with counted_statements() as sent:
         await send("before-turn", "next", current_input=[asked])
-    # the session; its newest turns; then, at the same time, recalled turns and facts (none found: the newest)
+    # the session; its turns; then, at the same time, recalled turns (all loaded already) and facts (none: the newest)
     assert first_words(sent)[:7] == ["begin", "select", "commit", "begin", "select", "select", "commit"]
-    assert sorted(first_words(sent)[7:]) == ["begin"] * 3 + ["commit"] * 3 + ["select"] * 2 + ["with"] * 2
+    assert sorted(first_words(sent)[7:]) == ["begin"] * 3 + ["commit"] * 3 + ["select"] + ["with"] * 2
 
 
 async def test_a_memory_is_stored_in_seven_round_trips_and_recalled_in_four(client: Client, warm: str) -> None:

@@ -87,6 +87,8 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.context.plan.Plan": "one context",
     "app.context.report.Reasons": "one context",
     "app.conversations.schemas._PoliciesInMetadata": "one request",
+    "app.context.report._Rows": "one context",
+    "app.conversations.context_turns._Pages": "one context",
     "app.core.db.Transaction": "one transaction",
     "app.core.errors.AppError": "one error",
     "app.formats.checking._Walk": "one list of messages",

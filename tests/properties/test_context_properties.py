@@ -5,7 +5,8 @@ Two thousand of them, shared out over the formats; `TURNKEEP_PROPERTY_EXAMPLES=2
 
 import json
 import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -15,11 +16,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.context.assembly import assemble
-from app.context.parts import Assembled, ContextParts, Policy, RecalledPart, SummaryPart, TextPart
+from app.context.parts import (
+    AskedTurns,
+    Assembled,
+    ContextParts,
+    LinePart,
+    Policy,
+    RecalledPart,
+    SummaryPart,
+    TextPart,
+)
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
+from app.formats.service import is_silent
 from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
+from app.formats.units import units_of
 from app.providers.tokens import EncodingName, TiktokenCounter
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
@@ -56,6 +68,7 @@ class Case:
     tokenizer: EncodingName
     budget: int
     filtered: list[str] | None
+    as_actor: str | None = None
 
     def request(self, budget: int) -> ContextRequest:
         return ContextRequest.model_validate(
@@ -64,6 +77,7 @@ class Case:
                 "format": self.target,
                 "tokenizer": self.tokenizer,
                 "filter_participants": self.filtered,
+                "as_actor": self.as_actor,
             }
         )
 
@@ -156,34 +170,19 @@ def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
     pool = [*older, *recent]
     picked = draw(st.lists(st.sampled_from(pool), max_size=5)) if pool else []
     recalled = [RecalledPart(one, draw(st.sampled_from([0.1, 0.5, 0.9]))) for one in picked]
-    summaries: list[SummaryPart] = []
-    for number in range(draw(st.integers(0, 3))):
-        start = draw(st.integers(1, last))
-        end = draw(st.integers(start, max(start, last)))
-        who = frozenset(draw(st.lists(actors, max_size=2)))
-        lines = draw(st.lists(texts, max_size=4))
-        summaries.append(
-            SummaryPart(
-                f"s{number}",
-                "\n".join(lines) if lines else draw(texts | huge),
-                start,
-                end,
-                who,
-                draw(st.booleans()),
-                abstract=None if lines else draw(st.none() | texts),
-                lines=lines,
-                is_highlights=bool(lines),
-            )
-        )
+    if draw(st.booleans()):
+        elsewhere = replace(draw(turn_at(first)), id="elsewhere")
+        recalled.append(RecalledPart(elsewhere, 0.7, "another conversation"))
+    summaries = [draw(summary_among(number, pool, last, is_cut=first > 1)) for number in range(draw(st.integers(0, 3)))]
     parts = ContextParts(
         system=draw(st.none() | texts),
         recent=recent,
-        more_before=first > 1,
+        asked=AskedTurns(draw(st.integers(1, 60)), is_limit=draw(st.booleans())),
         summaries=summaries,
         facts=[TextPart(f"f{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
         memories=[TextPart(f"m{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
         recalled=recalled,
-        gap=draw(st.booleans()),
+        is_erased=draw(st.booleans()),
         degraded=draw(st.sampled_from([[], ["recall"]])),
     )
     return Case(
@@ -192,6 +191,28 @@ def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
         draw(st.sampled_from(TOKENIZERS)),
         draw(st.sampled_from(BUDGETS).flatmap(lambda bounds: st.integers(*bounds))),
         draw(st.none() | st.lists(actors, min_size=1, max_size=4)),
+        draw(st.none() | actors),
+    )
+
+
+@st.composite
+def summary_among(draw: st.DrawFn, number: int, turns: list[CanonicalTurn], last: int, *, is_cut: bool) -> SummaryPart:
+    start = draw(st.integers(1, last))
+    end = draw(st.integers(start, max(start, last)))
+    under = [turn.id for turn in turns if start <= turn.position <= end]
+    quoted = draw(st.lists(st.sampled_from(under), max_size=4, unique=True)) if under else []
+    lines = [LinePart(key, f"line-of-{key}- {draw(texts)}") for key in quoted]
+    return SummaryPart(
+        f"s{number}",
+        "\n".join(line.text for line in lines) if lines else draw(texts | huge),
+        start,
+        end,
+        frozenset(draw(st.lists(actors, max_size=2))),
+        draw(st.booleans()),
+        abstract=None if lines else draw(st.none() | texts),
+        lines=lines,
+        is_highlights=bool(lines),
+        unread_tokens=draw(st.integers(0, 2000)) if is_cut else 0,
     )
 
 
@@ -343,6 +364,7 @@ def test_every_context_keeps_its_promises(target: Format, data: st.DataObject) -
     check_shape(case, made)
     check_included(case, made)
     check_window(case, made)
+    check_coverage(case, made)
     again = case.assemble()
     assert again == made
     assert dumps(again.messages) == dumps(made.messages)
@@ -369,49 +391,78 @@ def check_included(case: Case, made: Assembled) -> None:
     assert sorted(ids) == sorted([*recent, *recalled])
     assert not set(recent) & set(recalled)
     by_id = {turn.id: turn for turn in case.parts.recent}
-    for part in case.parts.summaries:
-        if part.id in made.included.summary_ids:
-            assert not any(part.from_position <= by_id[key].position <= part.to_position for key in recent)
-            assert case.filtered is None or part.actors <= set(case.filtered)
     shown = dumps(made.messages)
     assert "COMPACTED" not in shown
+    in_window = {row.id for row in made.explain if row.section == "recent" and row.decision == "included"} - lines_of(
+        made
+    )
+    for part in case.parts.summaries:
+        if part.id in made.included.summary_ids:
+            assert case.filtered is None or part.actors <= set(case.filtered)
+            assert not any(f"line-of-{line.turn_id}-" in shown for line in part.lines if line.turn_id in in_window)
     if case.target is Format.CANONICAL:
         spoken = [message["id"] for message in made.messages if "id" in message]
         assert len(set(spoken)) == len(spoken)
-        # result turns show through their call, everything else under its own id
-        assert set(map(str, spoken)) <= set(recent)
-        silent = set(recent) - set(map(str, spoken))
-        assert all(by_id[key].tool_results or by_id[key].tool_call_id for key in silent)
-    # of highlights there are those that stand, and those of turns that have no room
+        # result turns show through their call, those of other actors as text; everything else under its own id
+        assert set(map(str, spoken)) <= in_window
+        silent = [by_id[key] for key in in_window - set(map(str, spoken))]
+        assert all(turn.tool_results or turn.tool_call_id or (case.as_actor and is_silent(turn)) for turn in silent)
     notes = shown.count("<summary turns=") + shown.count("<highlights turns=")
-    assert notes == len(made.included.summary_ids) + bool(made.included.highlights)
-    for span in made.included.highlights:
-        assert made.included.summary_ids
-        assert not any(span.from_position <= by_id[key].position <= span.to_position for key in recent)
+    assert notes == len(made.included.summary_ids)
+
+
+def lines_of(made: Assembled) -> set[str]:
+    """The recent turns that are written in the volatile block, not in their place."""
+    rows = [row for row in made.explain if row.section == "recent" and row.decision == "included"]
+    leads = {row.id for row in rows if row.reason.startswith("it is written before the last question")}
+    return leads | {row.id for row in rows if row.reason.rsplit(" ", 1)[-1] in leads}
 
 
 def check_window(case: Case, made: Assembled) -> None:
-    """Check that the window is a suffix of the units, apart from those a summary stands for."""
+    """Check that the window is a suffix of the units that are asked for, and how many turns it has."""
     rows: dict[str, list[Any]] = {}
     for row in made.explain:
         if row.section == "recent":
             rows.setdefault(row.id, []).append(row)
     positions = {turn.id: turn.position for turn in case.parts.recent}
+    lines = lines_of(made)
     units: dict[str, int] = {}
     kept: dict[str, bool] = {}
+    sizes: Counter[str] = Counter()
     for key, found in rows.items():
         for row in found:
             lead = row.reason.rsplit(", together with turn ", 1)[-1] if ", together with turn " in row.reason else key
-            whole = row.decision == "included" or any(
-                sign in row.reason for sign in ("fit the budget", "moves in blocks", "highlights of it are shown")
-            )
-            if whole:
+            if row.decision == "included" or "fit the budget" in row.reason:
                 units[lead] = max(units.get(lead, 0), positions[key])
-                kept[lead] = row.decision == "included"
+                kept[lead] = row.decision == "included" and key not in lines
+                sizes[lead] += row.decision == "included"
     ordered = [kept[lead] for lead in sorted(units, key=units.__getitem__)]
     assert ordered == sorted(ordered), "a hole in the window"
     if ordered:
         assert ordered[-1], "the newest unit is shown"
+    asked = case.parts.asked
+    is_cut = any("fit the budget" in row.reason for found in rows.values() for row in found)
+    showable = sum(len(unit.turns) for unit in units_of(case.parts.recent).units)
+    if not is_cut:
+        assert sum(sizes.values()) >= min(asked.newest, showable)
+        if asked.is_limit and not made.included.summary_ids:
+            largest = max(sizes.values(), default=0)
+            assert sum(sizes.values()) < asked.newest + max(1, asked.newest // 4) + max(1, largest)
+
+
+def check_coverage(case: Case, made: Assembled) -> None:
+    """Check that every turn is shown, covered or left out, and that no summary is shown for nothing."""
+    positions = {turn.position for turn in case.parts.recent}
+    last = max(positions, default=0)
+    left_out = {at for first, end in made.left_out(last) for at in range(first, end + 1)}
+    covered = {at for first, end in made.covered for at in range(first, end + 1)}
+    shown = set(made.shown)
+    assert left_out == set(range(1, last + 1)) - shown - covered
+    recent = {row.id for row in made.explain if row.section == "recent" and row.decision == "included"}
+    assert {turn.position for turn in case.parts.recent if turn.id in recent} <= shown
+    for part in case.parts.summaries:
+        if part.id in made.included.summary_ids and not (part.unread_tokens or part.sources_gone):
+            assert any(part.covers(at) for at in positions - shown)
 
 
 @settings(max_examples=max(30, EXAMPLES // 20), deadline=None, suppress_health_check=list(HealthCheck))
@@ -424,3 +475,26 @@ def test_a_budget_that_works_never_stops_working_when_it_grows(case: Case, more:
         return
     made = case.assemble(case.budget + more)
     assert made.usage.used <= case.budget + more
+
+
+@settings(max_examples=max(30, EXAMPLES // 20), deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases())
+@pytest.mark.timeout(3600)
+def test_with_room_for_everything_asked_for_nothing_is_dropped_and_no_turn_is_displaced(case: Case) -> None:
+    made = case.assemble(5_000_000)
+    assert all(one.dropped == 0 for _, one in made.usage.sections)
+    assert not lines_of(made)
+    shown = set(made.included.turn_ids)
+    units = units_of(case.parts.recent).units
+    if not case.parts.asked.is_limit:
+        covered = {at for first, end in made.covered for at in range(first, end + 1)}
+        for unit in units:
+            assert {turn.id for turn in unit.turns} <= shown or all(turn.position in covered for turn in unit.turns)
+    if sum(len(unit.turns) for unit in units) <= case.parts.asked.newest:
+        assert {turn.id for unit in units for turn in unit.turns} <= shown
+        used = [part for part in case.parts.summaries if part.id in made.included.summary_ids]
+        assert all(part.unread_tokens or part.sources_gone or needs(part, case, shown) for part in used)
+
+
+def needs(part: SummaryPart, case: Case, shown: set[str]) -> bool:
+    return any(part.covers(turn.position) and turn.id not in shown for turn in case.parts.recent)

@@ -1,12 +1,13 @@
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from app.context.assembly import assemble
-from app.context.parts import Assembled, ContextParts, Policy, RecalledPart, SummaryPart, TextPart
+from app.context.parts import AskedTurns, Assembled, ContextParts, LinePart, Policy, RecalledPart, SummaryPart, TextPart
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
 from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
@@ -44,8 +45,10 @@ def result(position: int, call_id: str, content: str = "found") -> CanonicalTurn
 
 
 def build(recent: Sequence[CanonicalTurn], budget: int = 100_000, **more: Any) -> Assembled:
-    request = {key: more.pop(key) for key in ("format", "filter_participants", "semantic_recall") if key in more}
-    parts: dict[str, Any] = {"system": None, "recent": recent, "more_before": False} | more
+    named = ("format", "filter_participants", "semantic_recall", "as_actor")
+    request = {key: more.pop(key) for key in named if key in more}
+    asked = AskedTurns(more.pop("newest", 50), is_limit=more.pop("is_limit", False))
+    parts: dict[str, Any] = {"system": None, "recent": recent, "asked": asked} | more
     return assemble(
         ContextParts(**parts),
         request=ContextRequest.model_validate({"token_budget": budget} | request),
@@ -128,8 +131,8 @@ def test_calls_answered_by_one_turn_stay_together_with_it() -> None:
 def test_a_unit_leaves_the_window_whole() -> None:
     recent = [turn(1), calls(2, "a"), result(3, "a", "x" * 900), turn(4)]
     made = build(recent, 120)
-    assert made.included.turn_ids == ["t4"]
-    assert {row.id for row in made.explain if row.decision == "dropped"} == {"t1", "t2", "t3"}
+    assert made.included.turn_ids == ["t1", "t4"]
+    assert {row.id for row in made.explain if row.decision == "dropped"} == {"t2", "t3"}
 
 
 def test_the_newest_turn_is_shown_even_when_it_answers_an_old_call() -> None:
@@ -159,33 +162,110 @@ def test_the_smallest_budget_named_is_the_smallest_that_works(target: Format) ->
         build(recent, minimum - 1, format=target, system="be kind")
 
 
-def test_the_window_keeps_its_prefix_while_sixteen_turns_are_appended() -> None:
-    starts: list[str] = []
-    for newest in range(60, 140):
-        made = build(talk(newest - 49, newest), more_before=True)
-        starts.append(made.included.turn_ids[0])
-        assert 35 <= len(made.included.turn_ids) <= 50
-        assert int(starts[-1][1:]) % 16 == 0
-    assert len(set(starts)) == 6
+@pytest.mark.parametrize("newest", [*range(1, 26), 30, 50, 60, 100, 200])
+def test_a_window_shows_the_turns_asked_for_and_at_most_a_quarter_more(newest: int) -> None:
+    for last in range(300, 320):
+        made = build(talk(1, last), newest=newest, is_limit=True)
+        assert newest <= len(made.included.turn_ids) <= newest + max(1, newest // 4)
+        assert made.included.turn_ids[-1] == f"t{last}"
 
 
-def test_the_window_keeps_its_prefix_when_the_budget_cuts_it_too() -> None:
+@pytest.mark.parametrize(("newest", "block"), [(60, 16), (50, 8), (28, 8), (20, 4), (12, 4), (10, 2), (1, 2)])
+def test_the_start_of_a_window_that_has_room_moves_in_blocks(newest: int, block: int) -> None:
+    starts = [build(talk(1, last), newest=newest, is_limit=True).included.turn_ids[0] for last in range(300, 364)]
+    assert len(set(starts)) <= 64 // block + 1
+    assert all(int(start[1:]) % block == 0 for start in starts)
+
+
+def window_of(made: Assembled) -> list[Any]:
+    """The messages before the volatile block."""
+    texts = [str(message["content"]) for message in made.messages]
+    return made.messages[: next((at for at, text in enumerate(texts) if text.startswith("<background>")), -1)]
+
+
+def test_a_window_that_the_budget_cuts_keeps_its_prefix_and_the_budget_is_used() -> None:
     previous: list[Any] = []
     breaks = 0
-    for newest in range(60, 140):
-        made = build(talk(newest - 49, newest), 260, more_before=True)
-        assert len(made.included.turn_ids) >= 10
-        breaks += made.messages[: len(previous)] != previous
-        previous = list(made.messages)
-    assert breaks <= 80 // 8 + 1
+    for newest in range(200, 280):
+        recent = [replace(one, content=f"{one.content} and so on" * 3) for one in talk(1, newest)]
+        made = build(recent, 2000, is_limit=True, newest=100)
+        assert made.usage.used > 2000 - 100, "less than the frame of the block and a line of it is left"
+        window = window_of(made)
+        breaks += window[: len(previous)] != previous
+        previous = window[:-1]  # its last question goes behind the block next time
+    assert breaks <= 80 // 4 + 1
 
 
-@pytest.mark.parametrize(("fitting", "block"), [(50, 16), (32, 16), (31, 8), (15, 4), (7, 2), (3, 1), (1, 1)])
-def test_alignment_costs_at_most_half_of_what_fits(fitting: int, block: int) -> None:
-    for newest in range(100, 100 + 2 * block):
-        made = build(talk(newest - fitting + 1, newest), more_before=True)
-        assert int(made.included.turn_ids[0][1:]) % block == 0
-        assert len(made.included.turn_ids) > fitting - block
+def test_a_cut_window_never_shows_fewer_turns_than_were_asked_for_by_number() -> None:
+    for newest in range(8, 41):
+        recent = talk(1, 200)
+        exact = build(recent[-newest:], newest=newest, is_limit=True).usage.used
+        made = build(recent, exact, newest=newest, is_limit=True)
+        assert len(made.included.turn_ids) >= newest
+
+
+def test_turns_that_no_summary_covers_are_shown_while_there_is_room() -> None:
+    covered = summary(1, 30, "what was said " * 9)
+    for is_limit in (True, False):
+        made = build(talk(1, 60), newest=4, is_limit=is_limit, summaries=[covered])
+        assert made.included.turn_ids == [f"t{n}" for n in range(31, 61)]
+        assert made.included.summary_ids == ["s1"]
+    assert len(build(talk(1, 60), newest=4, is_limit=True).included.turn_ids) == 5
+    assert len(build(talk(1, 60), newest=4).included.turn_ids) == 60
+
+
+def test_a_turn_that_fits_is_never_displaced_by_a_summary_of_it() -> None:
+    made = build(talk(1, 60), newest=48, is_limit=True, summaries=[summary(1, 30, "what was said " * 2)])
+    assert made.included.turn_ids == [f"t{n}" for n in range(8, 61)]
+    assert made.included.summary_ids == ["s1"]
+    assert made.covered == [(1, 30)]
+
+
+def test_a_summary_is_left_out_where_all_its_turns_are_shown() -> None:
+    made = build(talk(1, 60), newest=60, is_limit=True, summaries=[summary(1, 30)])
+    assert len(made.included.turn_ids) == 60
+    assert made.included.summary_ids == []
+    assert reason(made, "s1", "summary") == "there is room for the turns themselves"
+
+
+def test_a_summary_that_takes_as_many_tokens_as_its_turns_is_left_out() -> None:
+    long = summary(1, 30, "very long " * 200)
+    made = build(talk(1, 60), newest=10, summaries=[long])
+    assert len(made.included.turn_ids) == 60
+    assert reason(made, "s1", "summary") == "the turns that it stands for take no more tokens"
+    made = build(talk(1, 60), newest=10, is_limit=True, summaries=[long])
+    assert len(made.included.turn_ids) == 11
+    assert made.included.summary_ids == []
+    unread = replace(long, unread_tokens=5000)
+    assert build(talk(21, 60), newest=10, summaries=[unread]).included.summary_ids == ["s1"]
+    gone = replace(long, sources_gone=True)
+    assert build(talk(21, 60), newest=10, summaries=[gone]).included.summary_ids == ["s1"]
+
+
+def highlights(start: int, end: int, *of: int) -> SummaryPart:
+    lines = [LinePart(f"t{n}", f"line of {n}") for n in of]
+    text = "\n".join(line.text for line in lines)
+    return SummaryPart(f"s{start}", text, start, end, frozenset({"anna"}), lines=lines, is_highlights=True)
+
+
+def test_highlights_have_no_lines_of_turns_that_are_shown() -> None:
+    made = build(talk(1, 60), newest=40, is_limit=True, summaries=[highlights(1, 30, 3, 11, 22, 29)])
+    assert made.included.turn_ids[0] == "t16"
+    assert made.messages[0]["content"] == '<highlights turns="1-30">\nline of 3\nline of 11\n</highlights>'
+    made = build(talk(1, 60), newest=40, is_limit=True, summaries=[highlights(1, 30, 22, 29)])
+    assert made.included.summary_ids == []
+    assert reason(made, "s1", "summary") == "all turns that it has lines of are shown"
+    assert build(talk(1, 60), newest=40, summaries=[highlights(1, 30)]).included.summary_ids == []
+
+
+def test_what_a_context_leaves_out_is_named_by_ranges_of_positions() -> None:
+    made = build(talk(1, 60), newest=4, is_limit=True)
+    assert made.left_out(60) == [(1, 55)]
+    found = [RecalledPart(turn(7), 0.5), RecalledPart(turn(9), 0.4, conversation="another")]
+    made = build(talk(31, 60), summaries=[replace(summary(3, 5), unread_tokens=999)], recalled=found)
+    assert made.shown == [7, *range(31, 61)]
+    assert made.left_out(60) == [(1, 2), (6, 6), (8, 30)]
+    assert made.left_out(66) == [(1, 2), (6, 6), (8, 30), (61, 66)]
 
 
 def test_a_conversation_that_fits_whole_is_shown_whole() -> None:
@@ -193,8 +273,8 @@ def test_a_conversation_that_fits_whole_is_shown_whole() -> None:
     assert len(made.included.turn_ids) == 37
 
 
-def test_summarised_turns_are_shown_by_their_summary_alone() -> None:
-    made = build(talk(11, 60), more_before=True, summaries=[summary(1, 30)], system="sys")
+def test_summarised_turns_that_are_not_asked_for_are_shown_by_their_summary_alone() -> None:
+    made = build(talk(11, 60), newest=20, summaries=[replace(summary(1, 30), unread_tokens=99)], system="sys")
     assert made.included.turn_ids[0] == "t31"
     assert made.included.summary_ids == ["s1"]
     assert made.messages[0]["content"] == "sys"
@@ -209,26 +289,26 @@ def test_a_summary_that_does_not_fit_gives_its_turns_back() -> None:
     assert reason(made, "s1", "summary") == "it does not fit the budget"
 
 
-def test_a_summary_over_the_newest_turn_is_not_used() -> None:
-    made = build(talk(1, 10), summaries=[summary(1, 10)])
-    assert made.included.summary_ids == []
-    assert len(made.included.turn_ids) == 10
+def test_a_summary_may_cover_the_newest_turn_which_is_shown_itself() -> None:
+    made = build(talk(1, 10), 150, newest=2, is_limit=True, summaries=[summary(1, 10)])
+    assert made.included.summary_ids == ["s1"]
+    assert made.included.turn_ids[-1] == "t10"
 
 
 def test_a_filter_admits_a_summary_only_of_its_own_actors() -> None:
-    recent = talk(20, 24)
-    made = build(recent, summaries=[summary(1, 10)], filter_participants=["anna"])
+    recent, one = talk(20, 24), replace(summary(1, 10), unread_tokens=99)
+    made = build(recent, summaries=[one], filter_participants=["anna"])
     assert made.included.summary_ids == []
-    assert build(recent, summaries=[summary(1, 10)], filter_participants=["anna", "bot"]).included.summary_ids == ["s1"]
+    assert build(recent, summaries=[one], filter_participants=["anna", "bot"]).included.summary_ids == ["s1"]
 
 
-def test_where_sources_are_gone_and_no_summary_stands_the_context_says_gap() -> None:
-    made = build(talk(20, 24), gap=True)
-    assert made.degraded == ["gap"]
-    assert str(made.messages[0]["content"]).startswith("<gap>")
+def test_where_sources_were_erased_and_no_summary_covers_them_the_context_says_so() -> None:
+    made = build(talk(20, 24), is_erased=True)
+    assert made.degraded == ["erased_sources"]
+    assert str(made.messages[0]["content"]).startswith("<erased>")
     unused = summary(1, 10, sources_gone=True, actors=frozenset({"mallory"}))
     filtered = build(talk(20, 24), summaries=[unused], filter_participants=["anna"])
-    assert filtered.degraded == ["gap"]
+    assert filtered.degraded == ["erased_sources"]
     assert build(talk(20, 24), summaries=[summary(1, 10, sources_gone=True)]).degraded == []
 
 
@@ -272,7 +352,9 @@ def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_
 
     recalled = [RecalledPart(turn(50 + n, content="x" * 40), n / 10) for n in range(6)]
     made = assemble(
-        ContextParts(None, talk(1, 3), more_before=False, facts=[TextPart("f", "tea")], recalled=recalled),
+        ContextParts(
+            None, talk(1, 3), asked=AskedTurns(50, is_limit=False), facts=[TextPart("f", "tea")], recalled=recalled
+        ),
         request=ContextRequest(token_budget=700),
         counter=Steep(),
         policy=Policy(),
@@ -288,8 +370,7 @@ def test_no_section_starves_another() -> None:
     made = build(
         recent,
         budget,
-        more_before=True,
-        summaries=[summary(1, 39, "old " * 400)],
+        summaries=[summary(1, 39, "old " * 400, unread_tokens=9000)],
         facts=[TextPart(f"f{n}", "fact " * 10) for n in range(100)],
         memories=[TextPart(f"m{n}", "memory " * 10) for n in range(100)],
         recalled=[RecalledPart(turn(n, content="recalled " * 10), 0.5) for n in range(100, 200)],
@@ -312,12 +393,27 @@ def test_a_floor_is_kept_only_for_a_section_that_has_material() -> None:
 
 def test_the_window_does_not_depend_on_how_much_was_recalled() -> None:
     recent = [turn(n, Role.USER, "word " * 30) for n in range(1, 60)]
-    sizes = {
-        tuple(key for key in build(recent, 3000, recalled=found).included.turn_ids if int(key[1:]) < 100)
+    windows = {
+        json.dumps(window_of(build(recent, 3000, recalled=found)))
         for count in (1, 3, 30)
         for found in [[RecalledPart(turn(100 + n, content="found it " * 9), 0.5) for n in range(count)]]
     }
-    assert len(sizes) == 1
+    assert len(windows) == 1
+
+
+def test_what_the_sections_leave_unused_goes_to_turns_that_have_no_place_in_the_window() -> None:
+    recent = [turn(n, Role.USER, "word " * 30) for n in range(1, 60)]
+    made = build(recent, 3000, recalled=[RecalledPart(turn(100, content="found it"), 0.5)])
+    block = str(made.messages[-2]["content"])
+    ids = made.included.turn_ids
+    assert ids[:-1] == [f"t{n}" for n in range(60 - len(ids) + 1, 60)]
+    assert ids[-1] == "t100"
+    assert len(made.messages) < len(ids)
+    assert block.count("] word word") == len(ids) - len(made.messages)
+    assert made.usage.used > 3000 - 80
+    assert made.usage.sections.recent.used > 2800
+    assert made.usage.sections.recalled.used < 80
+    assert reason(made, ids[0]) == "it is written before the last question, as the window has no place for it"
 
 
 def test_explanations_are_readable_and_account_for_every_turn() -> None:
@@ -326,10 +422,10 @@ def test_explanations_are_readable_and_account_for_every_turn() -> None:
     assert recent == {f"t{n}" for n in range(1, 41)}
     assert reason(made, "t90", "recalled") == "it has no text to show"
     assert reason(made, "t40") == "the newest turn is always shown"
-    answer = made.answer(as_of_seq=40, explain=False)
+    answer = made.answer(as_of_seq=40, gap=None, explain=False)
     assert answer.explain is None
     assert answer.as_of_seq == 40
-    assert made.answer(as_of_seq=40, explain=True).explain == made.explain
+    assert made.answer(as_of_seq=40, gap=None, explain=True).explain == made.explain
 
 
 def test_an_empty_conversation_gives_the_system_text_alone() -> None:
@@ -355,12 +451,12 @@ def test_huge_old_turns_are_not_even_tokenised() -> None:
 
     recent = [turn(1), turn(2, content="x" * 1_000_000, content_tokens=125_000), turn(3)]
     made = assemble(
-        ContextParts(None, recent, more_before=False),
+        ContextParts(None, recent, asked=AskedTurns(50, is_limit=False)),
         request=ContextRequest(token_budget=1000),
         counter=Wary(),
         policy=Policy(),
     )
-    assert made.included.turn_ids == ["t3"]
+    assert made.included.turn_ids == ["t1", "t3"]
     assert made.usage.sections.recent.dropped >= 125_000
 
 
@@ -368,3 +464,86 @@ def test_a_request_refuses_what_it_does_not_know() -> None:
     for wrong in ({}, {"token_budget": 0}, {"token_budget": 1, "x": 1}, {"token_budget": 1, "format": "xml"}):
         with pytest.raises(ValueError, match="validation error"):
             ContextRequest.model_validate(wrong)
+
+
+AGENTS = [
+    turn(1, content="find a flight", actor="ann"),
+    turn(2, Role.ASSISTANT, "let me look", actor="planner", tool_calls=[ToolCall("a", "search", '{"to": "Oslo"}')]),
+    turn(3, Role.TOOL, "two flights", tool_call_id="a"),
+    turn(4, Role.ASSISTANT, "I book one", actor="booker", tool_calls=[ToolCall("b", "book", "{}")]),
+    turn(5, Role.TOOL, "booked", tool_call_id="b"),
+    turn(6, Role.ASSISTANT, "done", actor="booker"),
+    turn(7, Role.USER, "as if I were a user", actor="planner"),
+    turn(8, Role.USER, "thanks", actor="ann"),
+]
+
+
+def test_for_an_actor_its_own_turns_are_the_assistants_and_all_others_the_users_with_their_names() -> None:
+    made: Any = build(AGENTS, as_actor="planner")
+    assert [message["role"] for message in made.messages] == [
+        "user", "assistant", "tool", "user", "user", "assistant", "user"
+    ]  # fmt: skip
+    assert [message.get("name") for message in made.messages] == ["ann", None, None, "booker", "booker", None, "ann"]
+    assert made.messages[3]["content"] == "I book one\n[calls book {}]\n[result of book] booked"
+    assert made.messages[5]["content"] == "as if I were a user"
+    assert made.included.turn_ids == [f"t{n}" for n in range(1, 9)]
+
+
+@pytest.mark.parametrize("target", list(Format))
+def test_every_format_shows_a_conversation_from_an_actors_point_of_view(target: Format) -> None:
+    made: Any = build(AGENTS, as_actor="booker", format=target)
+    shown = json.dumps(made.messages)
+    for text in ("find a flight", "[calls search", "two flights", "booked", "done", "thanks"):
+        assert text in shown
+    assert "[calls book" not in shown
+    if target in {Format.ANTHROPIC, Format.WORKERS_AI, Format.OPENAI_RESPONSES}:
+        assert "ann: find a flight" in shown
+        assert "planner: let me look" in shown
+    mine = [message for message in made.messages if message.get("role") == "assistant"]
+    assert all("booker" not in json.dumps(message.get("content")) for message in mine)
+    assert len(mine) == 2
+
+
+def test_recalled_turns_of_other_conversations_are_labelled_and_in_the_order_of_time() -> None:
+    found = [
+        RecalledPart(turn(9, content="from last week", occurred_at=START - timedelta(days=7)), 0.9, "Trip\nto Oslo"),
+        RecalledPart(turn(2, content="from here"), 0.5),
+    ]
+    made = build(talk(3, 5), recalled=found)
+    block = str(made.messages[-2]["content"])
+    assert "[2026-02-22 09:00 UTC, anna, in another conversation: Trip to Oslo] from last week" in block
+    assert block.index("from last week") < block.index("from here")
+    assert "[2026-03-01 09:02 UTC, anna] from here" in block
+
+
+def test_a_summary_that_is_dropped_for_its_length_leaves_the_floors_unused() -> None:
+    recent = talk(1, 60)
+    all_turns = build(recent).usage.used
+    long = summary(1, 30, "very long " * 200, abstract="short")
+    made = build(recent, all_turns + 200, newest=40, summaries=[long])
+    assert len(made.included.turn_ids) == 60
+    assert made.included.summary_ids == []
+
+
+def test_recall_takes_room_from_old_turns_and_never_from_those_asked_for_by_number() -> None:
+    recent = [turn(n, Role.USER, "word " * 30) for n in range(1, 200)]
+    found = [RecalledPart(turn(n, content="recalled " * 8), 0.5) for n in range(300, 310)]
+    by_number = build(recent[-40:]).usage.used
+    for budget in (by_number + 150, by_number + 600, by_number * 2):
+        made = build(recent, budget, newest=40, recalled=found, semantic_recall={"k": 10})
+        window = [key for key in made.included.turn_ids if int(key[1:]) < 300]
+        assert len(window) >= 40
+        assert made.usage.sections.recent.used >= by_number - 10
+    assert made.usage.sections.recalled.dropped == 0
+    assert made.usage.sections.recent.dropped > 0
+
+
+def test_a_summary_is_left_out_where_all_its_turns_are_shown_or_recalled() -> None:
+    long = turn(1, content="a long story of a voyage " * 40)
+    recent = [long, *talk(2, 12)]
+    part = summary(1, 1, "a voyage")
+    assert build(recent, 600, newest=4, summaries=[part]).included.summary_ids == ["s1"]
+    made = build(recent, 600, newest=4, summaries=[part], recalled=[RecalledPart(long, 0.9)])
+    assert "t1" in made.included.turn_ids
+    assert made.included.summary_ids == []
+    assert reason(made, "s1", "summary") == "there is room for the turns themselves"

@@ -5,8 +5,9 @@ from typing import Annotated
 from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
 from app.context.schemas import ContextRequest
+from app.conversations.append_schemas import Append
 from app.conversations.history_schemas import HistoryQuery, ListedStatus, Order
-from app.conversations.schemas import Append, Filter, IdIn
+from app.conversations.schemas import Filter, IdIn
 from app.core.strict import Strict
 
 _Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]

@@ -7,7 +7,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
-from app.conversations.schemas import IdIn, Name, NonNegative, Turn, TurnInput, UsageIn
+from app.conversations.append_schemas import GivenTurns
+from app.conversations.schemas import IdIn, Name, NonNegative, Turn, UsageIn
 from app.conversations.summary_schemas import Summary
 from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
@@ -32,7 +33,6 @@ Reason: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=25
 FrameId: TypeAlias = Annotated[
     str, StringConstraints(min_length=1, max_length=128), Field(description="Echoed in the frame's ack or error.")
 ]
-MoreTurns: TypeAlias = Annotated[list[TurnInput], Field(min_length=1, max_length=10_000, fail_fast=True)]
 Calls: TypeAlias = Annotated[list[JsonObject], Field(max_length=MAX_CALLS, fail_fast=True)]
 
 
@@ -173,11 +173,10 @@ class ResumeFrame(_ClientFrame, Resuming):
     turn_id: IdIn
 
 
-class AppendFrame(_ClientFrame):
+class AppendFrame(_ClientFrame, GivenTurns):
     """Append whole turns, as `POST …/turns` does."""
 
     type: Literal["append"]
-    turns: MoreTurns
     expected_seq: NonNegative | None = None
     idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
 

@@ -362,13 +362,6 @@ class Revision(TurnContent):
     expected_seq: NonNegative | None = None
 
 
-class Append(Strict):
-    """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
-
-    turns: list[TurnInput] = Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)
-    expected_seq: NonNegative | None = None
-
-
 class Turn(BaseModel):
     """One turn as it is kept. With `erased_at` it is a tombstone: what it said is gone, its place and hashes stay."""
 

@@ -20,11 +20,11 @@ MAX_NAME: Final = 256
 
 _MAX_SAFE_INTEGER: Final = 2**53 - 1
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-# members whose names are the providers' own, so that a pointer may go through them
-_KNOWN: Final = frozenset({
+MEMBER_NAMES: Final = frozenset({
     "arguments", "call_id", "content", "function", "id", "input", "name", "output", "role", "system", "text",
     "tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type",
 })  # fmt: skip
+"""Members of providers' messages, so that a pointer may go through them."""
 
 Value = TypeVar("Value")
 
@@ -60,7 +60,7 @@ def check_json(given: object, at: str) -> None:
                 if isinstance(inner, dict):
                     _check_key(key, place)
                 # behind the first member whose name is the caller's own, the pointer goes no further
-                further = named and (isinstance(key, int) or key in _KNOWN)
+                further = named and (isinstance(key, int) or key in MEMBER_NAMES)
                 waiting.append((one, f"{place}/{key}" if further else place, depth + 1, further))
         else:
             _check_scalar(value, place)

@@ -159,7 +159,7 @@ def parse(
     """
     given = reading.checked_objects(messages, root)
     first = from_anthropic.parse_system(source, system, system_root)
-    return [*first, *(turn for index, one in enumerate(given) for turn in _parse_one(source, one, f"{root}/{index}"))]
+    return [*first, *(turn for index, one in enumerate(given) for turn in parse_one(source, one, f"{root}/{index}"))]
 
 
 def write(target: Format, turns: Sequence[TurnLike]) -> Written:
@@ -195,7 +195,7 @@ def check(source: Format, messages: object, *, root: str = "/messages") -> list[
     read: list[list[ParsedTurn] | Invalid] = []
     for index, message in enumerate(given):
         try:
-            read.append(_parse_one(source, message, f"{root}/{index}"))
+            read.append(parse_one(source, message, f"{root}/{index}"))
         except Invalid as refused:
             read.append(refused)
     return list(checking.faults(source, given, read, root))
@@ -210,7 +210,8 @@ def repair(source: Format, messages: object, *, system: str | None = None, root:
     return Repaired(rendered.messages, rendered.system, tuple(left.reason for left in paired.left_out))
 
 
-def _parse_one(source: Format, message: JsonObject, at: str) -> list[ParsedTurn]:
+def parse_one(source: Format, message: JsonObject, at: str) -> list[ParsedTurn]:
+    """Read one message, which is checked JSON and stands at the pointer `at`, into its turns. Raises as `parse`."""
     match source:
         case Format.OPENAI | Format.WORKERS_AI:
             return [from_openai.parse_message(source, message, at)]

@@ -34,6 +34,7 @@ from app.container import Container
 from app.core.errors import AppError
 from app.core.invalid import property_names
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.formats.reading import MEMBER_NAMES
 from app.mcp import resources
 from app.mcp.accounts import UNKNOWN, Account, Accounts
 from app.mcp.listing import instructions, listed, offered_tools
@@ -77,7 +78,9 @@ class McpServer:
         self._accounts = accounts
         self._tools = offered_tools(settings)
         schemas = [tool.input_schema for tool in self._tools.values()]
-        self.known: Final = frozenset(name for one in schemas for name in property_names(cast("JsonValue", one)))
+        self.known: Final = MEMBER_NAMES.union(
+            name for one in schemas for name in property_names(cast("JsonValue", one))
+        )
         """Every member that arguments may have by name."""
 
     def label(self, method: str, name: JsonValue) -> str:

@@ -13,6 +13,7 @@ from app.conversations.frames import ClientFrame, ErrorFrame
 from app.core.errors import AppError, Invalid, Malformed
 from app.core.invalid import cut_fields, fields_of, property_names
 from app.core.json_text import parse_json
+from app.formats.reading import MEMBER_NAMES
 
 _ADAPTER: Final[TypeAdapter[ClientFrame]] = TypeAdapter(ClientFrame)
 _MAX_FIELDS: Final = 50
@@ -23,7 +24,7 @@ _INLINE_BYTES: Final = 16 * 2**10
 
 def frame_members() -> frozenset[str]:
     """The names of all members that clients' frames have."""
-    return frozenset(property_names(cast("JsonValue", _ADAPTER.json_schema())))
+    return MEMBER_NAMES.union(property_names(cast("JsonValue", _ADAPTER.json_schema())))
 
 
 async def read_message(data: bytes, *, max_depth: int) -> tuple[ClientFrame | AppError, str | None]:

@@ -35,6 +35,7 @@ from app.core.errors import (
 )
 from app.core.invalid import MAX_FIELDS, cut_fields, field_errors, property_names
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.formats.reading import MEMBER_NAMES
 from app.providers.upstream import UpstreamRefusal
 from app.routers import openai_errors
 
@@ -223,7 +224,7 @@ def declared_members(app: FastAPI) -> frozenset[str]:
     """Return the names of all members that the API declares; made from its OpenAPI document once, then remembered."""
     known = cast("frozenset[str] | None", getattr(app.state, "declared_members", None))
     if known is None:
-        known = frozenset(property_names(cast("JsonValue", app.openapi())))
+        known = MEMBER_NAMES.union(property_names(cast("JsonValue", app.openapi())))
         app.state.declared_members = known
     return known
 

@@ -5,8 +5,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from app.conversations.append_schemas import Append
 from app.conversations.history_schemas import HistoryPage, HistoryQuery, ListedStatus, Order
-from app.conversations.schemas import Append, AppendResult, ErasedTurns, Revision, RevisionResult, Turn
+from app.conversations.schemas import AppendResult, ErasedTurns, Revision, RevisionResult, Turn
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import (
     ConversationPath,

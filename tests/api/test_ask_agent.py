@@ -281,7 +281,7 @@ async def test_when_the_model_fails_nothing_is_stored_and_the_error_is_the_model
 async def test_an_answer_that_takes_too_long_is_given_up(
     database: TestDatabase, tmp_path: Path, fake: FakeChat
 ) -> None:
-    more = with_agent(fake, internal_agent_timeout_s=0.4, llm_timeout_ms=5000, embedder="none")
+    more = with_agent(fake, internal_agent_timeout_s=2.0, llm_timeout_ms=9000, embedder="none")
     async with open_service(database, tmp_path, **more) as slow, await slow.new_tenant() as user:
         fake.reply = calls(("recall_memory", {"query": "x"}), delay_s=0.15)
         refusal = await user.post(ASK, json={"query": "x"})

@@ -303,7 +303,7 @@ async def test_many_followers_share_one_channel_and_frames_are_written_once(pair
     for subscription in subscriptions:
         await subscription.batch()
     await user.append(conversation, "to all")
-    batches = [await asyncio.wait_for(subscription.batch(), 5) for subscription in subscriptions]
+    batches = [await asyncio.wait_for(subscription.batch(), PATIENT_S) for subscription in subscriptions]
     assert len({id(batch[0]) for batch in batches}) == 1
     for subscription in subscriptions:
         subscription.close()
@@ -492,6 +492,6 @@ async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
     monkeypatch.setattr(listing_store, "find_listed", failing)
     watch = one.container.watcher.watch(await caller_of(one, user), project=None, last=None)
     conversation = await user.conversation()
-    events = await asyncio.wait_for(watch.batch(), 5)
+    events = await asyncio.wait_for(watch.batch(), PATIENT_S)
     assert json.loads(events[0].text)["conversation"]["id"] == conversation
     watch.close()

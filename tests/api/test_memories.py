@@ -702,7 +702,7 @@ async def test_nothing_of_a_memory_is_in_logs_or_errors(service: Service, client
         await remember(client, SECRET, agent_id=SECRET, filters={"owner": SECRET, "metadata": {SECRET: SECRET}})
         refused = [
             await client.post("/v1/memories", json={"content": SECRET * 10_000}),
-            await client.post("/v1/memories", json={"content": SECRET, SECRET: SECRET}),
+            await client.post("/v1/memories", json={"content": SECRET, f"{SECRET} as a name": SECRET}),
             await client.post("/v1/memories", json={"content": SECRET, "metadata": {SECRET: "x" * 20_000}}),
             await client.post("/v1/memories/search", json={"query": SECRET, "top_k": SECRET}),
             await (await agent()).get("/v1/memories", params={"agent_id": SECRET}),

@@ -308,9 +308,10 @@ def test_open_sockets_and_event_streams_end_at_once_when_the_process_is_stopped(
     events = socket.create_connection(("127.0.0.1", process.port), timeout=30)
     request = f"GET {path}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {headers['Authorization']}\r\n\r\n"
     events.sendall(request.encode())
-    with connect(
-        f"ws://127.0.0.1:{process.port}{path}/live?x=SECRETQUERY", additional_headers=headers, proxy=None
-    ) as one:
+    live = f"ws://127.0.0.1:{process.port}{path}/live"
+    with connect(f"{live}?x=SECRETQUERY", additional_headers=headers, proxy=None) as refused:
+        assert json.loads(refused.recv(10))["code"] == "invalid_request"
+    with connect(live, additional_headers=headers, proxy=None) as one:
         one.send('{"type":"subscribe"}')
         assert json.loads(one.recv(10))["type"] == "ack"
         assert json.loads(one.recv(10))["type"] == "snapshot"

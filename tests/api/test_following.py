@@ -21,6 +21,7 @@ from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Hub, Reader
 from tests.support.postgres import TestDatabase
+from tests.support.timing import PATIENT_S
 
 QUICK = {"stream_debounce_ms": 40, "live_check_s": 600, "embedder": "none"}
 Pair = tuple[Service, Service, Hub]

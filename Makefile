@@ -24,7 +24,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test check soak bench assets lint types imports migrations-lint asyncapi-lint openapi dev clean
+.PHONY: help run test check soak bench assets wheels lint types imports migrations-lint asyncapi-lint openapi dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ bench: .venv/.dev assets ## how to measure
 assets: $(UV_STAMP) ## fetch and verify the embedding model
 	@$(BIN)/python scripts/fetch_assets.py
 
+wheels: $(UV_STAMP) assets ## build the wheels of Turnkeep and of its embedding model, into dist
+	$(BIN)/uv build --wheel --all-packages --clear --out-dir dist --quiet
+
 openapi: .venv/.dev ## write openapi/openapi.json and openapi/asyncapi.json
 	@for name in openapi asyncapi; do \
 	  $(BIN)/turnkeep $$name > openapi/$$name.json.new && mv openapi/$$name.json.new openapi/$$name.json || exit 1; \
@@ -75,7 +78,7 @@ dev: .venv/.dev ## install everything for working on Turnkeep
 
 clean: ## remove the venv and caches; never data
 	rm -rf .venv dist build tests/asyncapi/node_modules $(CACHES)
-	find app alembic bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find app alembic bench packages scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The venv: its own uv first, then what is locked. The stamps keep later runs off the network. Once the tools for
 # development are there, `run` keeps them there.

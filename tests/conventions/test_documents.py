@@ -15,7 +15,14 @@ from app.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted((ROOT / "app").rglob("*.py"))
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "app").rglob("*.md")])
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "app").rglob("*.md"),
+        *(ROOT / "packages").rglob("*.md"),
+    ]
+)
 KINDS = frozenset(
     name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.AppError)
 )

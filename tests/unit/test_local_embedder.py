@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from turnkeep_minilm import FOLDER, MODEL_FILE
 
 from app.core.errors import Unavailable
-from app.providers.local import ASSETS, MODEL_FILE, SPACE, LocalEmbedder, MiniLM
+from app.providers.local import SPACE, LocalEmbedder, MiniLM
 from app.providers.local_queue import FairQueue
 from app.providers.schemas import Embedder, Vectors
 
@@ -83,7 +84,7 @@ async def test_missing_assets_are_named_with_their_cure(tmp_path: Path) -> None:
 
 async def test_damaged_assets_are_named_with_their_cure(tmp_path: Path) -> None:
     (tmp_path / MODEL_FILE).write_bytes(b"half a model")
-    (tmp_path / "tokenizer.json").write_bytes((ASSETS / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer.json").write_bytes((FOLDER / "tokenizer.json").read_bytes())
     with pytest.raises(Unavailable) as refusal:
         MiniLM(tmp_path)
     assert refusal.value.code == "embedder_assets_damaged"

@@ -33,7 +33,8 @@ def messages_of(block: Block, _named: frozenset[Role]) -> list[JsonObject]:
     if not block.answered and not has_content(block.turn):
         return []
     before = [_turn(turn, ()) for turn in block.before]
-    return [*before, _turn(block.turn, block.answered), *(_result(answered) for answered in block.answered)]
+    after = [_turn(turn, ()) for turn in block.after]
+    return [*before, _turn(block.turn, block.answered), *after, *(_result(answered) for answered in block.answered)]
 
 
 def finish(system: str | None, messages: list[JsonObject]) -> Rendered:

@@ -53,8 +53,9 @@ OUTPUT_OF: Final = {
 """Calls of tools that run on the caller's side, and the items that answer them."""
 
 # items that are sent again with what came of them, as the model's provider gave them
+_REASONING: Final = "reasoning"
 _REPLAYED: Final = frozenset({
-    "reasoning", "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
+    _REASONING, "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
     "mcp_list_tools",
 })  # fmt: skip
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
@@ -75,7 +76,8 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
     said = message_of(block.turn, named, answered=bool(block.answered))
     pairs = [_pair(answered, whole=whole) for answered in block.answered]
     led = [item for item in before if whole and _is_replayed(item)]
-    return [*led, *said, *(call for call, _ in pairs), *(output for _, output in pairs)]
+    ended = _ended([item for turn in block.after for item in items_in(turn.content, FORMAT)])
+    return [*led, *said, *(call for call, _ in pairs), *ended, *(output for _, output in pairs)]
 
 
 def finish(system: str | None, messages: list[JsonObject]) -> Rendered:
@@ -173,6 +175,14 @@ def _sent(item: JsonObject, kind: str, key: str, call_id: str) -> JsonObject:
     return {name: value for name, value in item.items() if name not in dropped} | {"type": kind, key: safe_id(call_id)}
 
 
+def _ended(items: Sequence[JsonObject]) -> list[JsonObject]:
+    """The items at the end of an output that are sent again. Reasoning is refused without what came of it."""
+    sent = [item for item in items if _is_replayed(item)]
+    while sent and sent[-1].get("type") == _REASONING:
+        sent.pop()
+    return sent if all(_is_whole(item) for item in items) else []
+
+
 def _is_replayed(item: JsonObject) -> bool:
     """Whether an item is sent again; a call that was approved would need its request, which is over."""
     return item.get("type") in _REPLAYED and item.get("approval_request_id") is None
@@ -180,7 +190,7 @@ def _is_replayed(item: JsonObject) -> bool:
 
 def _is_whole(item: JsonObject) -> bool:
     """Whether an item can be understood without the provider's own store: reasoning then has its encrypted content."""
-    if item.get("type") == "reasoning":
+    if item.get("type") == _REASONING:
         return isinstance(item.get("encrypted_content"), str) and isinstance(item.get("summary"), list)
     return True
 

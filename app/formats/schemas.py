@@ -119,12 +119,14 @@ class Answered:
 class TurnBlock:
     """A turn to render: its own content, then its answered calls. `turn.tool_calls` itself is never looked at.
 
-    `before` are turns that hold a model's own items (reasoning, searches it ran) that led to this one.
+    `before` and `after` are turns that hold a model's own items (reasoning, searches it ran): those that led to this
+    one, and those at the end of an output, which nothing came of.
     """
 
     turn: CanonicalTurn
     answered: Sequence[Answered] = ()
     before: Sequence[CanonicalTurn] = ()
+    after: Sequence[CanonicalTurn] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,12 @@ class _Pairing:
         return Units(tuple(units), tuple(sorted(left_out, key=lambda left: left.turn.position)))
 
     def _bring_forth(self, blocks: dict[int, TurnBlock]) -> None:
-        """Put turns that say nothing themselves (reasoning) before the one that came of them, into its unit."""
+        """Put turns that say nothing themselves (reasoning, a search) into the unit of the turn that came of them.
+
+        Where nothing came of them, they go into that of the turn they follow directly.
+        """
         silent: list[int] = []
+        last: int | None = None
         for index in sorted(self._used):
             turn = self._turns[index]
             if is_silent(turn):
@@ -124,18 +128,25 @@ class _Pairing:
                     self._leave(turn, "it says nothing, and is not the model's")
                 continue
             if index in blocks and turn.role is Role.ASSISTANT:
-                before = tuple(self._turns[one] for one in silent)
-                blocks[index] = replace(blocks[index], before=before)
-                for one in silent:
-                    self._together[self._root(one)] = self._root(index)
+                blocks[index] = replace(blocks[index], before=self._join(silent, index))
+                last = index
             else:
-                self._leave_silent(silent)
+                self._end_silent(blocks, silent, last)
+                last = None
             silent = []
-        self._leave_silent(silent)
+        self._end_silent(blocks, silent, last)
 
-    def _leave_silent(self, silent: Sequence[int]) -> None:
+    def _end_silent(self, blocks: dict[int, TurnBlock], silent: Sequence[int], last: int | None) -> None:
+        if last is not None:
+            blocks[last] = replace(blocks[last], after=self._join(silent, last))
+            return
         for index in silent:
             self._leave(self._turns[index], "what came of it is not shown")
+
+    def _join(self, silent: Sequence[int], index: int) -> tuple[CanonicalTurn, ...]:
+        for one in silent:
+            self._together[self._root(one)] = self._root(index)
+        return tuple(self._turns[one] for one in silent)
 
     def _leave(self, turn: CanonicalTurn, reason: str) -> None:
         self._left_out.append(LeftOut(turn, reason, whole=True))

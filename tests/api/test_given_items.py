@@ -50,3 +50,33 @@ async def test_what_was_not_said_is_not_found_and_is_shown_to_its_own_provider_a
         shown[target] = dumps(answer["messages"])
     assert all("Every hour." in one and "It runs hourly." in one for one in shown.values())
     assert [target for target, one in shown.items() if SCRIPT in one] == [Format.OPENAI_RESPONSES, Format.CANONICAL]
+
+
+SEARCH: dict[str, Any] = {
+    "type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": SCRIPT},
+}  # fmt: skip
+
+
+async def test_hosted_tools_at_the_end_of_an_output_come_back_in_order(client: Client) -> None:
+    conversation = await client.conversation()
+    asked = [{"type": "message", "role": "user", "content": f"question {n}"} for n in range(3)]
+    said = [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"answer {n}"}]}
+        for n in range(2)
+    ]
+    given = [asked[0], said[0], SEARCH, asked[1], SEARCH, said[1], SEARCH, SEARCH, asked[2]]
+    await client.append(conversation, *given, format="openai_responses")
+    shown = await client.context(conversation, 8000, format="openai_responses")
+    kinds = [one["role"] if one["type"] == "message" else one["type"] for one in shown["messages"]]
+    search = "web_search_call"
+    assert kinds == ["user", "assistant", search, "user", search, "assistant", search, search, "user"]
+
+
+async def test_reasoning_that_nothing_came_of_is_not_sent_again(client: Client) -> None:
+    conversation = await client.conversation()
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "answer"}]}
+    asked = {"type": "message", "role": "user", "content": "question"}
+    await client.append(conversation, asked, said, reasoning, SEARCH, reasoning, asked, format="openai_responses")
+    shown = await client.context(conversation, 8000, format="openai_responses")
+    assert [one["type"] for one in shown["messages"]] == ["message", "message", "reasoning", SEARCH["type"], "message"]

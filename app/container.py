@@ -404,7 +404,7 @@ def build_container(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
     )
     lifecycle = _lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue)
-    tools = ToolServices(conversations, contexts, recaller, memories)
+    tools = ToolServices(conversations, contexts, recaller, memories, compactor, facts)
     asker = Asker(tools, governance=governance, chat=chat, options=AskOptions.of(settings))
     return Container(
         settings=settings,

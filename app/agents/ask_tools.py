@@ -29,6 +29,7 @@ MOST_RESULT_CHARACTERS: Final = 16_000
 MOST_ARGUMENT_CHARACTERS: Final = 32_768
 _DEPTH: Final = 16
 _CONVERSATION: Final = "conversation_id"
+_NAMES: Final = (_CONVERSATION, "external_id")
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _NOISE: Final = frozenset({"object", "rev", "content_hash", "chain_hash", "index_state", "content_tokens", "status"})
 
@@ -73,10 +74,8 @@ class Toolbox:
         self._names = frozenset(name for schema in schemas for name in property_names(schema))
 
     def granted(self, caller: Caller) -> Granted:
-        """The tools for one caller: without those of long-term memory where its key has none."""
-        tools = {
-            name: one for name, one in self._tools.items() if caller.long_term_enabled or one.group is not Group.MEMORY
-        }
+        """Return the tools that the caller may use."""
+        tools = {name: one for name, one in self._tools.items() if one.access.allows(caller)}
         return Granted(tools, tuple(self._offers[name] for name in tools))
 
     def texts(self) -> list[str]:
@@ -110,7 +109,7 @@ class Toolbox:
             if withhold("\n".join(_said(arguments))):
                 said = ("arguments_refused", "These arguments hold what is not to be stored or looked for.")
                 return Prepared(tool.name, "{}", tool.name, refusal=said)
-            needs = _takes_conversation(tool.input_schema) and arguments.get(_CONVERSATION) is None
+            needs = tool.needs_conversation and not any(arguments.get(name) is not None for name in _NAMES)
             if needs:
                 arguments = {**arguments, _CONVERSATION: format_id(conversation_id)}
             ready = tool.prepare(arguments)
@@ -167,20 +166,13 @@ def _lean(value: JsonValue) -> JsonValue:
 def _offer(tool: Tool) -> ToolOffer:
     """A tool as the model is offered it: where it takes a conversation, this one where none is named."""
     schema = cast("JsonObject", {name: value for name, value in tool.input_schema.items() if name != "$schema"})
-    if _takes_conversation(tool.input_schema):
-        required = schema.get("required")
-        schema["required"] = [name for name in required if name != _CONVERSATION] if isinstance(required, list) else []
+    if tool.needs_conversation:
         properties = dict(cast("JsonObject", schema["properties"]))
         named = dict(cast("JsonObject", properties[_CONVERSATION]))
         named["description"] = "Left out: this conversation."
         properties[_CONVERSATION] = named
         schema["properties"] = properties
     return ToolOffer(tool.name, tool.description, schema)
-
-
-def _takes_conversation(schema: Mapping[str, object]) -> bool:
-    properties = schema.get("properties")
-    return isinstance(properties, dict) and _CONVERSATION in properties
 
 
 def _texts(schema: JsonValue) -> list[str]:

@@ -17,7 +17,17 @@ from app.agents.schemas import (
     TurnPrepared,
 )
 from app.agents.service import Lifecycle
-from app.agents.tooling import ADDS, READS, Group, Tool, ToolServices, tool
+from app.agents.tooling import (
+    ADDS,
+    READER,
+    READER_AND_WRITER,
+    READS,
+    WRITER,
+    Group,
+    Tool,
+    ToolServices,
+    tool,
+)
 from app.tenancy.schemas import Caller
 
 _AGAIN: Final = {"idempotent_hint": True}
@@ -51,6 +61,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=READS,
+            access=READER,
         ),
         tool(
             "memory_after_turn",
@@ -66,6 +77,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=ADDS | _AGAIN,
+            access=WRITER,
         ),
         tool(
             "memory_run_turn",
@@ -80,6 +92,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=ADDS | _AGAIN,
+            access=READER_AND_WRITER,
         ),
     )
 
@@ -99,6 +112,7 @@ def _session_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=_ERASES,
+            access=WRITER,
         ),
         tool(
             "memory_list_dir_with_abstract",
@@ -114,6 +128,7 @@ def _session_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=READS,
+            access=READER,
         ),
     )
 

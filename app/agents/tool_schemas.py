@@ -1,34 +1,102 @@
 """What tools take beyond the bodies of the REST calls, whose paths and queries they have no place for."""
 
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
+from uuid import UUID
 
-from pydantic import Field, StrictBool, StrictInt, StringConstraints
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
-from app.context.schemas import ContextRequest
+from app.agents.ask_schemas import AskAgent
+from app.context.schemas import ContextRequest, SummaryRequest
 from app.conversations.append_schemas import Append
 from app.conversations.history_schemas import HistoryQuery, ListedStatus, Order
 from app.conversations.schemas import Filter, IdIn
 from app.core.strict import Strict
+from app.memory.schemas import FactCreate, FactSearch
+from app.recall.schemas import Recall
 
+ExternalId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Limit: TypeAlias = Annotated[StrictInt, Field(ge=1, le=200)]
+Cursor: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 _Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 
 
-class BuildContext(ContextRequest):
+class ConversationNames(Strict):
+    """The names of a conversation: its id, or the caller's own name for it in a project."""
+
+    conversation_id: IdIn | None = Field(None, description="The id of the conversation.")
+    external_id: ExternalId | None = Field(
+        None, description="Your own name for the conversation, in place of conversation_id."
+    )
+    project: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
+        None, description="The project that external_id belongs to: `default` if it is left out."
+    )
+
+    @model_validator(mode="after")
+    def _one_name(self) -> "ConversationNames":
+        if self.conversation_id is not None and self.external_id is not None:
+            raise ValueError("Give conversation_id or external_id, not both.")
+        return self
+
+
+class NamedConversation(ConversationNames):
+    """A conversation that must be named."""
+
+    @model_validator(mode="after")
+    def _some_name(self) -> "NamedConversation":
+        if self.conversation_id is None and self.external_id is None:
+            raise ValueError("Give conversation_id or external_id.")
+        return self
+
+
+class BuildContext(NamedConversation, ContextRequest):
     """A context to build: of which conversation, and within which token budget."""
 
-    conversation_id: IdIn
 
-
-class AppendTurns(Append):
+class AppendTurns(NamedConversation, Append):
     """Turns to append to a conversation, all or none."""
 
-    conversation_id: IdIn
+
+class Summarize(NamedConversation, SummaryRequest):
+    """Turns of a conversation to summarise: through one of them; left out: all but the newest."""
 
 
-class GetHistory(Strict):
+class AskAgentTool(ConversationNames, AskAgent):
+    """A question or task for the agent, as a turn of the conversation that is named, or of a new one."""
+
+
+class RecallTool(Recall):
+    """A search across conversations: those named, or a project's, an owner's, or all of the tenant's."""
+
+    external_ids: Annotated[list[ExternalId], Field(min_length=1, max_length=100)] | None = Field(
+        None, description="Your own names for conversations of `project`, besides conversation_ids."
+    )
+
+
+class ListFacts(ConversationNames, FactSearch):
+    """Facts to list. All that is given must hold."""
+
+    limit: Limit = 20
+    cursor: Cursor | None = Field(None, description="next_cursor of the page before, with the same filters.")
+
+    def search(self, conversation_id: UUID | None) -> FactSearch:
+        """What facts are listed, of a conversation that was found by its name."""
+        given: dict[str, object] = {name: getattr(self, name) for name in FactSearch.model_fields}
+        return FactSearch.model_validate({**given, "conversation_id": conversation_id})
+
+
+class AssertFact(ConversationNames, FactCreate):
+    """A fact to assert. Where it is held already it gains evidence."""
+
+
+class StoredMemory(BaseModel):
+    """That a memory is stored, durable and found from now on. Agents delete nothing, so they learn no id."""
+
+    stored: Literal[True]
+
+
+class GetHistory(NamedConversation):
     """A page of a conversation's history to read."""
 
-    conversation_id: IdIn
     order: Order | None = Field(
         None,
         description="asc starts at the first turn, desc at the newest. Without it a page is in chronological order: the"
@@ -43,13 +111,11 @@ class GetHistory(Strict):
     actors: Annotated[list[Filter], Field(max_length=200)] | None = Field(
         None, description="Only what these actors said."
     )
-    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 50
-    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
-        None, description="next_cursor of the page before, with the same filters."
-    )
+    limit: Limit = 50
+    cursor: Cursor | None = Field(None, description="next_cursor of the page before, with the same filters.")
     include_superseded: StrictBool = False
     include_summaries: StrictBool = False
 
     def query(self) -> HistoryQuery:
         """What it asks the history for."""
-        return HistoryQuery(**self.model_dump(exclude={"conversation_id"}))
+        return HistoryQuery(**self.model_dump(exclude=set(ConversationNames.model_fields)))

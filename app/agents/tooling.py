@@ -16,14 +16,17 @@ from pydantic_core import CoreSchema
 
 from app.agents.ask_schemas import Asks
 from app.agents.service import Lifecycle
+from app.agents.tool_schemas import NamedConversation
+from app.context.compaction import Compactor
 from app.context.service import ContextBuilder
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid
 from app.core.invalid import MAX_FIELDS, cut_fields, fields_of
 from app.memory.memories import Memories
+from app.memory.service import Facts
 from app.recall.gateway import MemoryGateway
 from app.recall.service import Recaller
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, Scope, scopes_of
 
 Arguments = Mapping[str, JsonValue]
 JsonSchema = dict[str, object]
@@ -46,6 +49,8 @@ class ToolServices:
     contexts: ContextBuilder
     recaller: Recaller
     memories: Memories
+    compactor: Compactor
+    facts: Facts
     lifecycle: Lifecycle | None = None
     agent: Asks | None = None
 
@@ -71,16 +76,41 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolAccess:
+    """What a caller needs to use a tool: scopes, long-term memory; `by_token`: a conversation token is enough."""
+
+    scopes: frozenset[Scope]
+    long_term: bool = False
+    by_token: bool = False
+
+    def allows(self, caller: Caller) -> bool:
+        """Return whether the caller may use the tool, in some conversation."""
+        if caller.bound is not None:
+            return self.by_token and self.scopes <= scopes_of(caller.bound.access)
+        return self.scopes <= caller.scopes and (caller.long_term_enabled or not self.long_term)
+
+
+READER: Final = ToolAccess(frozenset({Scope.READ}))
+WRITER: Final = ToolAccess(frozenset({Scope.WRITE}))
+READER_AND_WRITER: Final = ToolAccess(frozenset({Scope.READ, Scope.WRITE}))
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """One entry of the table. `prepare` raises Invalid for arguments that break a rule, with the fields."""
+    """One entry of the table. `prepare` raises Invalid for arguments that break a rule, with the fields.
+
+    `needs_conversation`: the arguments must name a conversation. `access` says who may use the tool.
+    """
 
     name: str
     title: str
     description: str
     input_schema: JsonSchema
-    output_schema: JsonSchema
+    output_schema: JsonSchema | None
     hints: Mapping[str, bool]
     group: Group
+    access: ToolAccess
+    needs_conversation: bool
     prepare: Callable[[Arguments], Call]
 
 
@@ -97,8 +127,9 @@ class _Untitled(GenerateJsonSchema):
         return {"$schema": self.schema_dialect, **super().generate(schema, mode)}  # pyright: ignore[reportArgumentType]
 
 
-def self_contained(schema: JsonSchema) -> JsonSchema:
-    """Return a JSON schema without references and titles: many models and clients read no `$ref`."""
+def argument_schema(takes: type[BaseModel]) -> JsonSchema:
+    """Return the schema of arguments, without `$ref`, titles and defaults of null, which many clients cannot read."""
+    schema = takes.model_json_schema(schema_generator=_Untitled)
     definitions = cast("Mapping[str, JsonSchema]", schema.get("$defs", {}))
     return {name: value for name, value in _resolved(schema, definitions).items() if name != "$defs"}
 
@@ -110,7 +141,7 @@ def _resolved(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> Json
     made: JsonSchema = {}
     for name, value in schema.items():
         match name, value:
-            case "title", str():
+            case ("title", str()) | ("default", None):
                 pass
             case "properties", dict():
                 members = cast("Mapping[str, JsonSchema]", value)
@@ -134,8 +165,9 @@ def tool(
     description: str,
     group: Group,
     hints: Mapping[str, bool],
+    access: ToolAccess,
 ) -> Tool:
-    """An entry: what it takes and gives, who carries it out, and what a model is told of it."""
+    """Return an entry: what it takes and gives, what carries it out, its description for models, who may use it."""
 
     def prepare(arguments: Arguments) -> Call:
         try:
@@ -151,10 +183,12 @@ def tool(
         name=name,
         title=title,
         description=description,
-        input_schema=self_contained(takes.model_json_schema(schema_generator=_Untitled)),
+        input_schema=argument_schema(takes),
         output_schema=gives.model_json_schema(schema_generator=_Untitled, mode="serialization"),
         hints=hints,
         group=group,
+        access=access,
+        needs_conversation=issubclass(takes, NamedConversation),
         prepare=prepare,
     )
 

@@ -71,6 +71,7 @@ from app.conversations.views import (
 )
 from app.core.bus import Bus
 from app.core.db import Database, Transaction
+from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
@@ -202,6 +203,19 @@ class Conversations:
         caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return conversation_view(await get_conversation(caller, tx, conversation_id))
+
+    async def id_of(self, caller: Caller, *, project: str, external_id: str) -> ConversationId:
+        """Return the id of the conversation with an external id. Raises NotFound without one. Tokens find their own."""
+        if caller.bound is not None:
+            conversation = await self.get(caller, caller.bound.conversation_id)
+            if (conversation.project, conversation.external_id) != (project, external_id):
+                raise NotFound("not_found", "There is no such conversation.")
+            return caller.bound.conversation_id
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            row = await store.find_by_external_id(tx, caller.tenant_id, project, external_id)
+        if row is None:
+            raise NotFound("not_found", "There is no such conversation.")
+        return ConversationId(row.id)
 
     async def outline(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """One conversation as an answer to a write shows it: without content for a key that may not read."""

@@ -6,6 +6,7 @@ from typing import Final
 from mcp.types import Tool as ListedTool
 from mcp.types import ToolAnnotations
 
+from app.agents.small_tools import small_tools
 from app.agents.tooling import Group, Tool
 from app.agents.tools import all_tools
 from app.core.errors import Unavailable
@@ -17,6 +18,7 @@ _USES: Final = {
     "store_memory": "Use store_memory to keep what will matter in later conversations.",
     "recall": "recall searches what was said in stored conversations.",
     "get_history": "get_history reads one conversation.",
+    "create_conversation": "create_conversation and find_conversations know conversations by your own external_id.",
     "build_context": "build_context makes a message list that fits a token budget.",
     "ask_agent": "ask_agent finds, keeps and tells it for you.",
 }
@@ -48,12 +50,19 @@ def offered_tools(settings: Settings) -> Mapping[str, Tool]:
     if hidden - tools.keys():
         names = ", ".join(tools)
         raise Unavailable("mcp_tool_unknown", f"TURNKEEP_MCP_HIDDEN_TOOLS names a tool that is none of: {names}.")
+    if settings.mcp_profile == "small" and not agent_is_exclusive(settings):
+        tools = {one.name: one for one in small_tools(tools)}
     return {name: one for name, one in tools.items() if name not in hidden and _is_offered(one, settings)}
+
+
+def agent_is_exclusive(settings: Settings) -> bool:
+    """Return whether `ask_agent` takes the place of all other tools, and of the resources."""
+    return settings.enable_internal_agent and settings.internal_agent_exclusive
 
 
 def _is_offered(tool: Tool, settings: Settings) -> bool:
     if tool.group is Group.AGENT:
         return settings.enable_internal_agent
-    if settings.enable_internal_agent and settings.internal_agent_exclusive:
+    if agent_is_exclusive(settings):
         return False
     return settings.enable_memory_tools or tool.group is not Group.MEMORY

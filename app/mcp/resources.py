@@ -44,9 +44,11 @@ class MemoryUri:
     path: str
 
 
-def templates() -> list[ResourceTemplate]:
-    """How resources are named."""
-    return [
+def templates(caller: Caller) -> list[ResourceTemplate]:
+    """Return how the resources are named that the caller may read."""
+    if caller.bound is None and Scope.READ not in caller.scopes:
+        return []
+    named = [
         ResourceTemplate(
             uri_template="conversation://{id}",
             name="conversation",
@@ -73,6 +75,7 @@ def templates() -> list[ResourceTemplate]:
             mime_type=_TEXT,
         ),
     ]
+    return named if caller.bound is None else named[:-1]
 
 
 def parse_uri(uri: str) -> ConversationUri | MemoryUri:

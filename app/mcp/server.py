@@ -37,7 +37,7 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.formats.reading import MEMBER_NAMES
 from app.mcp import resources
 from app.mcp.accounts import UNKNOWN, Account, Accounts
-from app.mcp.listing import instructions, listed, offered_tools
+from app.mcp.listing import agent_is_exclusive, instructions, listed, offered_tools
 from app.mcp.refusals import protocol_error, tool_error
 from app.settings import Settings
 from app.tenancy.schemas import Caller
@@ -77,6 +77,7 @@ class McpServer:
         self.services: Container | None = None
         self._accounts = accounts
         self._tools = offered_tools(settings)
+        self._has_resources = not agent_is_exclusive(settings)
         schemas = [tool.input_schema for tool in self._tools.values()]
         self.known: Final = MEMBER_NAMES.union(
             name for one in schemas for name in property_names(cast("JsonValue", one))
@@ -100,9 +101,9 @@ class McpServer:
             get_tool_input_schema=self._input_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_list_resources=self._list_resources,
-            on_list_resource_templates=self._list_templates,
-            on_read_resource=self._read_resource,
+            on_list_resources=self._list_resources if self._has_resources else None,
+            on_list_resource_templates=self._list_templates if self._has_resources else None,
+            on_read_resource=self._read_resource if self._has_resources else None,
         )
         # its traces name spans after what the caller sent; requests are traced by the application
         server.middleware[:] = [_unquoted]
@@ -112,15 +113,17 @@ class McpServer:
         tool = self._tools.get(name)
         return None if tool is None else tool.input_schema
 
-    async def _list_tools(self, _context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def _list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        """List the tools that the caller may use. A call of another one is still answered, with the reason."""
         _refuse_cursor(params)
-        return ListToolsResult(tools=[listed(tool) for tool in self._tools.values()])
+        caller = _asking(context).caller
+        return ListToolsResult(tools=[listed(tool) for tool in self._tools.values() if tool.access.allows(caller)])
 
     async def _list_templates(
-        self, _context: Context, params: PaginatedRequestParams | None
+        self, context: Context, params: PaginatedRequestParams | None
     ) -> ListResourceTemplatesResult:
         _refuse_cursor(params)
-        return ListResourceTemplatesResult(resource_templates=resources.templates())
+        return ListResourceTemplatesResult(resource_templates=resources.templates(_asking(context).caller))
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         asking = _asking(context)

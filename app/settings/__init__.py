@@ -94,6 +94,9 @@ class Settings(ModelSettings):
     enable_memory_tools: bool = Field(
         default=True, description="Whether the memory tools are among the tools for models."
     )
+    mcp_profile: Literal["full", "small"] = Field(
+        default="full", description="Which tools are offered: all, or four with flat arguments for small models."
+    )
     mcp_hidden_tools: Names = Field(
         default=None, description="Tools that are not offered, parted by commas; default: none is hidden."
     )

@@ -153,7 +153,7 @@ async def test_a_tool_that_takes_a_conversation_has_this_one_where_none_is_named
     assert "under the mat" in again
     assert "in the shed" in there
     offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in fake.chats[0]["tools"]}
-    assert "conversation_id" not in offered["get_history"]["required"]
+    assert "required" not in offered["get_history"]
     fake.replies = [calls(("get_history", {}))]
     new = await ask(user, "What was said here?")
     assert '"data"' not in results(fake.chats[-1])[0]

@@ -30,7 +30,10 @@ from tests.support.postgres import TestDatabase
 MODES: list[Mode] = ["auto", "legacy"]
 FOREIGN = "01J00000000000000000000000"
 OFFERED = [tool.name for tool in all_tools() if tool.group is not Group.AGENT]
-WRITING = {"append_turns", "store_memory", "memory_after_turn", "memory_run_turn", "memory_run_maintenance"}
+WRITING = {
+    "append_turns", "store_memory", "memory_after_turn", "memory_run_turn", "memory_run_maintenance",
+    "create_conversation", "summarize", "assert_fact",
+}  # fmt: skip
 MARKER = "s3cret-marker"
 SESSION = {"session_id": "s", "user_id": "mia", "turn_id": "t1"}
 ITEM = {"role": "user", "content": "The ferry leaves at nine."}
@@ -78,7 +81,8 @@ async def test_every_tool_and_resource_does_what_its_call_over_rest_does(client:
         assert context == await client.context(conversation, 500)
         stored = await structured(mcp, "store_memory", content="Mia is allergic to peanuts.")
         remembered = await structured(mcp, "recall_memory", query="Which food must we avoid?")
-        assert [entry["id"] for entry in remembered["entries"]] == [stored["id"]]
+        assert stored == {"stored": True}
+        assert [entry["content"] for entry in remembered["entries"]] == ["Mia is allergic to peanuts."]
         assert (
             remembered == (await client.post("/v1/memories/search", json={"query": "Which food must we avoid?"})).json()
         )
@@ -272,6 +276,11 @@ async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, 
         "memory_run_turn": SESSION | {"turn_id": "t2", "current_input": [ITEM]},
         "memory_run_maintenance": {"session_id": "s"},
         "memory_list_dir_with_abstract": {"session_id": "s"},
+        "create_conversation": {"external_id": "new"},
+        "find_conversations": {},
+        "summarize": {"conversation_id": conversation},
+        "list_facts": {},
+        "assert_fact": {"subject": "Mia", "predicate": "lives_in", "object": "Lisbon"},
     }
     assert calls.keys() == set(OFFERED)
     first = await client.post("/v1/lifecycle/after-turn", json=calls["memory_after_turn"])
@@ -284,11 +293,14 @@ async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, 
     }
     for name, key in keys.items():
         async with mcp_client(port, key) as mcp:
+            listed = [tool.name for tool in (await mcp.list_tools()).tools]
+            assert listed == [tool for tool in OFFERED if tool not in expected[name]]
             for tool, arguments in calls.items():
                 result = await mcp.call_tool(tool, arguments)
                 code = result.structured_content["code"] if result.is_error else None
                 assert code == expected[name].get(tool), (name, tool)
             if name == "writer":
+                assert (await mcp.list_resource_templates()).resource_templates == []
                 with pytest.raises(MCPError, match="scope"):
                     await mcp.list_resources()
 
@@ -298,6 +310,9 @@ async def test_a_conversation_token_does_what_it_does_over_rest(client: Client, 
     made = await client.post(f"/v1/conversations/{conversation}/tokens", json={"access": "append", "actor": "mia"})
     turns = [{"role": "user", "content": "Hello."}]
     async with mcp_client(port, made.json()["token"]) as mcp:
+        assert [tool.name for tool in (await mcp.list_tools()).tools] == ["append_turns", "get_history"]
+        templates = (await mcp.list_resource_templates()).resource_templates
+        assert [template.name for template in templates] == ["conversation", "turn"]
         appended = await structured(mcp, "append_turns", conversation_id=conversation, turns=turns)
         assert appended["turns"][0]["actor"] == "mia"
         system = [{"role": "system", "content": "Obey."}]
@@ -322,6 +337,7 @@ async def test_a_conversation_token_does_what_it_does_over_rest(client: Client, 
             await mcp.read_resource(f"conversation://{another}")
     reading = await client.post(f"/v1/conversations/{conversation}/tokens", json={"access": "read"})
     async with mcp_client(port, reading.json()["token"], "legacy") as mcp:
+        assert [tool.name for tool in (await mcp.list_tools()).tools] == ["get_history"]
         denied = await refused(mcp, "append_turns", conversation_id=conversation, turns=turns)
         assert denied["code"] == "token_not_allowed"
 
@@ -373,9 +389,10 @@ async def test_memory_tools_and_single_tools_are_switched_off(
         serving(narrow.app, narrow.settings) as listening,
         mcp_client(listening, client.key) as mcp,
     ):
-        assert [tool.name for tool in (await mcp.list_tools()).tools] == ["build_context", "get_history"]
-        said = mcp.instructions or ""
-        assert [name for name in OFFERED if name in said.replace(".", " ").split()] == ["build_context", "get_history"]
+        left = ["build_context", "get_history", "create_conversation", "find_conversations", "summarize"]
+        assert [tool.name for tool in (await mcp.list_tools()).tools] == left
+        said = (mcp.instructions or "").replace(".", " ").split()
+        assert [name for name in OFFERED if name in said] == left[:-1]
         for name in ("append_turns", "recall_memory"):
             with pytest.raises(MCPError, match="Unknown tool"):
                 await mcp.call_tool(name, {})

@@ -11,7 +11,7 @@ from app.agents.openai_conversations import OpenAIConversations
 from app.agents.service import Lifecycle, LifecycleOptions
 from app.agents.tooling import ToolServices
 from app.context.parts import Policy
-from app.context.service import Compactor, ContextBuilder
+from app.context.service import Compactor, ContextBuilder, TitleWriter
 from app.conversations.drafts import DraftLimits
 from app.conversations.following import Follower, FollowOptions
 from app.conversations.hearing import listener
@@ -74,6 +74,7 @@ class Container:
     recaller: Recaller
     contexts: ContextBuilder
     compactor: Compactor
+    title_writer: TitleWriter
     governance: Governance
     lifecycle: Lifecycle
     bus: Bus
@@ -226,6 +227,7 @@ def _conversation_options(settings: Settings) -> ConversationOptions:
         session_lock_wait_ms=settings.session_lock_wait_ms,
         max_answer_bytes=settings.max_answer_bytes,
         erase_without_summary=settings.erase_without_summary,
+        title_model=settings.llm_model if settings.title_generation_enabled else None,
     )
 
 
@@ -421,6 +423,7 @@ def build_container(
         recaller=recaller,
         contexts=contexts,
         compactor=compactor,
+        title_writer=TitleWriter(conversations=conversations, chat=chat),
         governance=governance,
         lifecycle=lifecycle,
         bus=bus,

@@ -25,6 +25,7 @@ from app.context.parts import (
 )
 from app.context.report import ERASED_SOURCES
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
+from app.context.titles import TITLE_JOB, TitleWriter
 from app.context.window import most_of
 from app.conversations.context_turns import ReadSummary
 from app.conversations.schemas import content_text
@@ -41,7 +42,7 @@ from app.providers.schemas import TokenCounter
 from app.recall.service import Question, Recaller
 from app.tenancy.schemas import Caller
 
-__all__ = ["COMPACT_JOB", "Compactor", "ContextBuilder"]
+__all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "TitleWriter"]
 
 _T = TypeVar("_T")
 

@@ -19,6 +19,7 @@ from app.conversations.finding import lock_conversation
 from app.conversations.policies import facts_job
 from app.conversations.schemas import MAX_PARTICIPANTS, AppendResult, TurnInput
 from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.titles import DerivedTitles, title_of_new
 from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
@@ -48,6 +49,7 @@ class Appender:
         limits: DraftLimits,
         session_gap_s: int,
         announcer: Announcer,
+        titles: DerivedTitles,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
@@ -56,6 +58,7 @@ class Appender:
         self._limits = limits
         self._session_gap_s = session_gap_s
         self._announcer = announcer
+        self._titles = titles
 
     async def append(
         self,
@@ -148,6 +151,8 @@ class Appender:
         also = [compact_job(conversation_id)] if due else []
         if head.facts.get("enabled"):
             also.append(facts_job(conversation_id))
+        title = await title_of_new(caller, tx, head, placed.rows, drafts)
+        also.extend(self._titles.due(head, drafts, title))
         await self._index.write(caller, tx, entries=placed.entries, also=also)
         await store.update_head(
             tx,
@@ -164,13 +169,14 @@ class Appender:
         )
         participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
         is_stale = placed.at - head.listed_at >= store.ACTIVITY_GRAIN
-        if participants or is_stale:
+        if participants or is_stale or title is not None:
             await store.touch_conversation(
                 tx,
                 caller.tenant_id,
                 conversation_id,
                 active_at=placed.at if is_stale else head.listed_at,
                 participants=participants,
+                title=title,
             )
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
 

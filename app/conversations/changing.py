@@ -6,6 +6,8 @@ from app.conversations.finding import get_conversation, lock_conversation
 from app.conversations.policies import compaction_policy, facts_job, facts_policy
 from app.conversations.schemas import ConversationUpdate, Facts, Retention
 from app.conversations.store import ConversationRow
+from app.conversations.title_schemas import TitleSource
+from app.conversations.titles import DerivedTitles
 from app.conversations.views import participants_column
 from app.core.db import Transaction
 from app.core.ids import ConversationId
@@ -14,9 +16,18 @@ from app.tenancy.schemas import Caller
 
 
 async def change_conversation(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, body: ConversationUpdate, *, jobs: JobQueue
+    caller: Caller,
+    tx: Transaction,
+    conversation_id: ConversationId,
+    body: ConversationUpdate,
+    *,
+    jobs: JobQueue,
+    titles: DerivedTitles,
 ) -> ConversationRow:
-    """Change what was given; everything left out stays. What is not to be kept any more, a job erases."""
+    """Change what was given; everything left out stays. What is not to be kept any more, a job erases.
+
+    A conversation whose title is cleared gets a derived one.
+    """
     given = body.model_fields_set
     await lock_conversation(caller, tx, conversation_id)
     # read only now that the head is held, so that no change made meanwhile is lost
@@ -41,6 +52,8 @@ async def change_conversation(
         and row.facts_seq < row.last_seq
     ):
         await jobs.enqueue(tx, caller.tenant_id, [facts_job(conversation_id)])
+    if "title" in given and body.title is None and row.derived_title_source != TitleSource.MODEL:
+        await titles.renew(caller, tx, row)
     if retention not in {row.retention, Retention.FULL.value}:
         await jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
     return await get_conversation(caller, tx, conversation_id)

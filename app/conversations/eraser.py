@@ -8,6 +8,7 @@ from app.conversations.covering import compact_job, still_told, withdraw
 from app.conversations.finding import lock_conversation
 from app.conversations.schemas import ErasedTurns
 from app.conversations.store import TurnRow
+from app.conversations.titles import DerivedTitles
 from app.core.db import Transaction
 from app.core.errors import FieldError, NotFound
 from app.core.ids import ConversationId, format_id
@@ -25,6 +26,7 @@ async def erase_turns(
     only_this: bool,
     index: SearchIndex,
     jobs: JobQueue,
+    titles: DerivedTitles,
 ) -> tuple[ErasedTurns, Sequence[UUID]]:
     """Erase the named turns, all or none, and unless `only_this` every other wording of them; gives all their ids.
 
@@ -67,6 +69,7 @@ async def erase_turns(
         changed = [*((row.id, row.position or 0) for row in live), *told]
         if await withdraw(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
             await jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
+        await titles.withdraw(caller, tx, head, gone=fresh)
     erased = ErasedTurns(
         conversation_id=format_id(conversation_id),
         erased=[format_id(turn_id) for turn_id in fresh],

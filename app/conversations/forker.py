@@ -21,6 +21,7 @@ from app.conversations.drafts import plain_text
 from app.conversations.finding import get_conversation, lock_conversation
 from app.conversations.schemas import Conversation, ForkRequest
 from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.titles import DerivedTitles
 from app.conversations.verifier import row_fields
 from app.conversations.views import conversation_view_for, turn_view
 from app.core.db import Database, Transaction
@@ -48,9 +49,18 @@ class _Copied:
 class Forker:
     """The way of a fork."""
 
-    def __init__(self, database: Database, *, tenancy: Tenancy, index: SearchIndex, announcer: Announcer) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        announcer: Announcer,
+        titles: DerivedTitles,
+    ) -> None:
         self._database = database
         self._announcer = announcer
+        self._titles = titles
         self._tenancy = tenancy
         self._index = index
 
@@ -70,6 +80,9 @@ class Forker:
             parent = await get_conversation(caller, tx, conversation_id)
             fork_id, created = await self._fork(caller, tx, parent, body)
             row = await get_conversation(caller, tx, fork_id)
+            if created and row.title is None:
+                await self._titles.renew(caller, tx, row)
+                row = await get_conversation(caller, tx, fork_id)
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])

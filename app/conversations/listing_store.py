@@ -23,6 +23,7 @@ from app.conversations.store import (
     ConversationRow,
     conversation_row,
 )
+from app.conversations.title_store import HAS_TEXT, MESSAGE_TEXT
 from app.core.db import Transaction
 from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
@@ -83,16 +84,8 @@ def _message(name: str, *, newest: bool) -> str:
                 where t.tenant_id = c.tenant_id and t.conversation_id = c.id
                   and t.status = 'committed' and t.superseded_by is null and t.position > h.erased_position
                 order by {order} limit {_PREVIEW_TURNS}
-            ) t cross join lateral (
-                select ltrim(case json_typeof(t.content)
-                    when 'string' then t.content #>> '{{}}'
-                    when 'array' then (
-                        select string_agg(part ->> 'text', ' ') from json_array_elements(t.content) part
-                        where json_typeof(part -> 'text') = 'string'
-                    )
-                end, E' \\n\\r\\t') as text
-            ) said
-            where t.kind in ('user_message', 'agent_message') and t.erased_at is null and said.text ~ '\\S'
+            ) t cross join lateral ({MESSAGE_TEXT}) said
+            where t.kind in ('user_message', 'agent_message') and {HAS_TEXT}
             order by {order} limit 1
         ) {name} on true"""  # noqa: S608
 
@@ -147,7 +140,7 @@ def _conditions(where: ConversationFilter, args: list[object]) -> list[str]:
         ("c.owner = ${}", where.owner),
         ("c.participants @> ${}::jsonb", participant),
         ("c.metadata @> ${}::jsonb", where.metadata),
-        ("c.title ilike ${}", None if where.title is None else f"%{_literal(where.title)}%"),
+        ("coalesce(c.title, c.derived_title) ilike ${}", None if where.title is None else f"%{_literal(where.title)}%"),
         ("c.created_at > ${}", where.created_after),
         ("c.created_at < ${}", where.created_before),
         (f"{_ACTIVE_AT} > ${{0}} and c.active_at > ${{0}}::timestamptz - {_GRAIN}", where.active_after),

@@ -22,7 +22,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from app.core.tables import METADATA
 
@@ -59,6 +59,10 @@ conversations = Table(
     Column("created_at", _TIME, nullable=False),
     Column("updated_at", _TIME, nullable=False),
     Column("active_at", _TIME, nullable=False),
+    Column("derived_title", Text),
+    Column("derived_title_source", Text),
+    Column("derived_title_turn_ids", ARRAY(Uuid)),
+    Column("derived_title_model", Text),
     UniqueConstraint("tenant_id", "project", "external_id", name="conversations_tenant_id_project_external_id_key"),
     CheckConstraint("retention in ('full', 'audit_only', 'ephemeral')", name="retention"),
     Index("conversations_active_idx", "tenant_id", "active_at", "id"),

@@ -6,7 +6,7 @@ what turns said, so they go with their turns; a model's summary is never touched
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.conversations import retention_store, summary_store
@@ -18,6 +18,8 @@ from app.conversations.schemas import Retention
 from app.conversations.store import ConversationRow
 from app.conversations.summary_schemas import SummaryKind
 from app.conversations.summary_store import SummaryRow
+from app.conversations.title_schemas import TitleSource
+from app.conversations.titles import DerivedTitles
 from app.core.db import Transaction
 from app.core.ids import ConversationId
 from app.tenancy.schemas import Caller
@@ -38,9 +40,10 @@ _NOTHING = Retained((), 0, more=False)
 class Retainer:
     """Empties turns, a step at a time, in the transactions of whoever erases."""
 
-    def __init__(self, *, announcer: Announcer, without_summary: bool) -> None:
+    def __init__(self, *, announcer: Announcer, titles: DerivedTitles, without_summary: bool) -> None:
         """`without_summary`: highlights count as a model's summary does, and go with their turns."""
         self._announcer = announcer
+        self._titles = titles
         self._without_summary = without_summary
 
     async def begin(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> int | None:
@@ -144,6 +147,9 @@ class Retainer:
             tokens=sum(turn.tokens for turn in due if turn.live),
             rev=rev,
         )
+        # a title that a model wrote stays, as its summaries do
+        left = replace(head, erased_position=through)
+        await self._titles.withdraw(caller, tx, left, gone=gone, sources=[TitleSource.QUESTION])
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
 
     async def _drop_lines(

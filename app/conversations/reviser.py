@@ -18,6 +18,7 @@ from app.conversations.finding import get_turn, lock_conversation
 from app.conversations.policies import withdraw_jobs
 from app.conversations.schemas import Revision, RevisionResult
 from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.titles import DerivedTitles
 from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
@@ -46,6 +47,7 @@ class Reviser:
         appender: Appender,
         limits: DraftLimits,
         jobs: JobQueue,
+        titles: DerivedTitles,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
@@ -53,6 +55,7 @@ class Reviser:
         self._appender = appender
         self._limits = limits
         self._jobs = jobs
+        self._titles = titles
 
     async def revise(
         self,
@@ -163,6 +166,7 @@ class Reviser:
         ):
             due.append(compact_job(head.id))
         await self._jobs.enqueue(tx, caller.tenant_id, due)
+        await self._titles.withdraw(caller, tx, head, gone=[one for one, _, _ in gone])
         return placed.rows[0], len(gone)
 
     async def _regenerate(

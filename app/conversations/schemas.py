@@ -186,7 +186,10 @@ class ForkRequest(Strict):
 
 
 class ConversationUpdate(_PoliciesInMetadata):
-    """What of a conversation may change. A member left out stays; null clears title and ttl_s."""
+    """What of a conversation may change. A member left out stays; null clears ttl_s.
+
+    `title: null` gives the conversation a derived title again, `title: ""` leaves it without one.
+    """
 
     title: Title | None = None
     participants: ParticipantsIn = Field(default=[])
@@ -219,13 +222,17 @@ class Facts(BaseModel):
 
 
 class Conversation(BaseModel):
-    """A conversation with its counters. `token_count` counts live turns in o200k_base."""
+    """A conversation with its counters. `token_count` counts live turns in o200k_base.
+
+    `title_source`: a caller gave the title, or it was derived, by a chat model or from the words of the first question.
+    """
 
     id: str
     project: str
     external_id: str | None
     owner: str | None
     title: str | None
+    title_source: Literal["caller", "model", "question"] | None
     participants: list[ParticipantOut]
     metadata: JsonObject
     created_at: TimeOut

@@ -60,6 +60,7 @@ from app.conversations.sessions import Sessions
 from app.conversations.sources import Sources
 from app.conversations.streaming import Streams
 from app.conversations.summaries import Summaries
+from app.conversations.titles import TITLE_JOB, DerivedTitles, Titles
 from app.conversations.verifier import verify
 from app.conversations.views import (
     activity_key,
@@ -85,6 +86,7 @@ __all__ = [
     "COMPACT_JOB",
     "FACTS_JOB",
     "RETAIN_JOB",
+    "TITLE_JOB",
     "TOKEN_EPOCHS",
     "WITHDRAW_JOB",
     "ContextTurns",
@@ -112,6 +114,7 @@ class ConversationOptions:
     session_lock_wait_ms: int
     max_answer_bytes: int
     erase_without_summary: bool
+    title_model: str | None
 
 
 class Conversations:
@@ -143,19 +146,18 @@ class Conversations:
         )
         self._history = History(database, cursors=cursors, max_bytes=options.max_answer_bytes)
         self._announcer = announcer = Announcer(bus)
+        self._titles = titles = DerivedTitles(jobs, model=options.title_model)
+        self.titles = Titles(database, announcer=announcer)
+        """Titles of conversations, for the chat model that writes them."""
         self._appender = Appender(
-            database,
-            tenancy=tenancy,
-            index=index,
-            counter=counter,
-            limits=options.limits,
-            session_gap_s=options.session_gap_s,
-            announcer=announcer,
-        )
+            database, tenancy=tenancy, index=index, counter=counter, limits=options.limits,
+            session_gap_s=options.session_gap_s, announcer=announcer, titles=titles,
+        )  # fmt: skip
         self._reviser = Reviser(
-            database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits, jobs=jobs
-        )
-        self._forker = Forker(database, tenancy=tenancy, index=index, announcer=announcer)
+            database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits, jobs=jobs,
+            titles=titles,
+        )  # fmt: skip
+        self._forker = Forker(database, tenancy=tenancy, index=index, announcer=announcer, titles=titles)
         self.streams = Streams(
             database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, announcer=announcer,
             limits=options.limits, options=options.streams, jobs=jobs,
@@ -175,7 +177,7 @@ class Conversations:
         """Conversations by their callers' own names, made at first use."""
         self.lifetimes = Lifetimes(ops, announcer=announcer)
         """Deletes conversations whose time is over."""
-        self.retainer = Retainer(announcer=announcer, without_summary=options.erase_without_summary)
+        self.retainer = Retainer(announcer=announcer, titles=titles, without_summary=options.erase_without_summary)
         """Erases what conversations do not keep."""
 
     # conversations
@@ -263,7 +265,7 @@ class Conversations:
         """Change what was given; everything left out stays."""
         require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
         async with self._database.transaction(caller.tenant_id) as tx:
-            row = await change_conversation(caller, tx, conversation_id, body, jobs=self._jobs)
+            row = await change_conversation(caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles)
             self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
             return conversation_view_for(caller, row)
 
@@ -325,8 +327,9 @@ class Conversations:
         NotFound names those that are not there.
         """
         erased, every = await erase_turns(
-            caller, tx, conversation_id, turn_ids, only_this=only_this, index=self._index, jobs=self._jobs
-        )
+            caller, tx, conversation_id, turn_ids, only_this=only_this, index=self._index, jobs=self._jobs,
+            titles=self._titles,
+        )  # fmt: skip
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=erased.rev)
         return erased, every
 
@@ -400,7 +403,7 @@ class Conversations:
     async def display_names(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Collection[UUID | None]
     ) -> dict[UUID, str]:
-        """What conversations are called: title, else external id, else id."""
+        """What conversations are called: the title that callers gave, else external id, derived title, id."""
         ids = [one for one in conversation_ids if one is not None]
         names = await store.find_names(tx, caller.tenant_id, ids)
         return {one: names.get(one) or format_id(one) for one in ids}

@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 from pydantic import JsonValue
 
+from app.conversations.title_schemas import DerivedTitle
 from app.core.db import Transaction
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.formats.schemas import JsonObject
@@ -52,6 +53,10 @@ class ConversationRow:
     facts_held: bool
     forked_from: UUID | None
     chain_start: bytes | None
+    derived_title: str | None
+    derived_title_source: str | None
+    derived_title_turn_ids: Sequence[UUID] | None
+    derived_title_model: str | None
     now: datetime
 
 
@@ -122,7 +127,8 @@ CONVERSATION_COLUMNS = """
     greatest(c.active_at, h.active_at) as active_at, c.active_at as listed_at, h.last_seq, h.rev, h.turn_count,
      h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
     h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, h.facts_seq, h.facts_held,
-    c.forked_from, c.chain_start,
+    c.forked_from, c.chain_start, c.derived_title, c.derived_title_source, c.derived_title_turn_ids,
+    c.derived_title_model,
     date_trunc('milliseconds', clock_timestamp()) as now
 """
 FROM_CONVERSATIONS = """
@@ -238,10 +244,10 @@ async def find_conversation(
 async def find_names(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Collection[UUID]
 ) -> dict[UUID, str | None]:
-    """The title of each of these conversations, or its external id where it has none."""
+    """The title that callers gave each of these conversations, else its external id, else its derived title."""
     rows = await tx.fetch(
         f"""
-        select c.id, coalesce(c.title, c.external_id) as name
+        select c.id, coalesce(nullif(c.title, ''), c.external_id, c.derived_title) as name
         {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])
         """,
         tenant_id,
@@ -332,8 +338,12 @@ async def touch_conversation(
     *,
     active_at: datetime,
     participants: Sequence[JsonValue],
+    title: DerivedTitle | None,
 ) -> None:
-    """Write the indexed copy of a conversation's `active_at`, and add the `participants` that it does not have yet."""
+    """Write the indexed copy of a conversation's `active_at`, and add what it does not have yet.
+
+    That is the `participants` that are not among its own, and a derived title.
+    """
     await tx.execute(
         """
         update conversations c set active_at = $3::timestamptz,
@@ -342,13 +352,19 @@ async def touch_conversation(
                 select jsonb_agg(n.item order by n.place)
                 from jsonb_array_elements($4::jsonb) with ordinality n (item, place)
                 where not c.participants @> jsonb_build_array(jsonb_build_object('actor', n.item -> 'actor'))
-            ), '[]')
+            ), '[]'),
+            derived_title = coalesce(c.derived_title, $5),
+            derived_title_source = case when c.derived_title is null then $6 else c.derived_title_source end,
+            derived_title_turn_ids = case when c.derived_title is null then $7 else c.derived_title_turn_ids end
         where c.tenant_id = $1 and c.id = $2
         """,
         tenant_id,
         conversation_id,
         active_at,
         json.dumps(participants),
+        None if title is None else title.text,
+        None if title is None else title.source.value,
+        None if title is None else title.turn_ids,
     )
 
 

@@ -23,6 +23,7 @@ from app.conversations.schemas import (
 from app.conversations.store import ConversationRow, TurnRow
 from app.conversations.summary_schemas import Summary, SummaryKind, SummaryLine
 from app.conversations.summary_store import SummaryRow
+from app.conversations.title_schemas import TitleSource
 from app.core.ids import format_id
 from app.core.paging import Key
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
@@ -41,6 +42,12 @@ def json_column(text: str | None, default: Value) -> Value:
     return default if text is None else cast("Value", json.loads(text))
 
 
+def _title_source(row: ConversationRow) -> Literal["caller", "model", "question"] | None:
+    if row.title is not None:
+        return "caller"
+    return None if row.derived_title_source is None else TitleSource(row.derived_title_source).value
+
+
 def conversation_view(row: ConversationRow) -> Conversation:
     """A conversation as callers see it."""
     expires_at = None if row.ttl_s is None else row.updated_at + timedelta(seconds=row.ttl_s)
@@ -49,7 +56,8 @@ def conversation_view(row: ConversationRow) -> Conversation:
         project=row.project,
         external_id=row.external_id,
         owner=row.owner,
-        title=row.title,
+        title=row.derived_title if row.title is None else row.title,
+        title_source=_title_source(row),
         participants=[ParticipantOut.model_validate(item) for item in row.participants],
         metadata=row.metadata,
         created_at=row.created_at,
@@ -77,9 +85,8 @@ def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: 
     """
     if Scope.READ in caller.scopes:
         return conversation_view(row)
-    return conversation_view(
-        replace(row, external_id=external_id, owner=None, title=None, participants=[], metadata={})
-    )
+    untitled = replace(row, title=None, derived_title=None, derived_title_source=None)
+    return conversation_view(replace(untitled, external_id=external_id, owner=None, participants=[], metadata={}))
 
 
 def listed_view(row: ListedRow) -> ListedConversation:

@@ -15,7 +15,8 @@ class Belonging:
     """One table. `of_conversation` and `of_turn` are conditions that find its rows of a conversation or a turn ($2).
 
     `on_erase`: what happens to a row when its turn is erased (`tombstone`: only what was said goes; `kept`: it says
-    nothing of a turn's content; `withdrawn`: what rests on the turn goes, a summary whole, highlights by the line).
+    nothing of a turn's content; `withdrawn`: what rests on the turn goes, a title or a summary whole, highlights by the
+    line).
     Deleting a conversation deletes its rows everywhere. `export`: the member of an export that holds it; None where it
     is made again from the rest.
     """
@@ -29,7 +30,7 @@ class Belonging:
 
 REGISTRY: Final[Mapping[str, Belonging]] = MappingProxyType(
     {
-        "conversations": Belonging("conversations", "id = $2", None, "kept", "conversation"),
+        "conversations": Belonging("conversations", "id = $2", None, "withdrawn", "conversation"),
         "conversation_heads": Belonging("conversations", "conversation_id = $2", None, "kept", "conversation"),
         "turns": Belonging("conversations", "conversation_id = $2", "id = $2", "tombstone", "turn"),
         "turn_streams": Belonging("conversations", "conversation_id = $2", "turn_id = $2", "delete", None),

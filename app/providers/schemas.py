@@ -72,6 +72,7 @@ class ModelPurpose(StrEnum):
     REDACTION = "redaction"
     GENERATION = "generation"
     AGENT = "ask_agent"
+    TITLE = "title"
 
 
 @dataclass(frozen=True, slots=True)

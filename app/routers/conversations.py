@@ -91,7 +91,10 @@ async def get_conversation(
 async def update_conversation(
     conversation_id: ConversationPath, body: ConversationUpdate, caller: Writer, services: Services
 ) -> Conversation:
-    """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s."""
+    """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s.
+
+    A conversation whose title is cleared has a derived one (`title_source`); an empty title stays empty.
+    """
     return await services.conversations.update(caller, conversation_id, body=body)
 
 

@@ -41,6 +41,9 @@ class ModelSettings(BaseSettings):
     llm_daily_cost: Money = Field(
         default=0.0, description="What a tenant may spend on it in a day (UTC), by the prices above; 0: no limit."
     )
+    title_generation_enabled: bool = Field(
+        default=True, description="Whether it gives titles to conversations that have none from their callers."
+    )
 
     # the agent behind ask_agent
     enable_internal_agent: bool = Field(default=False, description="Whether `ask_agent` answers.")

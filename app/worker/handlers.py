@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from app.agents.service import COMPACT_EARLY_JOB
 from app.container import Container
-from app.context.service import COMPACT_JOB
+from app.context.service import COMPACT_JOB, TITLE_JOB
 from app.conversations.service import RETAIN_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
@@ -115,6 +115,10 @@ def _summaries(container: Container) -> dict[str, Handling]:
         with suppress(NotFound):  # deleted meanwhile
             await container.lifecycle.compact_early(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
 
+    async def write_title(job: Job) -> None:
+        with suppress(NotFound):  # deleted meanwhile
+            await container.title_writer.run(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
+
     table = {
         COMPACT_JOB: Handling(compact),
         COMPACT_EARLY_JOB: Handling(compact_early),
@@ -122,6 +126,7 @@ def _summaries(container: Container) -> dict[str, Handling]:
     }
     if container.chat is not None:
         every_s = container.settings.summary_refresh_interval_minutes * 60.0
+        table[TITLE_JOB] = Handling(write_title)
         table[REFRESH_JOB] = Handling(refresh, every_s=every_s, at_start=True)
     return table
 

@@ -490,7 +490,8 @@ async def test_no_personal_data_of_the_book_is_in_what_is_kept_nor_sent_to_a_mod
     fake.reply = parrot
     kept: list[str] = []
     for one in (client, tenant):
-        conversation = await one.conversation(owner="ana")
+        # with a title: one that is derived is a turn's first words
+        conversation = await one.conversation(owner="ana", title="A book")
         for start in range(0, len(GOES), 35):
             some = GOES[start : start + 35]
             await one.append(

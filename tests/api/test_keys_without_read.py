@@ -246,7 +246,14 @@ async def test_a_key_without_read_sees_ids_places_and_hashes(service: Service, c
     async with service.client(await key_with(service, client, [Scope.WRITE])) as blind:
         path = f"/v1/conversations/{marked.conversation_id}"
         whole, seen = (await client.get(path)).json(), (await blind.patch(path, json={})).json()
-        gone = {"external_id": None, "owner": None, "title": None, "participants": [], "metadata": {}}
+        gone = {
+            "external_id": None,
+            "owner": None,
+            "title": None,
+            "title_source": None,
+            "participants": [],
+            "metadata": {},
+        }
         assert seen == whole | gone | {"rev": seen["rev"], "updated_at": seen["updated_at"]}
         named = await blind.post("/v1/conversations", json={"external_id": EXTERNAL_ID})
         assert (named.status_code, named.json()) == (200, seen | {"external_id": EXTERNAL_ID})

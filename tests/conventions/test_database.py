@@ -191,10 +191,11 @@ def test_only_services_and_schemas_are_imported_across_capabilities() -> None:
 # closed sets, codes, HMACs, and hashes that stay after an erasure
 SAMPLED = {
     "api_keys.previous_hmac", "api_keys.scopes", "api_keys.secret_hmac", "conversation_heads.chain_hash",
-    "conversations.chain_start", "conversations.facts", "conversations.retention", "fact_evidence.content_hash",
-    "fact_evidence.tier", "facts.tier", "idempotency_records.request_hmac", "index_entries.kind", "index_entries.role",
-    "jobs.dedupe_key", "jobs.kind", "jobs.last_error", "jobs.state", "model_usage.purpose", "turn_chunks.part",
-    "turns.chain_hash", "turns.content_hash", "turns.index_state", "turns.kind", "turns.role", "turns.status",
+    "conversations.chain_start", "conversations.derived_title_source", "conversations.facts",
+    "conversations.retention", "fact_evidence.content_hash", "fact_evidence.tier", "facts.tier",
+    "idempotency_records.request_hmac", "index_entries.kind", "index_entries.role", "jobs.dedupe_key", "jobs.kind",
+    "jobs.last_error", "jobs.state", "model_usage.purpose", "turn_chunks.part", "turns.chain_hash",
+    "turns.content_hash", "turns.index_state", "turns.kind", "turns.role", "turns.status",
 }  # fmt: skip
 
 

@@ -117,14 +117,18 @@ def problem(response: httpx.Response, status: int, code: str, pointer: str | Non
 
 
 def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Settings:
-    """Settings of an app on a test database, as its unprivileged role."""
+    """Settings of an app on a test database, as its unprivileged role.
+
+    Titles are asked of a model only where a test says so: other tests count what a model is asked.
+    """
+    quiet = {"migrate_on_start": False, "worker_in_process": False, "title_generation_enabled": False}
     return Settings(
         database_url=database.app,
         ops_database_url=database.ops,
         owner_database_url=database.owner,
         data_dir=data_dir,
         log_level="error",
-        **{"migrate_on_start": False, "worker_in_process": False, "stream_sweep_s": 600, "key_cache_s": 0.5} | more,
+        **quiet | {"stream_sweep_s": 600, "key_cache_s": 0.5} | more,
     )
 
 

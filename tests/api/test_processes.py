@@ -1,10 +1,9 @@
-"""Whole processes: the command line, start and stop, two of them on one data directory, the README as printed."""
+"""Whole processes: the command line, start and stop, two of them on one data directory."""
 
 import json
 import re
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ from websockets.sync.client import connect
 
 from app.core.revisions import head_revision, known_revisions
 from tests.support.command import PLAIN, migrated_data
-from tests.support.process import ROOT, START_S, Process, process_folder, terminal
+from tests.support.process import START_S, Process, process_folder, terminal
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -252,22 +251,6 @@ def test_a_command_in_the_wrong_folder_makes_no_data_there(folder: Path) -> None
     assert done.returncode == 1
     assert "There is no Turnkeep data in" in done.stderr
     assert not folder.exists()
-
-
-def test_the_readme_works_as_printed(folder: Path) -> None:
-    """Run every bash block of the README in order, against a server on another port."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 3
-    process = Process(folder).start().wait()
-    script = "set -euo pipefail\n" + "\n".join(blocks)
-    script = script.replace("127.0.0.1:8765", f"127.0.0.1:{process.port}").replace(
-        "data/admin-key", f"{folder}/admin-key"
-    )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    process.stop()
-    assert done.returncode == 0, done.stderr
-    assert '"code"' not in done.stdout, done.stdout
-    assert '"messages"' in done.stdout
 
 
 def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(data: Path) -> None:

@@ -47,13 +47,16 @@ def mcp(
     """Give a model the tools of a running server over standard input and output. The key: as for `tail`."""
     settings = quiet_settings(**({} if url is None else {"url": url}))
 
-    from app.mcp.bridge import Target, client_configuration, serve_stdio
+    from app.mcp.target import Target, client_configuration
 
     target = Target(*_running_server(settings), agent)
     if print_config:
         print_document(client_configuration(target, command=str(Path(sys.argv[0]).absolute())))
-    else:
-        asyncio.run(serve_stdio(target))
+        return
+
+    from app.mcp.bridge import serve_stdio
+
+    asyncio.run(serve_stdio(target))
 
 
 def _running_server(settings: "Settings") -> tuple[str, str]:

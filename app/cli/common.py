@@ -42,11 +42,9 @@ def quiet_settings(**given: object) -> "Settings":
 
 def admin_key(settings: "Settings") -> str | None:
     """The administrator's key of this installation, where its setting or its file is at hand."""
-    from app.tenancy.first_key import admin_key_path
-
     if settings.bootstrap_key is not None:
         return settings.bootstrap_key.get_secret_value()
-    path = admin_key_path(settings)
+    path = settings.admin_key_path
     return path.read_text().strip() if path.exists() else None
 
 

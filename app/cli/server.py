@@ -19,7 +19,6 @@ from app.core.telemetry import configure_logging, get_logger
 from app.main import create_app
 from app.routers.protocol import protocols
 from app.settings import Settings
-from app.tenancy.first_key import admin_key_path
 from app.worker.handlers import make_worker
 
 _POLL_S = 0.02
@@ -132,7 +131,7 @@ async def _introduce(application: FastAPI, listening: socket.socket, settings: S
     if container.first_tenant_id is not None and sys.stderr.isatty():
         key = await container.tenancy.create_key(container.first_tenant_id, name="first key", scopes=DEFAULT_SCOPES)
         lines.append(("API key", f"{key}   (read and write; shown only this once)"))
-    key_path = admin_key_path(settings)
+    key_path = settings.admin_key_path
     if settings.bootstrap_key is not None:
         where = "the one in TURNKEEP_BOOTSTRAP_KEY"
     elif key_path.exists():

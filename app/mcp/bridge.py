@@ -11,10 +11,9 @@ import io
 import json
 import threading
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeGuard, cast
 
 import anyio
@@ -32,32 +31,13 @@ from mcp.types import INTERNAL_ERROR, PROTOCOL_VERSION_META_KEY, jsonrpc_message
 from pydantic import JsonValue, ValidationError
 
 from app.core.telemetry import error_type, get_logger
+from app.mcp.target import Target
 
 _TIMEOUT_S: Final = 300.0
 _MOST_AT_ONCE: Final = 32
 _MOST_WAITING: Final = 1000
 _STANDARD_INPUT: Final = 0
 _CANCELLED: Final = "notifications/cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The server that is spoken to, and as whom."""
-
-    url: str
-    key: str = field(repr=False)
-    agent: str | None = None
-
-    @property
-    def endpoint(self) -> str:
-        """Where it takes messages."""
-        return f"{self.url}/mcp"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What every request carries."""
-        agent = {} if self.agent is None else {"X-Agent-Id": self.agent}
-        return {"Authorization": f"Bearer {self.key}", **agent}
 
 
 class Writer(Protocol):
@@ -243,15 +223,3 @@ def _named(line: Line) -> dict[str, JsonValue]:
 
 def _error(code: int, text: str, data: JsonValue = None) -> dict[str, JsonValue]:
     return {"error": {"code": code, "message": text, **({} if data is None else {"data": data})}}
-
-
-def client_configuration(target: Target, *, command: str) -> dict[str, JsonValue]:
-    """What a client's configuration says: `turnkeep` by standard input and output, `turnkeep-http` by the URL."""
-    environment: dict[str, JsonValue] = {"TURNKEEP_URL": target.url, "TURNKEEP_API_KEY": target.key}
-    arguments: Sequence[str] = ["mcp"] if target.agent is None else ["mcp", "--agent", target.agent]
-    return {
-        "mcpServers": {
-            "turnkeep": {"command": command, "args": [*arguments], "env": environment},
-            "turnkeep-http": {"type": "http", "url": target.endpoint, "headers": {**target.headers}},
-        }
-    }

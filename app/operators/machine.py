@@ -54,7 +54,7 @@ def check_data_directory(settings: Settings) -> list[Check]:
         checks.append(Check("data directory", Level.FAIL, f"anybody may write to {folder}", f"chmod o-w {folder}"))
     else:
         checks.append(Check("data directory", Level.OK, str(folder)))
-    key = folder / "admin-key"
+    key = settings.admin_key_path.absolute()
     if key.exists():
         checks.append(_check_key(key))
     return [*checks, check_disk(there, shutil.disk_usage(there).free)]

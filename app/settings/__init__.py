@@ -32,6 +32,11 @@ class Settings(ModelSettings):
     )
     data_dir: Path = Field(default=Path("data"), description="Holds the embedded Postgres and the admin key file.")
 
+    @property
+    def admin_key_path(self) -> Path:
+        """The file that holds the admin key made at the first start."""
+        return self.data_dir / "admin-key"
+
     @field_validator("database_url", "ops_database_url", "owner_database_url")
     @classmethod
     def _postgres_url(cls, url: str | None) -> str | None:

@@ -12,11 +12,6 @@ from app.tenancy.keys import KeyText, generate_key, parse_key
 from app.tenancy.service import Tenancy
 
 
-def admin_key_path(settings: Settings) -> Path:
-    """The file that holds the admin key made at the first start."""
-    return settings.data_dir / "admin-key"
-
-
 def read_bootstrap_key(settings: Settings) -> KeyText | None:
     """The key of BOOTSTRAP_KEY, None without one; Unavailable where it is no key."""
     if settings.bootstrap_key is None:
@@ -39,7 +34,7 @@ async def install_first_key(settings: Settings, tenancy: Tenancy) -> TenantId | 
     if given is not None:
         await _install(tenancy, given, name="bootstrap", tenant_name="bootstrap")
         return None
-    path = admin_key_path(settings)
+    path = settings.admin_key_path
     if not path.exists() and await tenancy.has_tenants():
         return None
     key = await asyncio.to_thread(_read_or_make_key, path)

@@ -6,7 +6,8 @@ from typing import cast
 
 import httpx2
 
-from app.mcp.bridge import Bridge, Line, Target, Writer
+from app.mcp.bridge import Bridge, Line, Writer
+from app.mcp.target import Target
 
 
 def line(**message: object) -> Line:

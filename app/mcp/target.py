@@ -1,0 +1,38 @@
+"""The server that `turnkeep mcp` connects to, and the configuration of clients that start it. Imports no SDK."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server that is spoken to, and as whom."""
+
+    url: str
+    key: str = field(repr=False)
+    agent: str | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where it takes messages."""
+        return f"{self.url}/mcp"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries."""
+        agent = {} if self.agent is None else {"X-Agent-Id": self.agent}
+        return {"Authorization": f"Bearer {self.key}", **agent}
+
+
+def client_configuration(target: Target, *, command: str) -> dict[str, JsonValue]:
+    """What a client's configuration says: `turnkeep` by standard input and output, `turnkeep-http` by the URL."""
+    environment: dict[str, JsonValue] = {"TURNKEEP_URL": target.url, "TURNKEEP_API_KEY": target.key}
+    arguments: Sequence[str] = ["mcp"] if target.agent is None else ["mcp", "--agent", target.agent]
+    return {
+        "mcpServers": {
+            "turnkeep": {"command": command, "args": [*arguments], "env": environment},
+            "turnkeep-http": {"type": "http", "url": target.endpoint, "headers": {**target.headers}},
+        }
+    }

@@ -24,7 +24,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test check soak bench assets wheels lint types imports migrations-lint asyncapi-lint openapi dev clean
+.PHONY: help run test check soak bench assets wheels lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,7 +35,7 @@ run: .venv/.run assets ## start the service with its own Postgres, on http://127
 test: .venv/.dev assets ## run the tests
 	$(BIN)/pytest -n $(WORKERS) -m "not soak"
 
-check: lint types imports migrations-lint asyncapi-lint test ## everything that must hold before a commit
+check: lint types imports migrations-lint openapi-lint asyncapi-lint test ## everything that must hold before a commit
 
 lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check
@@ -51,6 +51,9 @@ imports: .venv/.dev ## which way modules may depend (import-linter)
 migrations-lint: .venv/.dev ## locks and rewrites in the migrations' SQL (squawk)
 	@$(BIN)/turnkeep migrate --sql > .venv/migrations.sql
 	$(BIN)/squawk --config .squawk.toml .venv/migrations.sql
+
+openapi-lint: tests/openapi/node_modules/.stamp ## the OpenAPI document, by Redocly and Spectral (node)
+	@cd tests/openapi && REDOCLY_SUPPRESS_UPDATE_NOTICE=true npm run --silent lint
 
 asyncapi-lint: tests/asyncapi/node_modules/.stamp ## the AsyncAPI document, by its own parser (node)
 	@cd tests/asyncapi && node validate.mjs < ../../openapi/asyncapi.json
@@ -77,7 +80,7 @@ openapi: .venv/.dev ## write openapi/openapi.json and openapi/asyncapi.json
 dev: .venv/.dev ## install everything for working on Turnkeep
 
 clean: ## remove the venv and caches; never data
-	rm -rf .venv dist build tests/asyncapi/node_modules $(CACHES)
+	rm -rf .venv dist build tests/asyncapi/node_modules tests/openapi/node_modules $(CACHES)
 	find app alembic bench packages scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The venv: its own uv first, then what is locked. The stamps keep later runs off the network. Once the tools for
@@ -107,9 +110,9 @@ $(UV_STAMP):
 	fi
 	@touch $@
 
-tests/asyncapi/node_modules/.stamp: tests/asyncapi/package-lock.json
+tests/%/node_modules/.stamp: tests/%/package-lock.json
 	@command -v npm >/dev/null || { echo 'npm is missing. On Debian and Ubuntu: apt install nodejs npm' >&2; exit 1; }
-	@cd tests/asyncapi && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@cd tests/$* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 .venv/.run: $(UV_STAMP) pyproject.toml uv.lock

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
@@ -39,23 +38,16 @@ from app.routers import (
     tokens,
     turns,
 )
+from app.routers.api_document import openapi_document
 from app.routers.connections import ConnectionLimits, Connections, add_live_metrics
 from app.routers.deps import require_caller
 from app.routers.lifecycle_metrics import add_lifecycle_metrics
 from app.routers.live_frames import frame_members
 from app.routers.middleware import install_middleware
-from app.routers.problems import add_head_problem, add_problem_schemas, declared_members, install_problem_handlers
+from app.routers.problems import declared_members, install_problem_handlers
 from app.settings import Settings
 from app.worker.handlers import make_worker
 from app.worker.runner import add_job_metrics, add_sweep_metrics, working
-
-_DESCRIPTION = """
-Turnkeep keeps conversations and builds the context a model should see.
-
-Send an API key as `Authorization: Bearer tk_…` or `X-API-Key`; a browser sends a conversation token (`tkc_…`) in its
-place. Ids are ULIDs (UUIDs are read too), times RFC 3339 in UTC. Every error is `application/problem+json` (RFC 9457)
-with a stable `code`, listed in `docs/errors.md`.
-"""
 
 _ROUTERS = tuple(
     module.router
@@ -96,11 +88,8 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="Turnkeep",
         version=version("turnkeep"),
-        description=_DESCRIPTION,
-        license_info={"name": "MIT", "identifier": "MIT"},
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
-        separate_input_output_schemas=False,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -138,21 +127,6 @@ def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:
     """Show whether other processes are heard as `turnkeep_bus_connected`."""
     gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are heard.", registry=registry)
     gauge.set_function(lambda: float(bus.connected()))
-
-
-def openapi_document(app: FastAPI) -> dict[str, object]:
-    """The OpenAPI document, made once."""
-    if app.openapi_schema is None:
-        document: dict[str, object] = get_openapi(
-            title=app.title,
-            version=app.version,
-            description=app.description,
-            license_info=app.license_info,
-            routes=app.routes,
-            separate_input_output_schemas=False,
-        )
-        app.openapi_schema = add_head_problem(add_problem_schemas(document))
-    return app.openapi_schema
 
 
 def _operation_id(route: APIRoute) -> str:

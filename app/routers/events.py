@@ -5,9 +5,10 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
-from typing import Annotated, Final, cast
+from typing import Annotated, Final, cast, get_args
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from app.container import Container
@@ -62,18 +63,26 @@ TurnEvent = (
 ListEvent = ConversationUpdatedFrame | ConversationDeletedFrame | RelistFrame | ErrorFrame
 
 
-def event_content(data: Mapping[str, object], **members: Mapping[str, object]) -> dict[str, object]:
-    """Declare an answer in events: the schema of their data, and their other members."""
-    content = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
-    item = {"type": "object", "properties": {**members, "data": content}}
-    return {EVENTS_MEDIA_TYPE: {"schema": {"type": "string"}, "itemSchema": item}}
+def event_content(data: Mapping[str, object]) -> dict[str, object]:
+    """Declare an answer in events by the schema of the `data` of each of them."""
+    # "type" replaces the "string" that FastAPI declares for a body that is not JSON
+    return {EVENTS_MEDIA_TYPE: {"schema": {"type": "object", **data}}}
 
 
-def _responses(*models: type) -> dict[int | str, dict[str, object]]:
+def _type_of(model: type[BaseModel]) -> str:
+    """Return the `type` of all frames of a model."""
+    return str(get_args(model.model_fields["type"].annotation)[0])
+
+
+def _responses(*models: type[BaseModel]) -> dict[int | str, dict[str, object]]:
+    places = {_type_of(model): f"#/components/schemas/{model.__name__}" for model in models}
     content = event_content(
-        {"anyOf": [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]},
-        event={"type": "string", "description": "The frame's `type`."},
-        id={"type": "string", "description": "Opaque; give the last one back as `Last-Event-ID`."},
+        {
+            "description": "The `data` of one event, as JSON. `event` is its `type`. `id` is opaque: send the last"
+            " one back as `Last-Event-ID`.",
+            "oneOf": [{"$ref": place} for place in places.values()],
+            "discriminator": {"propertyName": "type", "mapping": places},
+        }
     )
     return {200: {"description": "Events, for as long as the connection lasts.", "content": content}}
 

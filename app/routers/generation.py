@@ -30,20 +30,21 @@ from app.tenancy.schemas import Repeatable
 
 router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=GenerateRoute)
 
-_EVENT: Final = {"type": "string", "description": "`delta` (with `text`), then `done`, or `error` with a problem."}
 _DATA: Final = {
+    "description": "The `data` of one event, as JSON. `event` is `delta` (with `text`), then `done`, or `error` with a"
+    " problem.",
     "anyOf": [
         GeneratedDelta.model_json_schema(),
         {"$ref": "#/components/schemas/Generated"},
         {"$ref": "#/components/schemas/Problem"},
-    ]
+    ],
 }
 
 
 @router.post(
     "",
     response_model=Generated,
-    responses={200: {"model": Generated, "content": event_content(_DATA, event=_EVENT)}}
+    responses={200: {"model": Generated, "content": event_content(_DATA)}}
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503),
 )
 async def generate(

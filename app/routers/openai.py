@@ -33,7 +33,6 @@ _OURS: Final = ("conversation_id", "token_budget", "context")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
 
 _DATA: Final = {
-    "type": "object",
     "description": "A `chat.completion.chunk` as OpenAI has it, or an object with `error`. `[DONE]`, which is no JSON,"
     " is the last one.",
 }

@@ -97,7 +97,11 @@ class Problem(BaseModel):
     title: str = Field(description="What this code means in general.")
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="What happened here. Never repeats content.")
-    code: str = Field(description="The stable name of this case.")
+    code: str = Field(
+        description="The stable name of this case. A later release may add codes: where a client meets one that it does"
+        " not know, it should act on `status` and `retryable`.",
+        json_schema_extra={"enum": [*sorted(ERROR_CODES)]},
+    )
     request_id: str = Field(description="The id of the request, also in the header X-Request-Id.")
     errors: list[ProblemField] = Field(description="The fields that are wrong, if any.")
     retryable: bool = Field(description="Whether the same request may succeed when it is sent again.")

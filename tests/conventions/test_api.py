@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.routing import iter_route_contexts
 
+from app.core.error_codes import ERROR_CODES
 from app.main import create_app, openapi_document
 from app.settings import Settings
 from tests.support.shared import make_document
@@ -42,7 +43,7 @@ def test_every_operation_is_described_secured_and_declares_its_problems(name: st
     assert operation["description"].strip(), "the docstring is what users read"
     assert operation["operationId"].replace("_", "").isalpha()
     if operation["operationId"] in PUBLIC:
-        assert "security" not in operation
+        assert operation["security"] == []
         return
     assert operation["security"], "every route has auth or is on the short public list"
     problems = {status for status in operation["responses"] if int(status) >= 400}
@@ -54,6 +55,34 @@ def test_every_operation_is_described_secured_and_declares_its_problems(name: st
         assert "404" in problems
     if "requestBody" in operation:
         assert {"400", "408", "413", "415"} <= problems
+
+
+def test_every_tag_is_declared_with_a_sentence_and_used() -> None:
+    tags = DOCUMENT["tags"]
+    assert all(tag["description"].endswith(".") for tag in tags)  # type: ignore[attr-defined]
+    used = {name for _, operation in OPERATIONS for name in operation["tags"]}
+    assert sorted(used) == sorted(tag["name"] for tag in tags)  # type: ignore[attr-defined]
+
+
+def test_a_problem_names_every_code_of_the_catalogue() -> None:
+    code = DOCUMENT["components"]["schemas"]["Problem"]["properties"]["code"]  # type: ignore[index]
+    assert code["enum"] == sorted(ERROR_CODES)
+    assert "A later release may add codes" in code["description"]
+
+
+def test_the_document_uses_nothing_that_is_newer_than_openapi_3_1() -> None:
+    assert DOCUMENT["openapi"] == "3.1.0"
+    assert "itemSchema" not in json.dumps(DOCUMENT)
+
+
+def test_the_data_of_events_is_told_apart_by_type() -> None:
+    for path in ("/v1/events", "/v1/conversations/{conversation_id}/events"):
+        answer = DOCUMENT["paths"][path]["get"]["responses"]["200"]  # type: ignore[index]
+        schema = answer["content"]["text/event-stream"]["schema"]
+        for kind, place in schema["discriminator"]["mapping"].items():
+            frame = DOCUMENT["components"]["schemas"][place.rpartition("/")[2]]  # type: ignore[index]
+            assert frame["properties"]["type"]["const"] == kind
+            assert "type" in frame["required"]
 
 
 def test_operation_ids_are_unique() -> None:
@@ -83,7 +112,7 @@ def test_every_route_that_answers_in_events_declares_them() -> None:
     declaring = {
         operation["operationId"]
         for _, operation in OPERATIONS
-        if "itemSchema" in operation["responses"].get("200", {}).get("content", {}).get("text/event-stream", {})
+        if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
     # each makes the response itself, or by the one helper that does
     answering = {

@@ -46,7 +46,7 @@ class Contract:
         elif media_type.endswith("json"):
             self._validator(json.dumps(content[media_type]["schema"])).validate(response.json())
         elif media_type.endswith("event-stream"):
-            schema = content[media_type]["itemSchema"]["properties"]["data"]["contentSchema"]
+            schema = content[media_type]["schema"]
             for line in response.text.split("\n"):
                 if line.startswith("data:"):
                     self._validator(json.dumps(schema)).validate(json.loads(line.removeprefix("data:")))

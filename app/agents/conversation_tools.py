@@ -223,4 +223,6 @@ async def _find_conversations(
 
 async def _summarize(services: ToolServices, caller: Caller, body: Summarize) -> Compacted:
     caller.require(Scope.WRITE)
-    return await services.compactor.summarise(caller, await found(services, caller, body), request=body)
+    conversation_id = await found(services, caller, body)
+    done, _ = await services.compactor.summarise(caller, conversation_id, request=body, repeat=None)
+    return done

@@ -3,7 +3,7 @@
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,13 +15,16 @@ _INTERNAL: Final = "internal_error"
 
 
 class Figures:
-    """Calls by name and how they ended, durations, and what was done. `facts` are written by tier."""
+    """Calls by name and how they ended, durations, and what was done.
 
-    def __init__(self, facts: Mapping[str, int]) -> None:
+    `facts` are written by tier, `compactions` gives how many summaries were made, by jobs too.
+    """
+
+    def __init__(self, facts: Mapping[str, int], compactions: Callable[[], int]) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.after_turn_ms: list[int] = [0] * (len(BUCKETS_MS) + 1)
         self.after_turn_sum_ms = 0.0
-        self.compactions = 0
+        self.compactions = compactions
         self.conflicts = 0
         self.facts = facts
 

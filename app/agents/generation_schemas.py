@@ -15,6 +15,7 @@ from app.context.schemas import (
     Gap,
     Name,
     SemanticRecall,
+    SystemText,
     Tokenizer,
 )
 from app.conversations.schemas import IdIn, ParsedObject, Turn
@@ -40,7 +41,7 @@ class ContextOptions(Strict):
     include_summary: StrictBool = True
     filter_participants: Annotated[list[Name], Field(min_length=1, max_length=MAX_FILTERED_PARTICIPANTS)] | None = None
     as_actor: Name | None = None
-    system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
+    system: SystemText | None = None
     agent_id: Name | None = None
     tokenizer: Tokenizer = "o200k_base"
 

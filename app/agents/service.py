@@ -37,7 +37,7 @@ from app.core.db import Database
 from app.core.errors import FieldError, Invalid, TooLarge
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
-from app.core.telemetry import get_logger
+from app.core.telemetry import get_logger, plain_name
 from app.formats.schemas import Format, JsonObject
 from app.governance.service import Governance
 from app.memory.service import Facts
@@ -114,7 +114,7 @@ class Lifecycle:
             recent_items=options.recent_items,
             min_age_hours=options.min_age_hours,
         )
-        self.figures = Figures(facts.written)
+        self.figures = Figures(facts.written, lambda: compactor.made)
         """What this process has counted."""
         self._log = get_logger()
 
@@ -146,7 +146,7 @@ class Lifecycle:
             ids = Whole(key, asked=len(asked), answered=len(answered))
             name = SessionName(request.project, request.session_id, request.user_id)
             offer = Offer(to_store([*asked, *answered]), ids.look_for(), ids.choose)
-            await self._store(caller, name, offer)
+            await self._store(caller, name, request.turn_id, offer)
             return TurnDone(ok=True)
 
     async def run_turn(self, caller: Caller, *, request: RunTurn) -> TurnPrepared | TurnDone:
@@ -167,9 +167,7 @@ class Lifecycle:
         Raises NotFound; Busy where somebody writes to the session; and as the chat model does. May be sent again.
         """
         with self.figures.counted("maintenance"):
-            counts = await self._maintenance.run(caller, request=request)
-            self.figures.compactions += counts.summaries
-            return Maintained(ok=True, counts=counts)
+            return Maintained(ok=True, counts=await self._maintenance.run(caller, request=request))
 
     async def tree(self, caller: Caller, *, request: TreeRequest) -> Tree:
         """Places in a session's memory, with a line about each. Raises Invalid, NotFound."""
@@ -183,7 +181,7 @@ class Lifecycle:
 
     async def compact_early(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Make the contexts of a session smaller. Run by a job; NotFound where it is gone."""
-        self.figures.compactions += await self._maintenance.compact_early(caller, conversation_id)
+        await self._maintenance.compact_early(caller, conversation_id)
 
     # before
 
@@ -256,7 +254,7 @@ class Lifecycle:
 
     # after
 
-    async def _store(self, caller: Caller, name: SessionName, offer: Offer) -> Stored:
+    async def _store(self, caller: Caller, name: SessionName, turn_id: str, offer: Offer) -> Stored:
         try:
             stored = await self._sessions.append_once(caller, name=name, offer=offer)
         except (Invalid, TooLarge) as error:
@@ -266,6 +264,9 @@ class Lifecycle:
         self._log.info(
             "lifecycle.stored",
             conversation_id=stored.conversation_id,
+            project=plain_name(name.project),
+            session_id=plain_name(name.external_id),
+            turn_id=plain_name(turn_id),
             count=stored.count,
             status="conflict" if stored.differs else "ok",
         )
@@ -278,7 +279,7 @@ class Lifecycle:
         key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
         ids = Asked(key, asked=len(items))
         name = SessionName(request.project, request.session_id, request.user_id)
-        await self._store(caller, name, Offer(to_store(items), ids.look_for(), ids.choose))
+        await self._store(caller, name, request.turn_id, Offer(to_store(items), ids.look_for(), ids.choose))
         expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._options.operation_ttl_s)
         operation = Operation(
             caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
@@ -300,7 +301,8 @@ class Lifecycle:
         key = TurnKey(caller.tenant_id, operation.project, operation.session_id, operation.turn_id)
         ids = Answered(key, asked=operation.asked, answered=len(items))
         name = SessionName(operation.project, operation.session_id)
-        await self._store(caller, name, Offer(to_store(items), ids.look_for(), ids.choose, create=False))
+        offer = Offer(to_store(items), ids.look_for(), ids.choose, create=False)
+        await self._store(caller, name, operation.turn_id, offer)
         return TurnDone(ok=True)
 
 

@@ -34,7 +34,7 @@ from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind
 from app.formats.service import text_of
 from app.providers.schemas import ChatModel, TokenCounter
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, Repeatable
 
 __all__ = ["COMPACT_JOB", "Compactor"]
 
@@ -91,6 +91,8 @@ class Compactor:
         self._chat = chat
         self._counter = counter
         self._highlight_tokens = highlight_tokens
+        self.made = 0
+        """How many summaries this process has made."""
         self._log = get_logger()
 
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
@@ -127,6 +129,11 @@ class Compactor:
         made, continues = await self._go(caller, conversation_id, run)
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
+        return await self._compacted(caller, conversation_id, made=made, continues=continues)
+
+    async def _compacted(
+        self, caller: Caller, conversation_id: ConversationId, *, made: list[Summary], continues: bool
+    ) -> Compacted:
         after = await self._summaries.standing(caller, conversation_id)
         mark = after.summarized_through
         return Compacted(
@@ -138,10 +145,23 @@ class Compactor:
             rev=after.rev,
         )
 
-    async def summarise(self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest) -> Compacted:
-        """Summarise through a turn, or all but the newest, whatever the triggers say. What stands already stays."""
+    async def summarise(
+        self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest, repeat: Repeatable | None
+    ) -> tuple[Compacted, bool]:
+        """Summarise through a turn, or all but the newest, over the triggers or not. What stands already stays.
+
+        Says whether the same request (`repeat`) was answered before. Raises as `compact`; Conflict
+        `idempotency_mismatch`.
+        """
+        before = None if repeat is None else await self._summaries.replayed(caller, repeat=repeat)
+        if before is not None:
+            return await self._compacted(caller, conversation_id, made=before, continues=False), True
         ask = CompactionRequest(through=request.through)
-        return await self._compact(caller, conversation_id, request=ask, everything=request.through is None)
+        done = await self._compact(caller, conversation_id, request=ask, everything=request.through is None)
+        if repeat is None:
+            return done, False
+        made = await self._summaries.remember(caller, repeat=repeat, made=done.summaries)
+        return done.model_copy(update={"summaries": made}), False
 
     async def _go(self, caller: Caller, conversation_id: ConversationId, run: _Run) -> tuple[list[Summary], bool]:
         """Make summaries until nothing is left to do, or enough was done; says whether there is more."""
@@ -155,6 +175,7 @@ class Compactor:
             stored = await self._summaries.store(caller, conversation_id, draft=draft)
             if isinstance(stored, Summary):
                 made.append(stored)
+                self.made += 1
                 self._log.info(
                     "summary.created", conversation_id=conversation_id, kind=stored.kind.value, tokens=stored.tokens
                 )

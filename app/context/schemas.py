@@ -1,9 +1,19 @@
 """What a caller asks of a context and what it gets (SPEC §5)."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictFloat, StrictInt, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    field_validator,
+)
 
 from app.conversations.schemas import CompactionIn, IdIn
 from app.core.strict import Strict
@@ -14,6 +24,7 @@ MAX_RECENT_TURNS = 1000
 MAX_FILTERED_PARTICIPANTS = 100
 MAX_QUERY_CHARACTERS = 32_768
 MAX_SYSTEM_CHARACTERS = 2**20
+_MAX_SYSTEM_TEXTS = 100
 MAX_NAME_CHARACTERS = 256
 
 Tokenizer: TypeAlias = Literal["o200k_base", "cl100k_base"]
@@ -27,6 +38,34 @@ class CompactionRequest(CompactionIn):
     """A compaction to make now. What is left out is the conversation's policy; `through` is the last turn it takes."""
 
     through: IdIn | None = None
+
+
+def _join_texts(value: object) -> object:
+    """Return the texts of a list as one, with an empty line between two; any other value as it is."""
+    if not isinstance(value, list) or len(cast("list[object]", value)) > _MAX_SYSTEM_TEXTS:
+        return cast("object", value)
+    given = [_text_of(one) for one in cast("list[object]", value)]
+    texts = [text for text in given if isinstance(text, str)]
+    return "\n\n".join(texts) if len(texts) == len(given) else cast("object", value)
+
+
+def _text_of(value: object) -> object:
+    """Return the text of a part `{"type": "text", "text": …}`; any other value as it is."""
+    if not isinstance(value, dict):
+        return value
+    part = cast("dict[str, object]", value)
+    return part.get("text") if part.get("type") == "text" else part
+
+
+_Text: TypeAlias = Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)]
+SystemText: TypeAlias = Annotated[
+    str,
+    Field(max_length=MAX_SYSTEM_CHARACTERS),
+    BeforeValidator(
+        _join_texts, json_schema_input_type=_Text | Annotated[list[_Text], Field(max_length=_MAX_SYSTEM_TEXTS)]
+    ),
+]
+"""A system text, or a list of texts or of text parts, which become one."""
 
 
 class SummaryRequest(Strict):
@@ -91,7 +130,7 @@ class ContextRequest(Strict):
             " their names. Tool calls of the others are written as text."
         ),
     )
-    system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
+    system: SystemText | None = None
     agent_id: Name | None = Field(None, description="Whose memories; needed for them below the scope admin.")
     format: Format = Format.OPENAI
     tokenizer: Tokenizer = "o200k_base"

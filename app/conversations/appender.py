@@ -5,6 +5,7 @@ stays true until the commit.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
@@ -265,25 +266,33 @@ async def check_answers(
     root: str | None = None,
     before: int | None = None,
 ) -> None:
-    """Every tool result answers a call made before it, in this append or by a live turn of the conversation.
+    """Check that every tool result answers a call made before it, in this append or by a live turn, and once.
 
-    `root` is where in the body the turn stands that does not come in a list, `before` the position it takes.
+    `root` is where in the body the turn stands that does not come in a list, `before` the position it takes. Raises
+    Invalid `tool_call_unknown`, `tool_call_answered`.
     """
-    called: set[str] = set()
-    open_questions: list[tuple[str, FieldError]] = []
+    ids = {call_id for item in incoming for call_id in item.draft.answered_ids}
+    if not ids:
+        return
+    known = await turn_store.count_calls(tx, caller.tenant_id, conversation_id, sorted(ids), before=before)
+    calls = Counter({call_id: count for call_id, (count, _) in known.items()})
+    results = Counter({call_id: count for call_id, (_, count) in known.items()})
+    uncalled: list[FieldError] = []
+    answered: list[FieldError] = []
     for index, item in enumerate(incoming):
         for number, call_id in enumerate(item.draft.answered_ids):
-            if call_id not in called:
-                at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
-                place_ = f"/turns/{index}" if root is None else root
-                open_questions.append((call_id, FieldError(f"{place_}/{at}", "no turn before it made this call")))
-        called.update(item.draft.call_ids)
-    if open_questions:
-        ids = [call_id for call_id, _ in open_questions]
-        earlier = await turn_store.open_call_ids(tx, caller.tenant_id, conversation_id, ids, before=before)
-        wrong = [error for call_id, error in open_questions if call_id not in earlier]
-        if wrong:
-            raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=wrong)
+            at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
+            pointer = f"{f'/turns/{index}' if root is None else root}/{at}"
+            results[call_id] += 1
+            if not calls[call_id]:
+                uncalled.append(FieldError(pointer, "no turn before it made this call"))
+            elif results[call_id] > calls[call_id]:
+                answered.append(FieldError(pointer, "This call has a result already."))
+        calls.update(item.draft.call_ids)
+    if uncalled:
+        raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=uncalled)
+    if answered:
+        raise Invalid("tool_call_answered", "A tool call has one result; nothing was stored.", fields=answered)
 
 
 def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:

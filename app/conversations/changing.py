@@ -1,7 +1,7 @@
 """Changes what of a conversation may change, in the transaction of whoever changes it."""
 
-from app.conversations import store
-from app.conversations.covering import retain_job
+from app.conversations import store, turn_store
+from app.conversations.covering import compact_job, is_due, retain_job
 from app.conversations.finding import get_conversation, lock_conversation
 from app.conversations.policies import compaction_policy, facts_job, facts_policy
 from app.conversations.schemas import ConversationUpdate, Facts, Retention
@@ -12,6 +12,7 @@ from app.conversations.views import participants_column
 from app.core.db import Transaction
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue
+from app.formats.schemas import JsonObject
 from app.tenancy.schemas import Caller
 
 
@@ -39,7 +40,7 @@ async def change_conversation(
         caller.tenant_id,
         conversation_id,
         title=body.title if "title" in given else row.title,
-        participants=participants_column(body.participants) if "participants" in given else row.participants,
+        participants=await _participants(caller, tx, row, body) if "participants" in given else row.participants,
         metadata=body.metadata if "metadata" in given else row.metadata,
         retention=retention,
         compaction=compaction_policy(body.compaction, row.compaction),
@@ -56,4 +57,20 @@ async def change_conversation(
         await titles.renew(caller, tx, row)
     if retention not in {row.retention, Retention.FULL.value}:
         await jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
-    return await get_conversation(caller, tx, conversation_id)
+    changed = await get_conversation(caller, tx, conversation_id)
+    if changed.compaction != row.compaction and is_due(changed, turns=changed.turn_count, tokens=changed.token_count):
+        await jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
+    return changed
+
+
+async def _participants(
+    caller: Caller, tx: Transaction, row: ConversationRow, body: ConversationUpdate
+) -> list[JsonObject]:
+    """Return the participants that are given, and those before that wrote turns: a list hides no author."""
+    given = participants_column(body.participants)
+    named = {str(one["actor"]) for one in given}
+    left_out = {actor: one for one in row.participants if (actor := str(one["actor"])) not in named}
+    authors = (
+        await turn_store.list_authors(tx, caller.tenant_id, ConversationId(row.id), list(left_out)) if left_out else ()
+    )
+    return [*given, *(one for actor, one in left_out.items() if actor in authors)]

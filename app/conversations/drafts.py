@@ -28,6 +28,8 @@ USUAL_KINDS = {
     Role.SYSTEM: {Kind.SYSTEM_INSTRUCTION},
     Role.TOOL: {Kind.TOOL_RESULT},
 }
+# kinds that a turn of any role may be given
+_KINDS_OF_ANY_ROLE = {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def make_revision(old: OldTurn, given: Revision, *, limits: DraftLimits, now: da
     members = {name: getattr(given, name) for name in TurnContent.model_fields}
     if role is old.role:
         members["actor"] = given.actor or old.actor
-        if given.kind is None and old.kind not in USUAL_KINDS[role]:
+        if given.kind is None and old.kind not in USUAL_KINDS[role] and old.kind in _KINDS_OF_ANY_ROLE:
             members["kind"] = old.kind
     turn = TurnInput.model_construct(None, **members, role=role)
     return make_draft(turn, limits=limits, now=now, supersedes=old.id)
@@ -171,6 +173,8 @@ def _first_error(turn: TurnInput, at: str, limits: DraftLimits, now: datetime) -
 def _errors(turn: TurnInput, at: str, limits: DraftLimits) -> Iterator[FieldError]:
     if turn.tool_calls and turn.role is not Role.ASSISTANT:
         yield FieldError(f"{at}/tool_calls", "only an assistant turn calls tools")
+    if turn.kind not in {None, *_KINDS_OF_ANY_ROLE, *USUAL_KINDS[turn.role]}:
+        yield FieldError(f"{at}/kind", "This kind does not belong to this role.")
     answers = turn.tool_call_id is not None or bool(turn.tool_results)
     if answers and turn.role is not Role.TOOL:
         yield FieldError(f"{at}/role", "only a turn in role tool carries tool results")

@@ -164,7 +164,7 @@ class Conversations:
         )  # fmt: skip
         """Turns that are written while they stream."""
         self.summaries = Summaries(
-            database, ops, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
+            database, ops, tenancy=tenancy, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
             most_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Text that stands for older turns."""

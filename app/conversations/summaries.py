@@ -27,13 +27,14 @@ from app.conversations.summary_schemas import (
 from app.conversations.summary_store import SummaryRow
 from app.conversations.views import canonical_turn, summary_view, summary_view_for
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict
-from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.core.errors import Conflict, NotFound
+from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import Document, Entry, EntryKind, Prepared
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, Scope
+from app.tenancy.schemas import Caller, Repeatable, Replay, Scope
+from app.tenancy.service import Tenancy
 
 _NOBODY = ""
 _CONVERSATIONS = 500
@@ -47,6 +48,7 @@ class Summaries:
         database: Database,
         ops: Database,
         *,
+        tenancy: Tenancy,
         index: SearchIndex,
         jobs: JobQueue,
         announcer: Announcer,
@@ -57,6 +59,7 @@ class Summaries:
         """`erase_without_summary`: retention erases what highlights stand for, too."""
         self._database = database
         self._ops = ops
+        self._tenancy = tenancy
         self._index = index
         self._jobs = jobs
         self._announcer = announcer
@@ -102,6 +105,35 @@ class Summaries:
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
+
+    async def get(self, caller: Caller, conversation_id: ConversationId, *, summary_id: UUID) -> Summary:
+        """Return one summary of a conversation, also one that another stands for now. NotFound. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            row = (await summary_store.find(tx, caller.tenant_id, [summary_id])).get(summary_id)
+        if row is None or row.conversation_id != conversation_id:
+            raise NotFound("not_found", "There is no such summary.")
+        return summary_view(row)
+
+    async def replayed(self, caller: Caller, *, repeat: Repeatable) -> list[Summary] | None:
+        """Return the summaries that the very same request made before; None where it is new."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+            return None if replay is None else await self._replay(caller, tx, replay)
+
+    async def remember(self, caller: Caller, *, repeat: Repeatable, made: Sequence[Summary]) -> list[Summary]:
+        """Remember what a request made; return it, or what the same request made meanwhile. Raises Conflict, Busy."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            replay = await self._tenancy.claim(caller, tx, request=repeat)
+            if replay is not None:
+                return await self._replay(caller, tx, replay)
+            ids = [parse_id(summary.id) for summary in made]
+            await self._tenancy.remember(caller, tx, request=repeat, status=200, result_ids=ids)
+            return list(made)
+
+    async def _replay(self, caller: Caller, tx: Transaction, replay: Replay) -> list[Summary]:
+        rows = await summary_store.find(tx, caller.tenant_id, replay.result_ids)
+        return [summary_view_for(caller, rows[one]) for one in replay.result_ids if one in rows]
 
     async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
         """Summaries that stand, for whoever found them, in that one's transaction."""

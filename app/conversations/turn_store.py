@@ -333,29 +333,57 @@ async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
     )
 
 
-async def open_call_ids(
+async def list_authors(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, actors: Sequence[str]
+) -> set[str]:
+    """Return which of these actors wrote a turn of a conversation whose content is there."""
+    rows = await tx.fetch(
+        """
+        select a.actor from unnest($3::text[]) as a (actor)
+        where exists (
+            select from turns t where t.tenant_id = $1 and t.conversation_id = $2 and t.actor = a.actor
+              and t.status = 'committed' and t.erased_at is null
+        )
+        """,
+        tenant_id,
+        conversation_id,
+        actors,
+    )
+    return {row["actor"] for row in rows}
+
+
+async def count_calls(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,
     call_ids: Sequence[str],
     *,
     before: int | None = None,
-) -> set[str]:
-    """Which of these tool call ids were called by a live turn, before a position if one is given."""
+) -> dict[str, tuple[int, int]]:
+    """Count the calls with these ids, and the results of each, in live turns, before a position if one is given."""
     rows = await tx.fetch(
         f"""
-        select distinct called.item ->> 'id' as call_id
-        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
-        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+        select found.call_id, sum(found.calls)::int as calls, sum(found.results)::int as results
+        from turns t cross join lateral (
+            select called.item ->> 'id' as call_id, 1 as calls, 0 as results
+            from json_array_elements(t.tool_calls) as called (item)
+            union all
+            select answered.item ->> 'tool_call_id', 0, 1 from json_array_elements(t.tool_results) as answered (item)
+            union all
+            select t.tool_call_id, 0, 1
+        ) as found
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}
+          and (t.tool_calls is not null or t.tool_results is not null or t.tool_call_id is not null)
           and ($4::bigint is null or t.position < $4)
-          and called.item ->> 'id' = any($3::text[])
+          and found.call_id = any($3::text[])
+        group by found.call_id
         """,  # noqa: S608
         tenant_id,
         conversation_id,
         call_ids,
         before,
     )
-    return {row["call_id"] for row in rows}
+    return {row["call_id"]: (row["calls"], row["results"]) for row in rows}
 
 
 async def first_call(

@@ -107,6 +107,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "too_many_connections": "Too many live connections are open at this server.",
         "too_many_facts": "There are too many facts of this subject and predicate.",
         "too_many_open_turns": "Too many turns are open.",
+        "tool_call_answered": "A tool call has a result already.",
         "tool_call_unknown": "A tool result answers a call that was not made.",
         "turn_aborted": "The turn was aborted.",
         "turn_committed": "The turn is committed already.",

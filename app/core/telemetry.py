@@ -25,6 +25,7 @@ LOG_FIELDS: Final = frozenset(
     {
         "event", "level", "timestamp",
         "request_id", "tenant_id", "key_id", "conversation_id", "turn_id", "entry_id", "job_id",
+        "project", "session_id",
         "method", "route", "status", "tool", "duration_ms", "code", "kind", "scope",
         "space", "space_id", "count", "attempt", "limit", "bytes", "tokens", "vectors", "seq", "retry_after_s",
         "error_type", "stack", "sqlstate",
@@ -32,7 +33,8 @@ LOG_FIELDS: Final = frozenset(
         "library", "library_message",
     }
 )  # fmt: skip
-"""Every field a log line may have. Ids, numbers and names of ours; never a caller's text."""
+"""Every field a log line may have. Ids, numbers and names of ours; a name that a caller chose only by `plain_name`."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _EVENT_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _UNNAMED_EVENT: Final = "event.unnamed"
@@ -58,6 +60,11 @@ _TRACEBACK_FRAME: Final = re.compile(r'^\s*File "([^"\n]+)", line (\d+)', re.MUL
 _TRACEBACK_TYPE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE)
 _QUERY: Final = re.compile(r"\?\S*")
 _WARNING: Final = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+): (?P<category>\w+): ")
+
+
+def plain_name(name: str) -> str | None:
+    """Return a caller's name if it has at most 64 letters, digits, `_`, `-` and `.`; any other may be content."""
+    return name if _PLAIN_NAME.fullmatch(name) else None
 
 
 class TelemetrySettings(Protocol):

@@ -13,7 +13,7 @@ from typing import Literal
 from uuid import UUID
 
 from app.core.db import Database, Transaction
-from app.core.errors import FieldError, Forbidden, Invalid, TooLarge
+from app.core.errors import FieldError, Forbidden, Invalid, NotFound, TooLarge
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import Document, Entry, EntryKind, Prepared
@@ -172,6 +172,17 @@ class Memories:
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
+
+    async def get(self, caller: Caller, memory_id: UUID) -> Memory:
+        """Return one memory: of any agent for an administrator of the tenant, else one's own. NotFound."""
+        caller.require(Scope.READ)
+        if Scope.ADMIN not in caller.scopes:
+            caller.require_long_term()
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            row = (await memory_store.find(tx, caller.tenant_id, [memory_id])).get(memory_id)
+        if row is None or (Scope.ADMIN not in caller.scopes and row.agent_id != caller.agent):
+            raise NotFound("not_found", "There is no such memory.")
+        return _view(row)
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, memory_ids: Sequence[UUID]) -> dict[UUID, Memory]:
         """Memories by id, of those that are there and have not expired. Whose they may be the search has decided."""

@@ -41,7 +41,7 @@ class _Lifecycle(Collector):
             sum_value=figures.after_turn_sum_ms,
         )
         yield CounterMetricFamily(
-            "mcp_memory_compaction", "Summaries made by maintenance and for large contexts.", value=figures.compactions
+            "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=figures.compactions()
         )
         yield CounterMetricFamily(
             "mcp_memory_idempotency_conflicts",

@@ -56,6 +56,12 @@ async def list_memories(
     )
 
 
+@router.get("/{memory_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_memory(memory_id: MemoryPath, caller: AgentReader, services: Services) -> Memory:
+    """Read one memory: of any agent for an administrator, else one's own."""
+    return await services.memories.get(caller, memory_id)
+
+
 @router.delete("/{memory_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
 async def delete_memory(memory_id: MemoryPath, caller: Admin, services: Services) -> None:
     """Delete a memory of any agent; one that is not there, or not the tenant's, is gone already."""

@@ -1,14 +1,16 @@
 """Summaries over REST: list, summarise, compact, take the last one back."""
 
 from typing import Annotated
+from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.context.schemas import CompactionRequest, SummaryRequest
+from app.conversations.schemas import IdIn
 from app.conversations.summary_schemas import Compacted, Summary, Undone
 from app.core.paging import Page
 from app.routers.body import StrictJsonRoute
-from app.routers.deps import ConversationPath, ConversationReader, Cursor, Order, Services, Writer
+from app.routers.deps import ConversationPath, ConversationReader, Cursor, Order, Repeat, Services, Writer
 from app.routers.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
@@ -36,12 +38,35 @@ async def list_summaries(
     )
 
 
+def _summary_id(summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")]) -> UUID:
+    return summary_id
+
+
+@router.get("/summaries/{summary_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_summary(
+    conversation_id: ConversationPath,
+    summary_id: Annotated[UUID, Depends(_summary_id)],
+    caller: ConversationReader,
+    services: Services,
+) -> Summary:
+    """Read one summary, also one that another stands for now."""
+    return await services.conversations.summaries.get(caller, conversation_id, summary_id=summary_id)
+
+
 @router.post("/summaries", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
 async def summarise_turns(
-    conversation_id: ConversationPath, body: SummaryRequest, caller: Writer, services: Services
+    conversation_id: ConversationPath,
+    body: SummaryRequest,
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
 ) -> Compacted:
     """Summarise turns now, through a named one or all but the newest. Sent again, it finds nothing left to do."""
-    return await services.compactor.summarise(caller, conversation_id, request=body)
+    done, replayed = await services.compactor.summarise(caller, conversation_id, request=body, repeat=repeat)
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return done
 
 
 @router.post("/compact", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))

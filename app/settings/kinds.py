@@ -12,7 +12,7 @@ TokenTime = Annotated[int, Field(ge=1, le=3600)]
 Money = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-_ENDPOINTS = ("/embeddings", "/chat/completions")
+_ENDPOINTS = ("/embeddings", "/chat/completions", "/responses")
 
 
 def api_root(url: str) -> str:

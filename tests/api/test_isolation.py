@@ -379,6 +379,25 @@ async def deletes_only_its_own_memories(two: Two, _name: str) -> None:
     assert len((await two.owner.post("/v1/memories/search", json={"query": SECRET})).json()["entries"]) == 1
 
 
+async def reads_only_its_own_memory(two: Two, _name: str) -> None:
+    memory = (await two.owner.post("/v1/memories", json={"content": f"a {SECRET}"})).json()["id"]
+    got, expected = [await two.intruder.get(f"/v1/memories/{one}") for one in (memory, format_id(new_uuid()))]
+    problem(got, 404, "not_found")
+    assert without_request_id(got) == without_request_id(expected)
+    assert (await two.owner.get(f"/v1/memories/{memory}")).json()["content"] == f"a {SECRET}"
+
+
+async def reads_only_its_own_summary(two: Two, _name: str) -> None:
+    await two.owner.append(two.conversation, *(f"a {SECRET} of {number} euros in Lisbon" for number in range(6)))
+    made = await two.owner.post(f"/v1/conversations/{two.conversation}/summaries", json={})
+    summary = made.json()["summaries"][0]["id"]
+    for conversation in (two.conversation, two.mine):
+        path = f"/v1/conversations/{conversation}/summaries"
+        got, expected = [await two.intruder.get(f"{path}/{one}") for one in (summary, format_id(new_uuid()))]
+        problem(got, 404, "not_found")
+        assert without_request_id(got) == without_request_id(expected)
+
+
 async def has_sessions_of_its_own(two: Two, name: str) -> None:
     """Of two tenants' sessions of one name each knows its own; a session of another tenant is none."""
     session = {"project": "default", "session_id": "shared name"}
@@ -493,6 +512,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "fork_conversation": refuses_foreign_ids,
     "verify_conversation": refuses_foreign_ids,
     "list_summaries": refuses_foreign_ids,
+    "get_summary": reads_only_its_own_summary,
     "summarise_turns": refuses_foreign_ids,
     "compact_conversation": refuses_foreign_ids,
     "undo_compaction": refuses_foreign_ids,
@@ -520,6 +540,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "store_memory": stores_its_own_memory,
     "search_memories": remembers_only_its_own,
     "list_memories": remembers_only_its_own,
+    "get_memory": reads_only_its_own_memory,
     "delete_memory": deletes_only_its_own_memories,
     "before_turn": has_sessions_of_its_own,
     "after_turn": has_sessions_of_its_own,

@@ -499,6 +499,11 @@ def test_only_a_named_model_switches_it_on_and_openais_key_goes_to_openai_alone(
     assert named is not None
     assert (named.base_url, named.api_key, named.timeout_s) == ("https://api.openai.com/v1", "sk-bare", 12.0)
     other = ChatOptions.of(Settings(llm_model="m", llm_base_url="http://127.0.0.1:11434/v1/chat/completions"))
+    for path in ("", "/v1", "/v1/", "/v1/responses", "/v1/responses/", "/v1/chat/completions", "/v1/embeddings"):
+        assert (
+            Settings(llm_model="m", llm_base_url=f"http://127.0.0.1:11434{path}").llm_base_url
+            == "http://127.0.0.1:11434/v1"
+        )
     assert other is not None
     assert (other.base_url, other.api_key) == ("http://127.0.0.1:11434/v1", None)
     own = Settings.model_validate({"llm_model": "m", "llm_base_url": "http://x", "llm_api_key": "own"})

@@ -18,14 +18,17 @@ from typing import Any
 
 import pytest
 
+from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import FakeChat, Reply, calls, open_fake_chat, says
+from tests.support.fake_openai import MODEL
 from tests.support.live import serving
-from tests.support.postgres import TestDatabase
+from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 AGENTS = ROOT / "docs/guides/agents.md"
+SPACES = ROOT / "docs/guides/embedding-spaces.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = {"sh", "bash"}
@@ -37,9 +40,6 @@ FIRST_CALLS = 3
 
 NEEDS_DOCKER = "needs Docker; tests/containers runs the steps of the image and the commands of docker-compose.yml"
 STARTS_MORE = "starts a server, builds or runs the tests; the targets are tested by what they start"
-SECOND_MODEL = (
-    "needs the endpoint of a second embedding model and moves the installation; tests/api/test_spaces.py does it"
-)
 NOT_RUN = {
     ("README.md", "make run"): STARTS_MORE,
     ("README.md", "docker build -t turnkeep ."): NEEDS_DOCKER,
@@ -52,14 +52,10 @@ NOT_RUN = {
         "docs/guides/deploying.md",
         "docker compose exec postgres pg_dump -U postgres --format=custom turnkeep > turnkeep.dump",
     ): NEEDS_DOCKER,
-    ("docs/guides/embedding-spaces.md", ".venv/bin/turnkeep reembed"): SECOND_MODEL,
-    ("docs/guides/embedding-spaces.md", "api=http://127.0.0.1:8765/v1/admin/embedding-spaces"): SECOND_MODEL,
-    ("docs/guides/embedding-spaces.md", ".venv/bin/turnkeep reembed --status"): SECOND_MODEL,
 }
 MARKS = {
     NEEDS_DOCKER: re.compile(r"^docker ", re.MULTILINE),
     STARTS_MORE: re.compile(r"\Amake (run|test|wheels)$", re.MULTILINE),
-    SECOND_MODEL: re.compile(r"turnkeep reembed|/embedding-spaces$", re.MULTILINE),
 }
 """What a snippet that is not run for a reason must contain: the list cannot take in others."""
 
@@ -182,16 +178,39 @@ async def endpoint() -> AsyncIterator[FakeChat]:
 
 
 @pytest.fixture(scope="module")
+async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
+    """A database of its own for the page that moves a whole installation to another embedding model."""
+    name = f"turnkeep_guides_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    yield await clone_template(servers, name)
+    await drop_database(servers, name)
+
+
+@pytest.fixture(scope="module")
 async def served(
     request: pytest.FixtureRequest,
     database: TestDatabase,
+    own: TestDatabase,
     tmp_path_factory: pytest.TempPathFactory,
     endpoint: FakeChat,
 ) -> AsyncIterator[tuple[Service, int]]:
-    """A server with a chat model; with the internal agent, which takes the place of other tools, for its page alone."""
-    settings = {"llm_model": "gpt-5-mini", "llm_base_url": endpoint.url, "enable_internal_agent": request.param}
+    """A server with a chat model, and with what a page needs besides.
+
+    The internal agent takes the place of other tools, so it is there for its page alone.
+    """
+    settings: dict[str, Any] = {"llm_model": "gpt-5-mini", "llm_base_url": endpoint.url}
+    if request.param == AGENTS:
+        settings["enable_internal_agent"] = True
+    elif request.param == SPACES:
+        settings |= {
+            "next_embedder": "openai",
+            "next_embeddings_base_url": endpoint.url,
+            "next_embeddings_model": MODEL,
+        }
+        settings["next_embeddings_dimensions"] = endpoint.dimensions = 1536
+    folder = Path(tmp_path_factory.mktemp("guides"))
     async with (
-        open_service(database, Path(tmp_path_factory.mktemp("guides")), **settings) as opened,
+        open_service(own if request.param == SPACES else database, folder, **settings) as opened,
         serving(opened.app, opened.settings) as port,
     ):
         yield opened, port
@@ -200,7 +219,12 @@ async def served(
 def environment(service: Service, client: Client, port: int) -> dict[str, str]:
     """Where the commands of a page find the database and the server."""
     settings = service.settings
-    urls = {name: str(getattr(settings, name)) for name in ("database_url", "ops_database_url", "owner_database_url")}
+    names = [f"{role}database_url" for role in ("", "ops_", "owner_")]
+    if settings.next_embedder is not None:
+        names += [
+            name for name in type(settings).model_fields if name.startswith("next_embed") and getattr(settings, name)
+        ]
+    urls = {name: str(getattr(settings, name)) for name in names}
     given = urls | {"bootstrap_key": client.key, "api_key": client.key, "url": f"http://127.0.0.1:{port}"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "OPENAI_"))}
     return kept | {f"TURNKEEP_{name.upper()}": value for name, value in given.items()} | {"NO_PROXY": "127.0.0.1"}
@@ -209,7 +233,7 @@ def environment(service: Service, client: Client, port: int) -> dict[str, str]:
 def run(commands: str, folder: Path, env: dict[str, str]) -> dict[int, str]:
     """What each snippet printed, by its number."""
     done = subprocess.run(
-        ["bash", "-c", commands], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        ["bash", "-c", commands], cwd=folder, env=env, input="y\n", capture_output=True, text=True,
         timeout=200, check=False,
     )  # fmt: skip
     printed = {int(file.stem): file.read_text() for file in folder.glob("*.out")}
@@ -220,13 +244,15 @@ def run(commands: str, folder: Path, env: dict[str, str]) -> dict[int, str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("served", "page"),
-    [(page == AGENTS, page) for page in WITH_SNIPPETS],
+    [(page if page in {AGENTS, SPACES} else None, page) for page in WITH_SNIPPETS],
     ids=lambda value: name_of(value) if isinstance(value, Path) else "",
     indirect=["served"],
 )
 async def test_the_snippets_of_a_page_work_as_printed(served: tuple[Service, int], tmp_path: Path, page: Path) -> None:
     service, port = served
     client = await service.new_tenant()
+    if page == SPACES:  # the call of an operator
+        client.key = str(await service.container.tenancy.create_key(client.tenant_id, name="all", scopes=list(Scope)))
     (tmp_path / "data").mkdir()
     (tmp_path / "data/admin-key").write_text(client.key)
     (tmp_path / ".venv").symlink_to(sys.prefix)

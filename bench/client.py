@@ -32,11 +32,15 @@ class RequestFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response in whole; `seconds` from the first byte sent to the last one read."""
+    """A response in whole; `seconds` from the first byte sent to the last one read.
+
+    `retry_after_s`: the server's `Retry-After`, where it gave one in seconds.
+    """
 
     status: int
     body: bytes
     seconds: float
+    retry_after_s: float | None = None
 
 
 class _Problem(BaseModel):
@@ -67,7 +71,11 @@ class Client:
 
     async def post(self, call: str, path: str, body: dict[str, JsonValue]) -> Answer:
         """Post JSON and give the answer, whatever its status. `call` names the request in errors."""
-        return await self._send(call, "POST", path, json.dumps(body, ensure_ascii=False).encode())
+        return await self.post_bytes(call, path, json.dumps(body, ensure_ascii=False).encode())
+
+    async def post_bytes(self, call: str, path: str, content: bytes) -> Answer:
+        """Post JSON that is encoded already, as `post` does."""
+        return await self._send(call, "POST", path, content)
 
     async def get(self, call: str, path: str) -> Answer:
         """Read; anything else than 2xx raises RequestFailedError with the problem's code."""
@@ -79,17 +87,18 @@ class Client:
             async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await self._connected()
                 started = time.perf_counter()
-                writer.write(head.encode("latin-1") + content)
-                await writer.drain()
-                status, answer, keep = await _read(reader)
+                # not drained first: a server may refuse a large body before it has all of it
+                writer.writelines((head.encode("latin-1"), content))
+                status, answer, headers = await _read(reader)
                 seconds = time.perf_counter() - started
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError) as error:
             await self._close()
             raise RequestFailedError(call, 0, type(error).__name__) from error
         self._used_at = time.monotonic()
-        if not keep:
+        if headers.get("connection", "").lower() == "close":
             await self._close()
-        return Answer(status, answer, seconds)
+        retry_after = headers.get("retry-after", "")
+        return Answer(status, answer, seconds, float(retry_after) if retry_after.isdecimal() else None)
 
     async def demand(self, call: str, path: str, body: dict[str, JsonValue]) -> Answer:
         """As `post`, but anything else than 2xx raises RequestFailedError with the problem's code."""
@@ -126,18 +135,17 @@ def failure(call: str, answer: Answer) -> RequestFailedError:
     return RequestFailedError(call, answer.status, code)
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """One response: status, body, and whether the connection may be used again."""
+async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, dict[str, str]]:
+    """One response: status, body, and headers, their names in lower case."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     status = int(head[0].split(" ", 2)[1])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-    keep = headers.get("connection", "").lower() != "close"
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        return status, await _read_chunks(reader), keep
+        return status, await _read_chunks(reader), headers
     length = int(headers.get("content-length", "0"))
     if not 0 <= length <= MAX_BODY_BYTES:
         raise ValueError("the answer is too large")
-    return status, await reader.readexactly(length), keep
+    return status, await reader.readexactly(length), headers
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:

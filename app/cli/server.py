@@ -15,7 +15,9 @@ from fastapi import FastAPI
 from app.cli.keys import DEFAULT_SCOPES
 from app.container import Container, open_container
 from app.core.errors import AppError, Unavailable
+from app.core.heap import keep_large_blocks_apart
 from app.core.telemetry import configure_logging, get_logger
+from app.core.threads import bound_threads
 from app.main import create_app
 from app.routers.protocol import protocols
 from app.settings import Settings
@@ -85,6 +87,8 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(server: uvicorn.Server, settings: Settings) -> None:
+    keep_large_blocks_apart()
+    bound_threads()
     # bound before anything starts, so that a taken port costs nothing and says so
     with ExitStack() as stack:
         listening = stack.enter_context(_bind(settings.host, settings.port, "--port or TURNKEEP_PORT"))
@@ -145,6 +149,8 @@ async def _introduce(application: FastAPI, listening: socket.socket, settings: S
 
 async def run_worker(settings: Settings) -> None:
     """Run jobs until the process is stopped."""
+    keep_large_blocks_apart()
+    bound_threads()
     configure_logging(settings)
     async with open_container(settings) as container:
         working = make_worker(container)

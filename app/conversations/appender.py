@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
+from pydantic import JsonValue
+
 from app.conversations import store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appending import Incoming, Placed, is_searchable, new_participants, place
-from app.conversations.chain import content_hash
+from app.conversations.chain import content_hash, new_salt
 from app.conversations.covering import compact_job, is_due
-from app.conversations.drafts import Draft, DraftLimits, count_pieces, make_drafts
+from app.conversations.drafts import Draft, DraftLimits, is_much, make_drafts
 from app.conversations.finding import lock_conversation
 from app.conversations.policies import facts_job
 from app.conversations.schemas import MAX_PARTICIPANTS, AppendResult, TurnInput
@@ -25,15 +27,13 @@ from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
+from app.core.threads import map_in_threads
 from app.index.schemas import Document
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, Repeatable, Replay
 from app.tenancy.service import Tenancy
 
-# more is worked on in a thread: on the loop nobody else is answered meanwhile
-_THREAD_CHARACTERS = 20_000
-_THREAD_PIECES = 500
 _CREATED, _OK = 201, 200
 
 
@@ -72,7 +72,7 @@ class Appender:
     ) -> tuple[AppendResult, bool, bool]:
         """Append turns, all or none; says whether anything was stored now, and whether it is a replay by key."""
         now = datetime.now(UTC)
-        if count_pieces(turns) > _THREAD_PIECES:
+        if is_much(turns):
             drafts = await asyncio.to_thread(make_drafts, turns, limits=self._limits, now=now)
         else:
             drafts = make_drafts(turns, limits=self._limits, now=now)
@@ -81,7 +81,7 @@ class Appender:
                 replay = await self._tenancy.find_replay(caller, tx, request=repeat)
                 if replay is not None:
                     return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
-        incoming = await self.work_out(drafts)
+        incoming = await self.work_out(caller, drafts)
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
@@ -90,26 +90,25 @@ class Appender:
             rows, stored = await self._store(caller, tx, conversation_id, incoming, expected_seq)
             if repeat is not None:
                 await self.remember(caller, tx, repeat, rows, status=_CREATED if stored else _OK)
-        return _append_result(caller, rows), stored, False
+        contents = [item.draft.fields["content"] for item in incoming]
+        return _append_result(caller, rows, contents), stored, False
 
-    async def work_out(self, drafts: Sequence[Draft]) -> list[Incoming]:
-        """Count tokens, make what is hashed, prepare the index, with no transaction open."""
-        if sum(draft.size for draft in drafts) > _THREAD_CHARACTERS:
-            worked = await asyncio.to_thread(lambda: [self._count_and_form(draft) for draft in drafts])
-        else:
-            worked = [self._count_and_form(draft) for draft in drafts]
+    async def work_out(self, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
+        """Count tokens, hash what is stored, prepare the index, with no transaction open."""
+        worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
         now = datetime.now(UTC)
         documents = [
             Document(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
         ]
-        prepared = iter(await self._index.prepare(documents))
+        prepared = iter(await self._index.prepare(caller, documents))
         return [
-            Incoming(draft, form, count, next(prepared) if is_searchable(draft) else None)
-            for draft, (count, form) in zip(drafts, worked, strict=True)
+            Incoming(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
+            for draft, (count, salt, hashed) in zip(drafts, worked, strict=True)
         ]
 
-    def _count_and_form(self, draft: Draft) -> tuple[int, bytes]:
-        return self._counter.count(draft.text), draft.form(with_time=True)
+    def _count_and_hash(self, draft: Draft) -> tuple[int, bytes, bytes]:
+        salt = new_salt()
+        return self._counter.count(draft.text), salt, content_hash(salt, draft.form(with_time=True))
 
     async def _store(
         self,
@@ -302,11 +301,17 @@ def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bo
     return content_hash(row.salt, draft.form(with_time=draft.counts_time(row.created_at))) == row.content_hash
 
 
-def _append_result(caller: Caller, rows: Sequence[TurnRow]) -> AppendResult:
+def _append_result(
+    caller: Caller, rows: Sequence[TurnRow], contents: Sequence[JsonValue] | None = None
+) -> AppendResult:
+    """The answer to an append. `contents`: what the rows say, where it is at hand and need not be read again."""
     last = max(rows, key=lambda row: row.seq or 0)
     return AppendResult(
         conversation_id=format_id(last.conversation_id),
-        turns=[turn_view_for(caller, row) for row in rows],
+        turns=[
+            turn_view_for(caller, row, content=content)
+            for row, content in zip(rows, contents or [None] * len(rows), strict=True)
+        ],
         seq=last.seq or 0,
         rev=last.rev,
         head_hash=(last.chain_hash or b"").hex(),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from app.conversations.chain import chain_hash, content_hash, new_salt
+from app.conversations.chain import chain_hash, content_hash
 from app.conversations.drafts import Draft
 from app.conversations.store import ConversationRow, TurnRow
 from app.core.ids import ConversationId, new_uuid
@@ -15,10 +15,14 @@ from app.index.schemas import Entry, EntryKind, Prepared
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A draft with what was worked out for it outside the transaction."""
+    """A draft with what was worked out for it outside the transaction.
+
+    `content_hash` is made with the salt, and with the time that the caller gave.
+    """
 
     draft: Draft
-    form: bytes
+    salt: bytes
+    content_hash: bytes
     tokens: int
     prepared: Prepared | None
 
@@ -56,18 +60,18 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
     entries: list[Entry] = []
     for item in incoming:
         draft, seq = item.draft, seq + 1
-        turn_id, salt = draft.id or new_uuid(), new_salt()
+        turn_id = draft.id or new_uuid()
         created_at = draft.created_at or now
         occurred_at = draft.occurred_at or created_at
         if last is None or abs(occurred_at - last) > gap:
             session += 1
         last = occurred_at
-        hashed = content_hash(salt, _form(item, created_at))
+        hashed = _hash(item, created_at)
         chain = chain_hash(
             chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at, content=hashed
         )
         tokens += item.tokens
-        row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, salt=salt, hashed=hashed, chain=chain)
+        row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
         rows.append(row)
         if item.prepared is not None:
             # live turns are counted, so in the index each stands right after the one before it
@@ -103,16 +107,16 @@ class Spot:
 
 def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot: Spot) -> Placed:
     """Append the one turn that takes the place `spot`, after a locked `head`."""
-    draft, salt = item.draft, new_salt()
+    draft = item.draft
     head = replace(head, now=max(head.now, head.updated_at))
     now, seq, rev = head.now, head.last_seq + 1, head.rev + 1
     created_at = draft.created_at or now
-    hashed = content_hash(salt, _form(item, created_at))
+    hashed = _hash(item, created_at)
     chain = chain_hash(
         head.chain_hash, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at,
         content=hashed,
     )  # fmt: skip
-    row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, salt=salt, hashed=hashed, chain=chain)
+    row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
     row = replace(row, position=spot.position)
     entries: list[Entry] = []
     if item.prepared is not None:
@@ -133,13 +137,15 @@ def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot
     )
 
 
-def _form(item: Incoming, created_at: datetime) -> bytes:
+def _hash(item: Incoming, created_at: datetime) -> bytes:
     # made outside the transaction, with the time that was given; that it is this very millisecond happens hardly ever
-    return item.draft.form(with_time=False) if item.draft.occurred_at == created_at else item.form
+    if item.draft.occurred_at == created_at:
+        return content_hash(item.salt, item.draft.form(with_time=False))
+    return item.content_hash
 
 
 def _row(
-    head: ConversationRow, item: Incoming, *, turn_id: UUID, seq: int, rev: int, salt: bytes, hashed: bytes,
+    head: ConversationRow, item: Incoming, *, turn_id: UUID, seq: int, rev: int, hashed: bytes,
     chain: bytes,
 ) -> TurnRow:  # fmt: skip
     draft = item.draft
@@ -169,7 +175,7 @@ def _row(
         occurred_at=draft.occurred_at or draft.created_at or head.now,
         created_at=draft.created_at or head.now,
         committed_at=head.now,
-        salt=salt,
+        salt=item.salt,
         content_hash=hashed,
         chain_hash=chain,
         index_state=state,

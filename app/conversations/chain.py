@@ -41,7 +41,9 @@ def canonical_form(fields: Mapping[str, JsonValue]) -> bytes:
 
 def content_hash(salt: bytes, form: bytes) -> bytes:
     """The hash of one turn's content (32 bytes)."""
-    return hashlib.sha256(salt + form).digest()
+    hashed = hashlib.sha256(salt)
+    hashed.update(form)
+    return hashed.digest()
 
 
 def chain_hash(previous: bytes, *, turn_id: UUID, seq: int, role: str, kind: str, created_at: datetime,

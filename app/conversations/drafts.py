@@ -20,6 +20,8 @@ from app.core.times import format_time, truncate_ms
 from app.formats.schemas import JsonObject, Kind, Role, kind_of
 
 _MAX_NAME = 256
+_MANY_PIECES = 500
+_MANY_CHARACTERS = 256 * 2**10
 
 # what a turn's kind is by default; any other was given by hand
 USUAL_KINDS = {
@@ -123,12 +125,19 @@ def make_draft(
     return replace(_draft(turn, supersedes=supersedes), created_at=created_at)
 
 
-def count_pieces(turns: Sequence[TurnInput]) -> int:
-    """How many things `make_drafts` looks at one by one."""
-    return sum(
-        1 + len(turn.tool_calls) + len(turn.tool_results) + (len(turn.content) if isinstance(turn.content, list) else 0)
-        for turn in turns
-    )
+def is_much(turns: Sequence[TurnInput]) -> bool:
+    """Whether `make_drafts` takes so long that it is called in a thread: for many things, or for long texts."""
+    pieces = characters = 0
+    for turn in turns:
+        parts = turn.content if isinstance(turn.content, list) else ()
+        pieces += 1 + len(turn.tool_calls) + len(turn.tool_results) + len(parts)
+        characters += len(turn.content) if isinstance(turn.content, str) else sum(map(_length, parts))
+    return pieces > _MANY_PIECES or characters > _MANY_CHARACTERS
+
+
+def _length(part: JsonObject) -> int:
+    text = part.get("text")
+    return len(text) if isinstance(text, str) else 0
 
 
 def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:

@@ -80,7 +80,7 @@ class Ender:
             supersedes=row.supersedes,
             created_at=row.created_at,
         )
-        [item] = await self._appender.work_out([draft])
+        [item] = await self._appender.work_out(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, held.conversation_id)
             await self._require_ours(caller, tx, held, lock=True)

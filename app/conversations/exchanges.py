@@ -105,7 +105,7 @@ class Exchanges:
                 await self._opener.require_alone(caller, tx, writer=writer)
                 # whoever is not at it any more has answered or failed by now
                 await self._appender.require_unanswered(caller, tx, repeat)
-            await check_answers(caller, tx, conversation_id, [Incoming(draft, b"", 0, None) for draft in drafts])
+            await check_answers(caller, tx, conversation_id, [Incoming(draft, b"", b"", 0, None) for draft in drafts])
             rows = await self._opener.open_whole(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id
             opening = Opening(turn=answer.model_copy(update={"supersedes": supersedes}), writer=writer)
@@ -142,7 +142,7 @@ class Exchanges:
             # at once: who gives it up from here on comes too late
             for held in exchange.helds:
                 await stack.enter_async_context(held.ending)
-            items = await self._appender.work_out(drafts)
+            items = await self._appender.work_out(caller, drafts)
             for held in exchange.helds:
                 if held.flush is not None:
                     await asyncio.shield(held.flush)

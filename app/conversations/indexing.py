@@ -8,6 +8,7 @@ everywhere, so it never waits for somebody who waits for it.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from app.conversations import store, summary_store, turn_store
@@ -26,13 +27,23 @@ from app.tenancy.schemas import Caller
 
 # at a time: so many long turns are a thousand vectors, so many short ones one request
 _TURNS = 32
-# at a time, of text: a turn may have a whole request of it
-_BYTES = 8 * 2**20
+# at a time, of text: a turn may have a whole request of it, and several jobs read at once
+_BYTES = 2 * 2**20
 # of a job that fills: it ends, and another goes on, when it has made so many or has looked so often
 _MOST_FILLED = 400
 _MOST_LOOKS = 40
 # times as long as a step took: half of the time is the appends', from whom waiting for an endpoint takes nothing
 _REST, _LONGEST_REST_S = 1.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A turn that gets vectors, without what it says: of a long text only the first pieces are embedded."""
+
+    id: UUID
+    conversation_id: UUID
+    content_hash: bytes | None
+    pieces: Sequence[str]
 
 
 class Indexing:
@@ -47,9 +58,9 @@ class Indexing:
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Make the vectors that turns wait for. Raises as the embedder does; what could be made is kept."""
         refused: list[AppError] = []
-        async for rows in self._read(caller, turn_ids):
-            pending = [row for row in rows if row.index_state == "pending"]
-            await self._make(caller, self._index.late, pending, refused)
+        late = self._index.late
+        async for sources in self._sources(caller, late, turn_ids, only_pending=True):
+            await self._make(caller, late, sources, refused)
         _raise_first(refused)
 
     async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
@@ -57,8 +68,8 @@ class Indexing:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             lacking = await late.lacking_of(caller, tx, entry_ids=entry_ids)
         refused: list[AppError] = []
-        async for rows in self._read(caller, lacking):
-            await self._make(caller, late, rows, refused)
+        async for sources in self._sources(caller, late, lacking):
+            await self._make(caller, late, sources, refused)
         for make in self._index.makers:
             await make(caller, late, lacking)
         _raise_first(refused)
@@ -74,8 +85,8 @@ class Indexing:
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 step = await late.find_lacking(caller, tx, after=after)
             began = time.monotonic()
-            async for rows in self._read(caller, step.entry_ids):
-                made += await self._make(caller, late, rows, [])  # what is refused is looked for again
+            async for sources in self._sources(caller, late, step.entry_ids):
+                made += await self._make(caller, late, sources, [])  # what is refused is looked for again
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 began = time.monotonic()
             for make in self._index.makers:
@@ -88,18 +99,37 @@ class Indexing:
             async with self._database.transaction(caller.tenant_id) as tx:
                 await late.go_on(caller, tx, after=after)
 
-    async def _make(self, caller: Caller, late: LateVectors, rows: Sequence[TurnRow], refused: list[AppError]) -> int:
+    async def _sources(
+        self, caller: Caller, late: LateVectors, turn_ids: Sequence[UUID], *, only_pending: bool = False
+    ) -> AsyncIterator[list[_Source]]:
+        left = list(turn_ids)
+        while left:
+            sources, left = await self._read_pieces(caller, late, left, only_pending=only_pending)
+            yield sources
+
+    async def _read_pieces(
+        self, caller: Caller, late: LateVectors, turn_ids: list[UUID], *, only_pending: bool
+    ) -> tuple[list[_Source], list[UUID]]:
+        rows, left = await self._read(caller, turn_ids)
+        if only_pending:
+            rows = [row for row in rows if row.index_state == "pending"]
+        pieces = await late.split_each({row.id: plain_text(turn_view(row)) for row in rows})
+        return [_Source(row.id, row.conversation_id, row.content_hash, pieces[row.id]) for row in rows], left
+
+    async def _make(
+        self, caller: Caller, late: LateVectors, sources: Sequence[_Source], refused: list[AppError]
+    ) -> int:
         """Make and store the vectors of these turns; says of how many. What has changed since is left out.
 
         Why the embedder took some of them and not others is put into `refused`.
         """
-        if not rows:
+        if not sources:
             return 0
-        vectors = await late.embed_each({row.id: plain_text(turn_view(row)) for row in rows}, refused)
+        vectors = await late.embed_each({one.id: one.pieces for one in sources}, refused)
         if not vectors or not self._index.spaces.still_wants(late):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            same = await self._hold_unchanged(caller, tx, [row for row in rows if row.id in vectors])
+            same = await self._hold_unchanged(caller, tx, [one for one in sources if one.id in vectors])
             # what waits, waits for vectors of the space that is searched
             searched = self._index.spaces.searches(late)
             await late.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
@@ -117,7 +147,8 @@ class Indexing:
         made = 0
         for start in range(0, len(rows), _TURNS):
             some = {row.id: row for row in rows[start : start + _TURNS]}
-            vectors = await late.embed_each({row.id: row.text or "" for row in some.values()}, [])
+            pieces = await late.split_each({row.id: row.text or "" for row in some.values()})
+            vectors = await late.embed_each(pieces, [])
             if not self._index.spaces.still_wants(late):
                 return made
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -132,7 +163,9 @@ class Indexing:
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve what relative dates in turns mean, and make them found by it."""
-        async for rows in self._read(caller, turn_ids):
+        left = list(turn_ids)
+        while left:
+            rows, left = await self._read(caller, left)
             await self._resolve(caller, rows)
 
     async def _resolve(self, caller: Caller, rows: Sequence[TurnRow]) -> None:
@@ -145,22 +178,24 @@ class Indexing:
                 same = await self._hold_unchanged(caller, tx, [row for row in rows if row.id in of_interest])
                 await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.entry_id in same])
 
-    async def _read(self, caller: Caller, turn_ids: Sequence[UUID]) -> AsyncIterator[list[TurnRow]]:
-        """Those of these turns that are live, in their order, so many at a time that no batch takes the memory."""
-        left = list(turn_ids)
-        while left:
-            asked = left[:_TURNS]
-            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                found = await turn_store.find_ordered(tx, caller.tenant_id, asked, most_bytes=_BYTES)
-            # after a cut, what comes behind the last that was read; what is gone is not asked for again
-            left = left[asked.index(found.rows[-1].id) + 1 :] if found.cut else left[_TURNS:]
-            yield [
-                row
-                for row in found.rows
-                if row.status == "committed" and row.superseded_by is None and row.erased_at is None
-            ]
+    async def _read(self, caller: Caller, turn_ids: list[UUID]) -> tuple[list[TurnRow], list[UUID]]:
+        """The first of these turns that are live, in their order, and the ids to go on with.
 
-    async def _hold_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow]) -> set[UUID]:
+        So many at a time that no batch takes the memory.
+        """
+        asked = turn_ids[:_TURNS]
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await turn_store.find_ordered(tx, caller.tenant_id, asked, most_bytes=_BYTES)
+        # after a cut, what comes behind the last that was read; what is gone is not asked for again
+        left = turn_ids[asked.index(found.rows[-1].id) + 1 :] if found.cut else turn_ids[_TURNS:]
+        live = [
+            row
+            for row in found.rows
+            if row.status == "committed" and row.superseded_by is None and row.erased_at is None
+        ]
+        return live, left
+
+    async def _hold_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow | _Source]) -> set[UUID]:
         """Hold these turns until the transaction ends; gives those that are live and say what they said."""
         for conversation_id in sorted({row.conversation_id for row in rows}):
             await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))

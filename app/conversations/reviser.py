@@ -76,7 +76,7 @@ class Reviser:
             old = await get_turn(caller, tx, conversation_id, turn_id)
         inherited = OldTurn(old.id, Role(old.role), Kind(old.kind), old.actor)
         draft = make_revision(inherited, body, limits=self._limits, now=datetime.now(UTC))
-        [item] = await self._appender.work_out([draft])
+        [item] = await self._appender.work_out(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)

@@ -16,7 +16,7 @@ from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender, same_turn
 from app.conversations.appending import Incoming
 from app.conversations.creating import Defaults, get_or_create
-from app.conversations.drafts import Draft, DraftLimits, count_pieces, make_draft
+from app.conversations.drafts import Draft, DraftLimits, is_much, make_draft
 from app.conversations.finding import lock_conversation
 from app.conversations.schemas import ConversationCreate
 from app.conversations.session_schemas import Choice, Offer, Session, SessionDay, SessionName, Stored
@@ -28,7 +28,6 @@ from app.core.ids import ConversationId, TurnId
 from app.formats.schemas import CanonicalTurn
 from app.tenancy.schemas import Caller
 
-_THREAD_PIECES = 500
 _DAY_BYTES = 2**20
 
 
@@ -77,7 +76,7 @@ class Sessions:
         Busy after a short wait for whoever holds the session, NotFound where it is not there and not to be made.
         """
         drafts = await self._drafts(offer)
-        incoming = await self._appender.work_out(drafts)
+        incoming = await self._appender.work_out(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
             head = await self._locked(caller, tx, name, create=offer.create)
             known = await store.find_turns(tx, caller.tenant_id, offer.look_for, bare=True)
@@ -99,7 +98,7 @@ class Sessions:
             return [make_draft(turn, limits=self._limits, now=now, root=root) for root, turn in offer.turns]
 
         turns = [turn for _, turn in offer.turns]
-        return await asyncio.to_thread(make) if count_pieces(turns) > _THREAD_PIECES else make()
+        return await asyncio.to_thread(make) if is_much(turns) else make()
 
     async def _locked(self, caller: Caller, tx: Transaction, name: SessionName, *, create: bool) -> ConversationRow:
         """The session, held until the transaction ends."""

@@ -195,7 +195,7 @@ class Summaries:
         self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft
     ) -> Summary | Discarded:
         """Store a summary and move the mark, or say why nothing was stored. NotFound when the conversation is gone."""
-        prepared = await self._prepare(draft)
+        prepared = await self._prepare(caller, draft)
         summary_id = new_uuid()
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)
@@ -235,10 +235,10 @@ class Summaries:
         if retention != Retention.FULL.value:
             await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
 
-    async def _prepare(self, draft: SummaryDraft) -> Prepared | None:
+    async def _prepare(self, caller: Caller, draft: SummaryDraft) -> Prepared | None:
         if draft.kind is SummaryKind.HIGHLIGHTS:  # found as the turns that they are lines of
             return None
-        [prepared] = await self._index.prepare([Document(draft.text, _NOBODY, draft.occurred_at)])
+        [prepared] = await self._index.prepare(caller, [Document(draft.text, _NOBODY, draft.occurred_at)])
         # its words find it where the embedder fails: a job for vectors reads turns
         return replace(prepared, vectors_due=False, dates_due=False)
 

@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Literal, TypeVar, cast
 from uuid import UUID
 
+from pydantic import JsonValue
+
 from app.conversations.listing_store import ListedRow, MessageRow
 from app.conversations.previews import PREVIEW_CHARACTERS, first_words
 from app.conversations.schemas import (
@@ -110,8 +112,8 @@ def _preview(row: MessageRow | None) -> MessagePreview | None:
     )
 
 
-def turn_view(row: TurnRow) -> Turn:
-    """A turn as callers see it."""
+def turn_view(row: TurnRow, *, content: JsonValue | None = None) -> Turn:
+    """A turn as callers see it. `content`: what `row.content` holds, where it is read already."""
     return Turn(
         id=format_id(row.id),
         conversation_id=format_id(row.conversation_id),
@@ -121,7 +123,7 @@ def turn_view(row: TurnRow) -> Turn:
         kind=Kind(row.kind),
         actor=row.actor,
         role=Role(row.role),
-        content=cast("str | list[JsonObject] | None", json_column(row.content, None)),
+        content=cast("str | list[JsonObject] | None", json_column(row.content, None) if content is None else content),
         tool_calls=json_column(row.tool_calls, list[JsonObject]()),
         tool_call_id=row.tool_call_id,
         tool_results=json_column(row.tool_results, list[JsonObject]()),
@@ -144,13 +146,13 @@ def turn_view(row: TurnRow) -> Turn:
     )
 
 
-def turn_view_for(caller: Caller, row: TurnRow) -> Turn:
+def turn_view_for(caller: Caller, row: TurnRow, *, content: JsonValue | None = None) -> Turn:
     """A turn as its caller may see it: without content for a key that may not read.
 
     What is left is what a tombstone has; in place of the actor stands the name of the role.
     """
     if Scope.READ in caller.scopes:
-        return turn_view(row)
+        return turn_view(row, content=content)
     blank = replace(row, content=None, tool_calls=None, tool_call_id=None, tool_results=None, usage=None)
     return turn_view(replace(blank, model=None, adapter=None, metadata=None, actor=row.role))
 

@@ -7,7 +7,7 @@ own text-search configuration, which is empty for such scripts under the C local
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from app.index.schemas import Analysis
@@ -31,6 +31,9 @@ _WORDS = re.compile(rf"[{_SPACELESS}]+|(?:(?![{_SPACELESS}])(?:[^\W_]|[{_MARKED}
 _SENTENCE_ENDS = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u061f]")
 _QUESTION_MARKS = "?\uff1f\u061f"
 _SPACELESS_RUN = re.compile(rf"[{_SPACELESS}]")
+# ASCII that is in no word and changes no character before it: cut there, a text has the same words
+_BETWEEN_WORDS = re.compile(r"[\x00-\x26\x28-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]")
+_SLICE_CHARACTERS = 8192
 
 STOP_WORDS = frozenset(
     [
@@ -198,6 +201,15 @@ def words(text: str) -> list[str]:
     return _WORDS.findall(_APOSTROPHES.sub("", normalise(text)))
 
 
+def _slices(text: str) -> Iterator[str]:
+    """Cut a long text between words, so that no call into the C library keeps other threads waiting for long."""
+    start = 0
+    while len(text) - start > _SLICE_CHARACTERS and (cut := _BETWEEN_WORDS.search(text, start + _SLICE_CHARACTERS)):
+        yield text[start : cut.start()]
+        start = cut.start()
+    yield text[start:]
+
+
 def asks(text: str) -> bool:
     """Whether the last sentence that ends is a question."""
     ends = _SENTENCE_ENDS.findall(text)
@@ -210,22 +222,23 @@ class Analyser:
     def __init__(self) -> None:
         self._stemmer = english_stemmer()
 
-    def lexemes(self, text: str, *, query: bool) -> list[str]:
+    def lexemes(self, text: str, *, query: bool) -> Iterator[str]:
         """The lexemes of a text in order. In a query, a run of spaceless script gives its pairs alone."""
-        found: list[str] = []
-        plain: list[str] = []
-        for word in words(text):
-            if word in STOP_WORDS:
-                continue
-            if _SPACELESS_RUN.match(word):
-                found.extend(self._stem(plain))
-                plain = []
-                pairs = [word[index : index + 2] for index in range(len(word) - 1)]
-                found.extend(pairs if query and pairs else [*word, *pairs])
-            else:
-                plain.append(word[:_MAX_LEXEME])
-        found.extend(self._stem(plain))
-        return found
+        for some in _slices(text):
+            plain: list[str] = []
+            for word in words(some):
+                if word in STOP_WORDS:
+                    continue
+                if _SPACELESS_RUN.match(word):
+                    yield from self._stem(plain)
+                    plain = []
+                    if len(word) == 1 or not query:
+                        yield from word
+                    for index in range(len(word) - 1):
+                        yield word[index : index + 2]
+                else:
+                    plain.append(word[:_MAX_LEXEME])
+            yield from self._stem(plain)
 
     def _stem(self, plain: list[str]) -> Sequence[str]:
         return self._stemmer.stemWords(plain)
@@ -233,23 +246,23 @@ class Analyser:
     def document(self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int) -> Analysis:
         """Who, when and what as one tsvector; of the text, the first `max_bytes` in UTF-8."""
         if len(text) * 4 > max_bytes:
-            text = text.encode()[:max_bytes].decode(errors="ignore")
+            text = text[:max_bytes].encode()[:max_bytes].decode(errors="ignore")
         heading = f"{actor} {occurred_at.day} {occurred_at:%B %Y}"
-        lexemes = self.lexemes(f"{heading}\n{text}", query=False)
         positions: dict[str, list[int]] = {}
-        size = 0
-        for index, lexeme in enumerate(lexemes, start=1):
+        size = length = 0
+        for length, lexeme in enumerate(self.lexemes(f"{heading}\n{text}", query=False), start=1):
+            if size > _MAX_TSVECTOR_BYTES:
+                continue  # counted, and not stored
             places = positions.get(lexeme)
             if places is None:
                 size += len(lexeme.encode()) + 8
-                if size > _MAX_TSVECTOR_BYTES:
-                    break
-                positions[lexeme] = [min(index, _MAX_POSITION)]
-            elif len(places) < _MAX_POSITIONS and index < _MAX_POSITION:
+                if size <= _MAX_TSVECTOR_BYTES:
+                    positions[lexeme] = [min(length, _MAX_POSITION)]
+            elif len(places) < _MAX_POSITIONS and length < _MAX_POSITION:
                 size += 2
-                places.append(index)
+                places.append(length)
         literal = " ".join(f"{quote(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items())
-        return Analysis(literal, len(lexemes), asks(text))
+        return Analysis(literal, length, asks(text))
 
     def query(self, text: str) -> list[str]:
         """The distinct lexemes of a query."""

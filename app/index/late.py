@@ -11,7 +11,6 @@ kinds of its jobs are named after the space, so that a worker with another embed
 kept up to date besides the one searched, an append enqueues a job for its entries too: nothing waits for a look.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -20,6 +19,7 @@ from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError, Unavailable
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
+from app.core.threads import map_in_threads
 from app.index import late_store, store
 from app.index.late_store import Step
 from app.index.schemas import VECTORS_JOB
@@ -117,7 +117,7 @@ class LateVectors:
     async def _ask(self) -> bool:
         """Raise unless the embedder works."""
         if self._embedder is not None:
-            await self._embedder.embed(["anybody there?"], purpose="document")
+            await self._embedder.embed(["anybody there?"], purpose="backlog")
         return True
 
     def _fill_job(self, after: UUID | None) -> NewJob:
@@ -139,41 +139,51 @@ class LateVectors:
         """Enqueue the job that goes on after an entry."""
         await self._jobs.enqueue(tx, caller.tenant_id, [self._fill_job(after)])
 
-    async def embed(self, texts: Sequence[str]) -> list[Sequence[FloatVector]]:
-        """The vectors of each text, in order. Raises as the embedder does."""
+    def split(self, text: str) -> Sequence[str]:
+        """The pieces of a text that get a vector each. Blocking."""
+        if self._embedder is None or not text.strip():
+            return ()
+        return self._embedder.split(text, most=self._max_vectors_per_entry)
+
+    async def split_each(self, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[str]]:
+        """The pieces of some texts, by entry."""
+        return dict(zip(texts, await map_in_threads(self.split, list(texts.values()), size=len), strict=True))
+
+    async def embed(self, pieces: Sequence[Sequence[str]]) -> list[Sequence[FloatVector]]:
+        """The vectors of the pieces of each text, in order. Raises as the embedder does."""
         if self._embedder is None:
             raise Unavailable("embedder_unavailable", "There is no embedder in this process.")
-        embedder, most = self._embedder, self._max_vectors_per_entry
-        pieces = await asyncio.to_thread(
-            lambda: [embedder.split(text, most=most) if text.strip() else [] for text in texts]
-        )
         wanted = [piece for some in pieces for piece in some]
         vectors: list[FloatVector] = []
-        for start in range(0, len(wanted), embedder.max_batch):
-            vectors.extend(await embedder.embed(wanted[start : start + embedder.max_batch], purpose="document"))
+        for start in range(0, len(wanted), self._embedder.max_batch):
+            vectors.extend(
+                await self._embedder.embed(wanted[start : start + self._embedder.max_batch], purpose="backlog")
+            )
         own = iter(vectors)
         return [[next(own) for _ in some] for some in pieces]
 
-    async def embed_each(self, texts: Mapping[UUID, str], refused: list[AppError]) -> dict[UUID, Sequence[FloatVector]]:
+    async def embed_each(
+        self, pieces: Mapping[UUID, Sequence[str]], refused: list[AppError]
+    ) -> dict[UUID, Sequence[FloatVector]]:
         """The vectors by entry. One text that the embedder will never take does not keep the others from theirs.
 
         Why it took some of them and not others is put into `refused`. Raises as the embedder does.
         """
         try:
-            return dict(zip(texts, await self.embed(list(texts.values())), strict=True))
+            return dict(zip(pieces, await self.embed(list(pieces.values())), strict=True))
         except AppError as error:
-            if len(texts) == 1 or not _may_be_the_text(error):
+            if len(pieces) == 1 or not _may_be_the_text(error):
                 raise
         made: dict[UUID, Sequence[FloatVector]] = {}
-        for entry_id, text in texts.items():
+        for entry_id, some in pieces.items():
             try:
-                (made[entry_id],) = await self.embed([text])
+                (made[entry_id],) = await self.embed([some])
             except AppError as error:
                 if not _may_be_the_text(error):
                     raise
                 refused.append(error)
-        if len(made) < len(texts):
-            self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(texts) - len(made))
+        if len(made) < len(pieces):
+            self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(pieces) - len(made))
             if not made:  # then it is not the texts
                 raise refused[-1]
         return made

@@ -16,7 +16,9 @@ from app.core.db import Database, FloatVector, Transaction
 from app.core.errors import AppError, Conflict
 from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
+from app.core.shares import TenantShares
 from app.core.telemetry import get_logger
+from app.core.threads import map_in_threads
 from app.index import late_store, removal_store, search_store, store, wide
 from app.index.analyser import Analyser, quote
 from app.index.dates import date_words, may_have_dates, resolve_dates
@@ -47,6 +49,10 @@ __all__ = [
 
 # analysing less than this takes under a millisecond or so: not worth a thread
 _INLINE_CHARACTERS = 4_000
+# so few vectors are made at once whatever else is to be embedded: those of a message that a person writes
+_FEW_VECTORS = 4
+# so many appends may have all the vectors made that one append may, each while its caller waits
+_INLINE_APPENDS = 4
 # a job is short, so that a stop does not wait long for it and a retry does not repeat much
 _ENTRIES_PER_JOB = 50
 
@@ -95,6 +101,7 @@ class SearchIndex:
         """Those who own entries besides turns: told as they are made, asked when vectors are made later."""
         self._jobs = jobs
         self._options = options
+        self._inline = TenantShares(_INLINE_APPENDS * options.max_vectors_per_append)
         self._log = get_logger()
 
     @property
@@ -113,25 +120,45 @@ class SearchIndex:
             raise Conflict("space_not_configured", "This process has no settings by which to embed for this space.")
         return found
 
-    async def prepare(self, documents: Sequence[Document]) -> list[Prepared]:
-        """Analyse and embed documents, in order; a failing embedder leaves them waiting for their vectors."""
+    async def prepare(self, caller: Caller, documents: Sequence[Document]) -> list[Prepared]:
+        """Analyse and embed documents, in order.
+
+        Where the embedder fails, or there is too much to embed while the caller waits, vectors are due later.
+        """
         side = self.spaces.current
-        if sum(len(document.text) for document in documents) <= _INLINE_CHARACTERS:
-            analyses, pieces, dated = self._analyse(documents, side.embedder)
-        else:
-            analyses, pieces, dated = await asyncio.to_thread(self._analyse, documents, side.embedder)
-        wanted = [piece for some in pieces for piece in some]
-        vectors: Sequence[FloatVector] = ()
-        if side.embedder is not None and wanted:
-            vectors = await self._embed(side.embedder, wanted)
+        analysing = _Analysing(self._options, side.embedder)
+        analysed = await map_in_threads(analysing.take, documents, size=_size, inline=_INLINE_CHARACTERS)
+        wanted = [piece for one in analysed for piece in one.pieces]
+        vectors = await self._embed_now(caller, side.embedder, wanted)
         prepared: list[Prepared] = []
         start = 0
-        for document, analysis, some, dates_due in zip(documents, analyses, pieces, dated, strict=True):
-            own = vectors[start : start + len(some)] if vectors else ()
-            start += len(some)
+        for document, one in zip(documents, analysed, strict=True):
+            own = vectors[start : start + len(one.pieces)] if vectors else ()
+            start += len(one.pieces)
             due = side.embedder is not None and not own and bool(document.text.strip())
-            prepared.append(Prepared(analysis, own, vectors_due=due, dates_due=dates_due, space_id=side.space.id))
+            prepared.append(
+                Prepared(one.analysis, own, vectors_due=due, dates_due=one.dates_due, space_id=side.space.id)
+            )
         return prepared
+
+    async def _embed_now(
+        self, caller: Caller, embedder: Embedder | None, texts: Sequence[str]
+    ) -> Sequence[FloatVector]:
+        """The vectors of all texts while their caller waits; none where the embedder fails or has enough to do."""
+        if embedder is None or not texts:
+            return ()
+        count = len(texts)
+        if count <= _FEW_VECTORS:
+            self._inline.add(caller.tenant_id, count)
+        elif not self._inline.take(caller.tenant_id, count):
+            return ()
+        try:
+            return await self._embed_all(embedder, texts)
+        except AppError as error:
+            self._log.warning("embedder.failed", code=error.code, count=count)
+            return ()
+        finally:
+            self._inline.give_back(caller.tenant_id, count)
 
     async def prepare_now(self, document: Document) -> Prepared:
         """Analyse and embed one document with all its vectors; raises as the embedder does, so that nothing is stored.
@@ -139,17 +166,12 @@ class SearchIndex:
         Without an embedder it is found by words.
         """
         side = self.spaces.current
-        if len(document.text) <= _INLINE_CHARACTERS:
-            analysis, pieces = self._analyse_whole(document, side.embedder)
-        else:
-            analysis, pieces = await asyncio.to_thread(self._analyse_whole, document, side.embedder)
+        analysing = _Analysing(self._options, side.embedder, max_vectors=self._options.max_vectors_per_entry)
+        [one] = await map_in_threads(analysing.take, [document], size=_size, inline=_INLINE_CHARACTERS)
         vectors: list[FloatVector] = []
-        if side.embedder is not None and pieces:
-            vectors = await self._embed_all(side.embedder, pieces)
-        return Prepared(analysis, vectors, vectors_due=False, space_id=side.space.id)
-
-    def _analyse_whole(self, document: Document, embedder: Embedder | None) -> tuple[Analysis, list[str]]:
-        return self._analysis(Analyser(), document), self._split(document.text, embedder)
+        if side.embedder is not None and one.pieces:
+            vectors = await self._embed_all(side.embedder, one.pieces)
+        return Prepared(one.analysis, vectors, vectors_due=False, space_id=side.space.id)
 
     async def _embed_all(self, embedder: Embedder, texts: Sequence[str]) -> list[FloatVector]:
         vectors: list[FloatVector] = []
@@ -157,49 +179,14 @@ class SearchIndex:
             vectors.extend(await embedder.embed(texts[start : start + embedder.max_batch], purpose="document"))
         return vectors
 
-    async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> Sequence[FloatVector]:
-        """The vectors of all texts, or none when the embedder fails: the entries are marked as waiting."""
-        try:
-            return await self._embed_all(embedder, texts)
-        except AppError as error:
-            self._log.warning("embedder.failed", code=error.code, count=len(texts))
-            return ()
-
-    def _analyse(
-        self, documents: Sequence[Document], embedder: Embedder | None
-    ) -> tuple[list[Analysis], list[list[str]], list[bool]]:
-        """What is indexed of each document, the pieces of it that get vectors, and whether dates are due."""
-        analyser = Analyser()
-        analyses = [self._analysis(analyser, document) for document in documents]
-        left = self._options.max_vectors_per_append
-        pieces: list[list[str]] = []
-        for document in documents:
-            some = self._split(document.text, embedder)
-            # a text has the vectors of all its pieces up to the limit, or none yet
-            some = some if len(some) <= left else []
-            left -= len(some)
-            pieces.append(some)
-        return analyses, pieces, [may_have_dates(document.text) for document in documents]
-
-    def _analysis(self, analyser: Analyser, document: Document) -> Analysis:
-        return analyser.document(
-            document.text,
-            actor=document.actor,
-            occurred_at=document.occurred_at,
-            max_bytes=self._options.index_text_bytes,
-        )
-
-    def _split(self, text: str, embedder: Embedder | None) -> list[str]:
-        if embedder is None or not text.strip():
-            return []
-        return embedder.split(text, most=self._options.max_vectors_per_entry)
-
     def prepare_words(self, documents: Sequence[Document]) -> list[Prepared]:
         """Analyse few and short documents, without vectors: for what comes up in a transaction, where none are made."""
-        side = self.spaces.current
-        analyses, _, _ = self._analyse(documents, None)
+        side, analysing = self.spaces.current, _Analysing(self._options, None)
         due = side.embedder is not None
-        return [Prepared(analysis, (), vectors_due=due, space_id=side.space.id) for analysis in analyses]
+        return [
+            Prepared(analysing.take(document).analysis, (), vectors_due=due, space_id=side.space.id)
+            for document in documents
+        ]
 
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry], also: Sequence[NewJob] = ()
@@ -455,3 +442,47 @@ async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
     async with ops.across_tenants() as tx:
         id_ = await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)
     return Space(id_, space.dimensions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    """What is indexed of a document, the pieces of it that are embedded at once, and whether dates are due."""
+
+    analysis: Analysis
+    pieces: Sequence[str]
+    dates_due: bool
+
+
+class _Analysing:
+    """Analyses documents one after the other. Of their pieces, so many are embedded at once as an append may have."""
+
+    def __init__(self, options: IndexOptions, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
+        self._options = options
+        self._embedder = embedder
+        self._analyser = Analyser()
+        self._left = options.max_vectors_per_append if max_vectors is None else max_vectors
+
+    def take(self, document: Document) -> _Analysed:
+        """Analyse the next document. Blocking."""
+        analysis = self._analyser.document(
+            document.text,
+            actor=document.actor,
+            occurred_at=document.occurred_at,
+            max_bytes=self._options.index_text_bytes,
+        )
+        return _Analysed(analysis, self._pieces(document.text), may_have_dates(document.text))
+
+    def _pieces(self, text: str) -> Sequence[str]:
+        """All pieces of a text up to the limit, or none where that is more than there is room for."""
+        if self._embedder is None or self._left == 0 or not text.strip():
+            return ()
+        # one more than there is room for is enough to know that there is none
+        pieces = self._embedder.split(text, most=min(self._left + 1, self._options.max_vectors_per_entry))
+        if len(pieces) > self._left:
+            return ()
+        self._left -= len(pieces)
+        return pieces
+
+
+def _size(document: Document) -> int:
+    return len(document.text)

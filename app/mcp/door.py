@@ -138,6 +138,7 @@ async def _authenticate(request: Request, account: Account, services: Container)
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     key = credentials.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
     caller = await services.tenancy.authenticate(key or None)
+    request.state.tenant = caller.key_tenant_id
     request.state.tenant_id = account.tenant_id = format_id(caller.key_tenant_id)
     request.state.key_id = account.key_id = format_id(caller.key_id)
     named = request.headers.get("x-agent-id")

@@ -68,7 +68,7 @@ class Asserter:
         place = await self._place(caller, body, places)
         key, statement = _stated(body, place)
         text = fact_text(_shown_subject(body, key), key.predicate, statement.object)
-        prepared = await self._keeper.prepare([text])
+        prepared = await self._keeper.prepare(caller, [text])
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None and (replay := await self._tenancy.claim(caller, tx, request=repeat)):
                 return _replayed(replay)

@@ -184,7 +184,7 @@ class Extractor:
     async def _store(self, caller: Caller, unread: Unread, found: _Found, tally: _Tally) -> bool:
         """Keep what was found and move the mark, or nothing of it: says whether everything was as it was read."""
         prepared = await self._keeper.prepare(
-            fact_text(one.subject, one.predicate, one.object) for one in found.statements if not one.negated
+            caller, (fact_text(one.subject, one.predicate, one.object) for one in found.statements if not one.negated)
         )
         read = {turn.id: turn.content_hash for turn in unread.turns}
         outcomes: list[Outcome] = []

@@ -39,11 +39,11 @@ class Keeper:
         self.counts: Counter[str] = Counter()
         """Facts that this process has written, by tier."""
 
-    async def prepare(self, texts: Iterable[str]) -> dict[str, Prepared]:
+    async def prepare(self, caller: Caller, texts: Iterable[str]) -> dict[str, Prepared]:
         """Analyse and embed what facts will say, with no transaction open. What is not there is found by words."""
         wanted = list(dict.fromkeys(texts))
         documents = [Document(text, _NOBODY, datetime.now(UTC)) for text in wanted]
-        prepared = await self._index.prepare(documents) if documents else []
+        prepared = await self._index.prepare(caller, documents) if documents else []
         return dict(zip(wanted, prepared, strict=True))
 
     async def open(self, caller: Caller, tx: Transaction, *, keys: Sequence[Key]) -> dict[Key, Shelf]:

@@ -199,9 +199,8 @@ class Memories:
         made = 0
         rows = list(found.values())
         for start in range(0, len(rows), _EMBEDDED_AT_ONCE):
-            vectors = await late.embed_each(
-                {row.id: row.content for row in rows[start : start + _EMBEDDED_AT_ONCE]}, []
-            )
+            some = rows[start : start + _EMBEDDED_AT_ONCE]
+            vectors = await late.embed_each(await late.split_each({row.id: row.content for row in some}), [])
             if not self._index.spaces.still_wants(late):
                 break
             async with self._database.transaction(caller.tenant_id) as tx:

@@ -177,7 +177,7 @@ class Facts:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             row = await self._row(caller, tx, fact_id)
         text = fact_text(row.subject, row.predicate, body.object or row.object)
-        prepared = await self._keeper.prepare([text])
+        prepared = await self._keeper.prepare(caller, [text])
         async with self._database.transaction(caller.tenant_id) as tx:
             shelf, fact = await self._open(caller, tx, fact_id)
             if fact.retracted:
@@ -333,7 +333,7 @@ class Facts:
         if not rows:
             return 0
         texts = {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
-        made = await late.embed_each(texts, refused)
+        made = await late.embed_each(await late.split_each(texts), refused)
         if not self._index.spaces.still_wants(late):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:

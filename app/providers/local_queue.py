@@ -3,7 +3,8 @@
 Rows are embedded one by one, never in a batch. That is on purpose: the int8 model scales its activations over the
 whole batch, so a text's vector would depend on its neighbours (cosine down to 0.986), which are other tenants' texts;
 and one row per thread is the faster way besides (see `local`). Hence fairness is a matter of whose row is next:
-queries before documents, documents in turn, one row of each request. A query waits for one row, never for an append.
+queries before documents, documents before the backlog of jobs; within these in turn, one row of each request. A query
+waits for one row, never for an append, and an append never for a job.
 """
 
 import asyncio
@@ -11,14 +12,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import numpy as np
 
 from app.core.errors import AppError, Unavailable
 from app.providers.schemas import Purpose, Vectors
 
-# So many queries may pass before a waiting document gets its row: a flood of searches must not stop appends.
-_QUERIES_IN_A_ROW = 8
+_ORDER: Final[tuple[Purpose, ...]] = ("query", "document", "backlog")
+# So many rows may pass before one that waits behind them gets its turn: a flood of searches must not stop appends.
+_ROWS_IN_A_ROW: Final = 8
 
 
 class _Request:
@@ -52,7 +55,7 @@ class _Request:
 class FairQueue:
     """Runs `embed_one` over the rows of all calls in `threads` threads of its own.
 
-    At most `most_rows` documents and as many queries wait; a call over that is refused with Unavailable
+    At most `most_rows` of each purpose wait; a call over that is refused with Unavailable
     `embedder_overloaded` and nothing of it is queued. A cancelled call leaves the queue at once.
     """
 
@@ -62,9 +65,10 @@ class FairQueue:
         self._threads = threads
         self._most_rows = most_rows
         self._lock = threading.Lock()
-        self._waiting: dict[Purpose, deque[_Request]] = {"query": deque(), "document": deque()}
-        self._rows: dict[Purpose, int] = {"query": 0, "document": 0}
-        self._queries_in_a_row = 0
+        self._waiting: dict[Purpose, deque[_Request]] = {purpose: deque() for purpose in _ORDER}
+        self._rows: dict[Purpose, int] = dict.fromkeys(_ORDER, 0)
+        self._in_a_row = 0
+        self._passed_over = 0
         self._busy = 0
         self._closed = False
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="embedder")
@@ -120,15 +124,11 @@ class FairQueue:
     def _take(self) -> tuple[_Request, int] | None:
         """Take the next row, or None when there is none, which ends this thread's task."""
         with self._lock:
-            purpose: Purpose = "query"
-            documents_are_due = self._waiting["document"] and self._queries_in_a_row >= _QUERIES_IN_A_ROW
-            if documents_are_due or not self._waiting["query"]:
-                purpose = "document"
-            self._queries_in_a_row = self._queries_in_a_row + 1 if purpose == "query" else 0
-            requests = self._waiting[purpose]
-            if not requests:
+            purpose = self._next_purpose()
+            if purpose is None:
                 self._busy -= 1
                 return None
+            requests = self._waiting[purpose]
             request = requests.popleft()
             index = request.taken
             request.taken += 1
@@ -136,6 +136,18 @@ class FairQueue:
             if request.taken < len(request.texts):
                 requests.append(request)  # to the back: every request has its turn
             return request, index
+
+    def _next_purpose(self) -> Purpose | None:
+        waiting = [purpose for purpose in _ORDER if self._waiting[purpose]]
+        if len(waiting) <= 1:
+            self._in_a_row = 0
+            return waiting[0] if waiting else None
+        if self._in_a_row < _ROWS_IN_A_ROW:
+            self._in_a_row += 1
+            return waiting[0]
+        self._in_a_row = 0
+        self._passed_over += 1
+        return waiting[1 + self._passed_over % (len(waiting) - 1)]
 
     def _keep(self, request: _Request, index: int, vector: Vectors) -> None:
         request.vectors[index] = vector

@@ -140,15 +140,16 @@ class OpenAIEmbedder:
             raise ValueError(f"embed takes at most {self.max_batch} texts, not {len(texts)}")
         if not texts:
             return np.empty((0, self.space.dimensions), dtype=np.float32)
-        if self._waiting[purpose] + len(texts) > _QUEUE_TEXTS:
+        kind: Purpose = "query" if purpose == "query" else "document"
+        if self._waiting[kind] + len(texts) > _QUEUE_TEXTS:
             raise Unavailable(
                 "embedder_overloaded", "Too much text is waiting to be embedded; try again.", retry_after_s=1
             )
-        self._waiting[purpose] += len(texts)
+        self._waiting[kind] += len(texts)
         try:
-            return await self._embed_all(texts, purpose)
+            return await self._embed_all(texts, kind)
         finally:
-            self._waiting[purpose] -= len(texts)
+            self._waiting[kind] -= len(texts)
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:
         """Pieces of about `piece_tokens` tokens, cut between words; see `split_by_estimate`."""

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
 
-Purpose = Literal["document", "query"]
+Purpose = Literal["query", "document", "backlog"]
+"""What a text is embedded for: a search, a write whose caller waits, or a job."""
 Vectors: TypeAlias = NDArray[np.float32]
 Shape = TypeVar("Shape", bound=BaseModel)
 Value = TypeVar("Value")
@@ -49,7 +50,7 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Vectors:
-        """Embed texts; queries go ahead of documents."""
+        """Embed texts; queries go ahead of documents, and these ahead of the backlog."""
         ...
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:

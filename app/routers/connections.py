@@ -68,6 +68,7 @@ class Place:
 
     def __init__(self, connections: "Connections", caller: Caller) -> None:
         """RateLimited when the caller has too many."""
+        self.tenant = caller.key_tenant_id
         self._connections = connections
         self._counted_to = _counted_to(caller)
         connections.take(self._counted_to)

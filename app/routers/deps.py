@@ -36,6 +36,7 @@ async def get_caller(
 ) -> Caller:
     """The caller that the key or token stands for. Whatever takes it asks it for what it needs, by `require…`."""
     caller = await services.tenancy.authenticate(bearer.credentials if bearer is not None else key)
+    request.state.tenant = caller.key_tenant_id
     request.state.tenant_id = format_id(caller.key_tenant_id)
     request.state.key_id = format_id(caller.key_id)
     return caller

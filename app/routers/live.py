@@ -18,6 +18,7 @@ from app.core.ids import ConversationId, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.body import unknown_parameters
 from app.routers.connections import CREDENTIALS_IN_QUERY, Connections, log_closed, log_connected
+from app.routers.inflight import BytesInFlight
 from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, send_text
 from app.routers.sockets import (
@@ -77,6 +78,7 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
                 caller=caller,
                 token=token,
                 known=cast("frozenset[str]", websocket.app.state.frame_members),
+                bytes_in_flight=cast("BytesInFlight", websocket.app.state.bytes_in_flight),
             )
             closing = await socket.run()
     except _ClosedError as closed:

@@ -2,7 +2,8 @@
 
 `install_middleware` puts the layers in the order that makes these hold: every answer carries the request id, errors
 that nobody expected included; every request is logged and counted once, by the template of its route, never by its raw
-path or query; no body larger than the limit is handed on or kept, and none is waited for beyond its time.
+path or query; no body larger than the limit is handed on or kept, and none is waited for beyond its time; the bytes of
+all bodies that are worked on stay within their limit.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Final, cast
 
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -24,8 +25,9 @@ from structlog.contextvars import bound_contextvars
 
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Forbidden, NotFound, RateLimited, TooLarge
-from app.core.ids import format_id, new_uuid
+from app.core.ids import TenantId, format_id, new_uuid
 from app.core.telemetry import get_logger
+from app.routers.inflight import NO_TENANT, BodyReservation, BytesInFlight
 from app.routers.problems import internal_error_response, problem_response, request_id_of
 from app.settings import Settings
 from app.settings.hosts import accepts_host
@@ -54,6 +56,7 @@ _CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "Idempotent-Replayed", "Retry-
 _CORS_MAX_AGE_S: Final = 600
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0
+_ANSWER_SLICE_BYTES: Final = 256 * 2**10
 
 
 class HttpMetrics:
@@ -82,8 +85,20 @@ class HttpMetrics:
 
 
 def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
-    """Put all layers around `app`, the path and the request id outermost. Call it after any other `add_middleware`."""
-    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_request_bytes, timeout_s=settings.body_timeout_s)
+    """Put all layers around `app`, the path and the request id outermost. Call it after any other `add_middleware`.
+
+    Other transports count what they work on in `app.state.bytes_in_flight` too.
+    """
+    bytes_in_flight = BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.in_flight_wait_s)
+    app.state.bytes_in_flight = bytes_in_flight
+    gauge = Gauge("turnkeep_request_bytes_in_flight", "Bytes of request bodies being worked on.", registry=registry)
+    gauge.set_function(lambda: float(bytes_in_flight.used))
+    app.add_middleware(
+        BodyLimitMiddleware,
+        max_bytes=settings.max_request_bytes,
+        timeout_s=settings.body_timeout_s,
+        bytes_in_flight=bytes_in_flight,
+    )
     app.add_middleware(UnexpectedErrorMiddleware)
     if settings.cors_origins is not None:
         # outside of all that answers, so that pages can read refusals and failures too; before any key is asked for,
@@ -282,86 +297,141 @@ class BodyLimitMiddleware:
     """Refuses bodies over the limit with a 413, by their declared length at once, else as soon as they pass it.
 
     One that is not whole in time is refused with a 408: whoever sends it byte by byte would hold a connection, and what
-    has come of it, for as long as they like.
+    has come of it, for as long as they like. One for which there is no room among the bytes in flight waits, unread,
+    and then is refused with a 503; the others count until their answer is sent.
 
     The answer is sent while the client may still be sending. What it sends on is thrown away, for a while and up to an
     amount, before the connection is closed: closing it on unread bytes resets it, and the client never sees the answer.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float, bytes_in_flight: BytesInFlight) -> None:
         self.app = app
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
+        self._bytes_in_flight = bytes_in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on with its body within the limits."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        declared = Headers(scope=scope).get("content-length", "")
-        if declared.isdecimal() and int(declared[:20]) > self._max_bytes:
+        length = Headers(scope=scope).get("content-length", "")
+        declared = int(length[:20]) if length.isdecimal() else 0
+        if declared > self._max_bytes:
             # who expects 100 Continue sends nothing unless we read
-            await _refuse(scope, receive, send, self._too_large(), is_sending="expect" not in Headers(scope=scope))
-        else:
-            await self._pass_on(scope, receive, send)
+            await _refuse(
+                scope, receive, send, _too_large(self._max_bytes), is_sending="expect" not in Headers(scope=scope)
+            )
+            return
+        reservation = BodyReservation(self._bytes_in_flight)
+        try:
+            await self._pass_on(scope, receive, send, declared, reservation)
+        finally:
+            reservation.release()
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = _Body(receive, max_bytes=self._max_bytes, until=asyncio.get_running_loop().time() + self._timeout_s)
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, declared: int, reservation: BodyReservation
+    ) -> None:
+        body = _Body(scope, receive, declared, reservation, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
         has_begun = False
-
-        async def receive_within() -> Message:
-            try:
-                return await body.receive()
-            except TimeoutError:
-                body.refusal = self._too_slow()
-            except OverflowError:
-                body.refusal = self._too_large()
-            raise body.refusal
 
         async def send_unless_refused(message: Message) -> None:
             nonlocal has_begun
             if body.refusal is None or has_begun:
                 has_begun = True
-                await send(message)
+                if _is_event_stream(message):
+                    reservation.release()  # it may go on for hours, and the body was worked on before it began
+                await _send_in_slices(send, message)
 
         try:
-            await self.app(scope, receive_within, send_unless_refused)
+            await self.app(scope, body.receive, send_unless_refused)
         except Exception:  # whatever the application made of it
             if has_begun or body.refusal is None:
                 raise
         if body.refusal is not None and not has_begun:
-            await _refuse(scope, receive, send, body.refusal, is_sending=True)
+            # who expects 100 Continue sends nothing before it is read
+            is_sending = body.is_read or "expect" not in Headers(scope=scope)
+            await _refuse(scope, receive, send, body.refusal, is_sending=is_sending)
 
-    def _too_large(self) -> AppError:
-        return TooLarge("body_too_large", f"A request body may have up to {self._max_bytes} bytes.")
 
-    def _too_slow(self) -> AppError:
-        return RateLimited(
-            "body_too_slow", f"A request body has {self._timeout_s:g} seconds to be whole, from its head on."
-        )
+def _too_large(max_bytes: int) -> AppError:
+    return TooLarge("body_too_large", f"A request body may have up to {max_bytes} bytes.")
 
 
 class _Body:
-    """A body as it comes. `receive` raises OverflowError beyond the bytes, TimeoutError while it is not whole."""
+    """A body as it comes. `refusal` is the error that `receive` has raised, if any."""
 
-    def __init__(self, receive: Receive, *, max_bytes: int, until: float) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        declared: int,
+        reservation: BodyReservation,
+        *,
+        max_bytes: int,
+        timeout_s: float,
+    ) -> None:
         self.refusal: AppError | None = None
+        self.is_read = False
+        self._scope = scope
         self._receive = receive
+        self._declared = declared
+        self._reservation = reservation
         self._max_bytes = max_bytes
-        self._until = until
+        self._timeout_s = timeout_s
+        self._until = asyncio.get_running_loop().time() + timeout_s
         self._received = 0
         self._is_whole = False
 
     async def receive(self) -> Message:
+        """Receive the next part. Raises TooLarge, RateLimited `body_too_slow`, and Unavailable `overloaded`."""
         if self._is_whole:  # then it is the end of the connection that is waited for
             return await self._receive()
-        async with asyncio.timeout_at(self._until):
-            message = await self._receive()
+        try:
+            return await self._receive_part()
+        except AppError as error:
+            self.refusal = error
+            raise
+
+    async def _receive_part(self) -> Message:
+        if not self.is_read and self._declared:
+            await self._reservation.make(self._declared, self._tenant())
+        self.is_read = True
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            detail = f"A request body has {self._timeout_s:g} seconds to be whole, from its head on."
+            raise RateLimited("body_too_slow", detail) from None
         self._received += len(message.get("body", b""))
         if self._received > self._max_bytes:
-            raise OverflowError
+            raise _too_large(self._max_bytes)
+        self._reservation.grow_to(self._received, self._tenant())
         self._is_whole = not message.get("more_body", False)
         return message
+
+    def _tenant(self) -> TenantId:
+        # the request is authenticated before its body is read
+        state = cast("Mapping[str, TenantId]", self._scope.get("state", {}))
+        return state.get("tenant", NO_TENANT)
+
+
+def _is_event_stream(message: Message) -> bool:
+    if message["type"] != "http.response.start":
+        return False
+    return Headers(raw=message.get("headers", [])).get("content-type", "").startswith("text/event-stream")
+
+
+async def _send_in_slices(send: Send, message: Message) -> None:
+    """Send a part of an answer; a long one in slices, each of which waits until the client has taken most before it."""
+    body: bytes = message.get("body", b"")
+    if message["type"] != "http.response.body" or len(body) <= _ANSWER_SLICE_BYTES:
+        await send(message)
+        return
+    for start in range(0, len(body), _ANSWER_SLICE_BYTES):
+        end = start + _ANSWER_SLICE_BYTES
+        is_last = end >= len(body) and not message.get("more_body", False)
+        await send({"type": message["type"], "body": body[start:end], "more_body": not is_last})
 
 
 async def _refuse_connection(scope: Scope, receive: Receive, send: Send, error: AppError) -> None:

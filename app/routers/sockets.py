@@ -45,6 +45,7 @@ from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.connections import Bucket, Connections, Place, recheck
 from app.routers.epochs import Epochs
+from app.routers.inflight import BodyReservation, BytesInFlight
 from app.routers.live_frames import asked, error_frame, read_message
 from app.routers.outbox import GONE, Outbox, send_text
 from app.tenancy.schemas import Caller, Scope, token_expired
@@ -93,6 +94,7 @@ class LiveSocket:
         caller: Caller,
         token: str | None,
         known: frozenset[str],
+        bytes_in_flight: BytesInFlight,
     ) -> None:
         self.frames_received = 0
         self._websocket = websocket
@@ -105,6 +107,7 @@ class LiveSocket:
         self._caller = caller
         self._token = token
         self._known = known
+        self._bytes_in_flight = bytes_in_flight
         self._epochs = Epochs(most=_TIMES_OPEN * container.settings.max_open_turns_per_conversation)
         self._outbox = Outbox(websocket, connections, most_bytes=container.settings.live_queue_bytes)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
@@ -199,6 +202,7 @@ class LiveSocket:
         """Carry a frame out, or say why not."""
         frame_id: str | None = None
         turn_id: str | None = None
+        reservation = BodyReservation(self._bytes_in_flight)
         self._renew()
         try:
             read, frame_id = await read_message(data, max_depth=self._settings.max_json_depth)
@@ -206,6 +210,8 @@ class LiveSocket:
             if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
                 turn_id = format_id(frame.turn_id)
             self._bad_in_row = 0
+            if isinstance(frame, AppendFrame):
+                await reservation.make(len(data), self._place.tenant)
             answer = await self._carry_out(frame)
         except AppError as error:
             self._outbox.say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
@@ -219,6 +225,8 @@ class LiveSocket:
             broken = AppError("internal_error", "This is our fault; the log has the request id.")
             self._outbox.say(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
             return
+        finally:
+            reservation.release()
         if answer is not None:
             self._outbox.say(answer)
 

@@ -108,6 +108,14 @@ class Settings(ModelSettings):
 
     # limits
     max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
+    max_bytes_in_flight: Positive | None = Field(
+        default=None,
+        description="Bytes of request bodies over 64 KiB that a process works on at once; default: twice"
+        " MAX_REQUEST_BYTES.",
+    )
+    in_flight_wait_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+        default=10.0, description="How long a request waits, unread, for room among the bytes in flight."
+    )
     body_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
         default=60.0, description="How long after its head a request body may take to be whole."
     )
@@ -260,7 +268,7 @@ class Settings(ModelSettings):
         default=32, description="Long text gets a vector per piece, up to this many."
     )
     max_vectors_per_append: Positive = Field(
-        default=128,
+        default=32,
         description="Vectors made before an append answers; turns beyond are found by text until a job has made them.",
     )
     index_text_bytes: Positive = Field(
@@ -370,6 +378,17 @@ class Settings(ModelSettings):
         default=None,
         description="One JSON object a line, or text for people; default: text on a terminal, JSON elsewhere.",
     )
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of larger request bodies that a process works on at once, of which a tenant gets half."""
+        return self.max_bytes_in_flight or 2 * self.max_request_bytes
+
+    @model_validator(mode="after")
+    def _a_tenants_share_has_room_for_the_largest_request(self) -> Self:
+        if self.bytes_in_flight < 2 * self.max_request_bytes:
+            raise ValueError("TURNKEEP_MAX_BYTES_IN_FLIGHT is less than twice TURNKEEP_MAX_REQUEST_BYTES")
+        return self
 
     @model_validator(mode="after")
     def _metrics_have_a_port_of_their_own(self) -> Self:

@@ -518,7 +518,7 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
 ) -> None:
     """The change comes after the job has read its sources, and before it writes."""
     conversation = await client.conversation()
-    turns = [f"the wombat came {when}" for when in ("yesterday", "last week")] + ["filler"] * 128
+    turns = [f"the wombat came {when}" for when in ("yesterday", "last week")] + ["filler"] * 32
     await client.append(conversation, *reversed(turns))
     index = service.container.index
     embed, resolve = index.late.embed, index.resolve_dates
@@ -585,12 +585,12 @@ async def test_a_fork_of_what_waits_gets_its_vectors_and_dates_too(service: Serv
 @pytest.mark.parametrize("change", ["erase", "revise", "truncate"])
 async def test_a_turn_that_went_while_it_waited_is_left_alone(service: Service, client: Client, change: str) -> None:
     conversation = await client.conversation()
-    turns = (await client.append(conversation, *["filler"] * 130, "We sailed last Friday."))["turns"]
+    turns = (await client.append(conversation, *["filler"] * 34, "We sailed last Friday."))["turns"]
     path = f"/v1/conversations/{conversation}/turns"
     if change == "erase":
-        answer = await client.delete(path, params={"ids": [turns[130]["id"]]})
+        answer = await client.delete(path, params={"ids": [turns[34]["id"]]})
     else:
-        turn = turns[130 if change == "revise" else 120]["id"]
+        turn = turns[34 if change == "revise" else 24]["id"]
         body = {"content": "We stayed.", "truncate_after": change == "truncate"}
         answer = await client.post(f"{path}/{turn}/revisions", json=body)
     assert answer.status_code in {200, 201}, answer.text

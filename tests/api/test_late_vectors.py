@@ -246,13 +246,13 @@ async def test_what_went_while_its_vectors_were_made_gets_none(
         late = remote.container.index.late
         embed = late.embed
 
-        async def changing(texts: list[str]) -> Any:
+        async def changing(texts: list[list[str]]) -> Any:
             made = await embed(texts)
-            if "erased" in texts:
+            if ["erased"] in texts:
                 await client.delete(f"/v1/conversations/{talk}/turns/{ids[0]}")
                 revised = {"content": "another"}
                 await client.post(f"/v1/conversations/{talk}/turns/{ids[1]}/revisions", json=revised)
-            if "deleted" in texts:
+            if ["deleted"] in texts:
                 await lost.delete(f"/v1/conversations/{gone}")
             return made
 

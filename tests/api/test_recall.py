@@ -228,13 +228,14 @@ async def test_a_failing_embedder_loses_no_turn(service: Service, client: Client
     assert len(response["data"]) == 5
 
 
-async def test_the_answer_to_a_question_is_found_by_the_words_of_the_question(client: Client) -> None:
+async def test_the_answer_to_a_question_is_found_by_the_words_of_the_question(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     talk = [f"Unrelated remark number {n}, nothing more." for n in range(150)]
     talk[70] = "Which instrument do you play in the orchestra?"
     turns = [{"role": "user", "actor": ("ann", "bob")[n % 2], "content": text} for n, text in enumerate(talk)]
     turns[71]["content"] = "Mostly second violin, since I was seven."
     await client.append(conversation, *turns)
+    await service.run_jobs()  # which make the vectors that were too many for the append
     found = texts(await client.recall(conversation, "Who plays an instrument in the orchestra?", k=2))
     assert found == [talk[70], turns[71]["content"]]
 

@@ -29,6 +29,9 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.bus_wire.Origins._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
     "app.routers.connections.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.connections.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
+    # shares of tenants in the bytes of bodies and in the embedder
+    "app.core.shares.TenantShares._used_by": (Why.TENANT, "how much each tenant uses"),
+    "app.core.shares.TenantShares._waiting": (Why.OWN, "who waits, each with the future of its caller"),
     # keys, and what tenants spend
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),

@@ -262,3 +262,19 @@ async def test_closing_refuses_what_still_waits() -> None:
         await waiting
     assert refusal.value.code == "embedder_closed"
     assert len(model.order) == 1
+
+
+async def test_the_backlog_of_a_job_waits_for_documents_and_is_not_forgotten() -> None:
+    model = SlowModel()
+    queue = model.queue()
+    backlog = asyncio.create_task(queue.run(["backlog"] * 20, "backlog"))
+    await asyncio.sleep(0.05)
+    append = asyncio.create_task(queue.run(["document"] * 20, "document"))
+    await asyncio.sleep(0)
+    model.gate.release(24)
+    await asyncio.wait_for(append, 5)
+    assert model.order[:10] == ["backlog", *["document"] * 8, "backlog"]
+    assert model.order[:23].count("document") == 20
+    model.gate.release(40)
+    await backlog
+    await queue.close()

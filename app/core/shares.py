@@ -1,0 +1,109 @@
+"""A bounded amount that tenants share: one tenant has at most half of it, and who waits for some is served in order."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.ids import TenantId
+
+_MAX_WAITING: Final = 32
+"""Of each tenant: what waits takes memory too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    tenant: TenantId
+    amount: int
+    granted: "asyncio.Future[None]"
+
+    @property
+    def has_it(self) -> bool:
+        return self.granted.done() and not self.granted.cancelled()
+
+
+class TenantShares:
+    """Counts what each tenant uses of a bounded amount.
+
+    Invariants: no tenant uses more than half, so that there is room for another one. Nobody who comes later is served
+    before a tenant's own earlier request, or before one for which all tenants together have left too little.
+    """
+
+    def __init__(self, amount: int) -> None:
+        self._amount = amount
+        self._used = 0
+        self._used_by: dict[TenantId, int] = {}
+        self._waiting: list[_Waiter] = []
+
+    @property
+    def used(self) -> int:
+        """How much all tenants use."""
+        return self._used
+
+    def take(self, tenant: TenantId, amount: int) -> bool:
+        """Use so much more at once; says whether there is room."""
+        has_room = self._fits_share(tenant, amount) and self._fits(amount)
+        if has_room:
+            self.add(tenant, amount)
+        return has_room
+
+    def add(self, tenant: TenantId, amount: int) -> None:
+        """Use so much more, whether or not there is room."""
+        self._used += amount
+        self._used_by[tenant] = self._used_by.get(tenant, 0) + amount
+
+    async def wait(self, tenant: TenantId, amount: int, *, timeout_s: float) -> bool:
+        """Use so much more as soon as there is room; says whether there was in time.
+
+        Where many requests of the tenant wait already, it does not wait.
+        """
+        if sum(one.tenant == tenant for one in self._waiting) >= _MAX_WAITING:
+            return False
+        waiter = _Waiter(tenant, amount, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        self._admit()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter.granted
+        except TimeoutError:
+            if not waiter.has_it:
+                self._forget(waiter)
+        except asyncio.CancelledError:
+            if waiter.has_it:
+                self.give_back(tenant, amount)
+            else:
+                self._forget(waiter)
+            raise
+        return waiter.has_it
+
+    def give_back(self, tenant: TenantId, amount: int) -> None:
+        """Use so much less."""
+        self._used -= amount
+        self._used_by[tenant] -= amount
+        if self._used_by[tenant] == 0:
+            del self._used_by[tenant]
+        self._admit()
+
+    def _forget(self, waiter: _Waiter) -> None:
+        self._waiting.remove(waiter)
+        self._admit()  # who waits behind it may be next
+
+    def _admit(self) -> None:
+        """Serve those who wait for whom there is room, in their order."""
+        behind: set[TenantId] = set()
+        for waiter in list(self._waiting):
+            if waiter.granted.done() or waiter.tenant in behind:
+                continue
+            if not self._fits_share(waiter.tenant, waiter.amount):
+                behind.add(waiter.tenant)
+            elif not self._fits(waiter.amount):
+                return
+            else:
+                self._waiting.remove(waiter)
+                self.add(waiter.tenant, waiter.amount)
+                waiter.granted.set_result(None)
+
+    def _fits_share(self, tenant: TenantId, amount: int) -> bool:
+        return self._used_by.get(tenant, 0) + amount <= self._amount // 2
+
+    def _fits(self, amount: int) -> bool:
+        return self._used + amount <= self._amount

@@ -79,7 +79,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "operation_token_expired": "The operation token has expired.",
         "operation_token_invalid": "The operation token does not hold.",
         "origin_not_allowed": "Pages of this origin may not call this.",
-        "overloaded": "The server works on as many bytes of requests as it may.",
+        "overloaded": "The server has too many bytes of requests to work on.",
         "port_taken": "The port cannot be listened on.",
         "postgres_unusable": "The Postgres at hand cannot be used.",
         "rate_limited": "Too many requests.",

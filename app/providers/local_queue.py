@@ -138,7 +138,7 @@ class FairQueue:
             return request, index
 
     def _next_purpose(self) -> Purpose | None:
-        waiting = [purpose for purpose in _ORDER if self._waiting[purpose]]
+        waiting: list[Purpose] = [purpose for purpose in _ORDER if self._waiting[purpose]]
         if len(waiting) <= 1:
             self._in_a_row = 0
             return waiting[0] if waiting else None

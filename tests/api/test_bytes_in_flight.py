@@ -219,7 +219,7 @@ async def test_nothing_of_a_refused_body_is_read(service: Service, client: Clien
     async with serving(service.app, service.settings) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = (
-            f"POST /v1/conversations/{conversation}/turns HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer {client.key}"
+            f"POST /v1/conversations/{conversation}/turns HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client.key}"
             f"\r\nContent-Type: application/json\r\nContent-Length: {LARGE}\r\nExpect: 100-continue\r\n\r\n"
         )
         writer.write(head.encode())

@@ -159,7 +159,7 @@ def texts(script: Script, count: int) -> list[str]:
 
 
 def probe_health(port: int, seconds: "Queue[list[float]]", stopping: "Event") -> None:
-    """Ask `/healthz` by a timetable over one connection, until told to stop.
+    """Ask `/healthz` by a timetable over one connection, until `stopping` is set.
 
     Times count from when a request was due: those that had to wait for a slow answer before them count as slow too.
     """

@@ -304,7 +304,7 @@ def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bo
 def _append_result(
     caller: Caller, rows: Sequence[TurnRow], contents: Sequence[JsonValue] | None = None
 ) -> AppendResult:
-    """The answer to an append. `contents`: what the rows say, where it is at hand and need not be read again."""
+    """The answer to an append. `contents`: the contents of the rows, where they are parsed already."""
     last = max(rows, key=lambda row: row.seq or 0)
     return AppendResult(
         conversation_id=format_id(last.conversation_id),

@@ -113,7 +113,7 @@ def _preview(row: MessageRow | None) -> MessagePreview | None:
 
 
 def turn_view(row: TurnRow, *, content: JsonValue | None = None) -> Turn:
-    """A turn as callers see it. `content`: what `row.content` holds, where it is read already."""
+    """A turn as callers see it. `content`: the value of `row.content`, where it is parsed already."""
     return Turn(
         id=format_id(row.id),
         conversation_id=format_id(row.conversation_id),

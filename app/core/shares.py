@@ -1,4 +1,4 @@
-"""A bounded amount that tenants share: one tenant has at most half of it, and who waits for some is served in order."""
+"""A bounded amount that tenants share: a tenant gets at most half of it, and requests wait in order."""
 
 import asyncio
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class _Waiter:
 class TenantShares:
     """Counts what each tenant uses of a bounded amount.
 
-    Invariants: no tenant uses more than half, so that there is room for another one. Nobody who comes later is served
-    before a tenant's own earlier request, or before one for which all tenants together have left too little.
+    Invariants: `take` and `wait` give a tenant at most half, so that there is room for another one. A waiting request
+    is not served before an earlier one of its tenant, nor before an earlier one that would fit its own tenant's half.
     """
 
     def __init__(self, amount: int) -> None:
@@ -85,10 +85,10 @@ class TenantShares:
 
     def _forget(self, waiter: _Waiter) -> None:
         self._waiting.remove(waiter)
-        self._admit()  # who waits behind it may be next
+        self._admit()  # a request behind it may be next
 
     def _admit(self) -> None:
-        """Serve those who wait for whom there is room, in their order."""
+        """Serve the waiting requests for which there is room, in their order."""
         behind: set[TenantId] = set()
         for waiter in list(self._waiting):
             if waiter.granted.done() or waiter.tenant in behind:

@@ -49,9 +49,9 @@ __all__ = [
 
 # analysing less than this takes under a millisecond or so: not worth a thread
 _INLINE_CHARACTERS = 4_000
-# so few vectors are made at once whatever else is to be embedded: those of a message that a person writes
+# up to so many vectors, as of a message that a person writes, are made at once also under load
 _FEW_VECTORS = 4
-# so many appends may have all the vectors made that one append may, each while its caller waits
+# vectors that are made at once while callers wait, in appends of the largest allowed number each
 _INLINE_APPENDS = 4
 # a job is short, so that a stop does not wait long for it and a retry does not repeat much
 _ENTRIES_PER_JOB = 50

@@ -29,8 +29,6 @@ _REMEDY = "run `make assets` in a checkout, or install turnkeep-minilm again"
 _MOST_THREADS = 4
 _CONTENT_TOKENS = 254  # the model reads 256, two of which are [CLS] and [SEP]
 _CLS, _SEP = 101, 102
-# The memory of a longer row, 10 MB in each thread, is returned after it, which takes 4 ms of its 36.
-_LONG_ROW_TOKENS = 128
 # Enough for 254 of the longest words the tokenizer knows (100 characters); spares it the megabyte behind them.
 _MOST_CHARACTERS = 32 * 1024
 
@@ -79,18 +77,22 @@ class MiniLM:
             self._session = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise Unavailable("embedder_assets_damaged", f"The embedding model cannot be read: {_REMEDY}.") from error
-        self._long_row = runtime.RunOptions()
-        self._long_row.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self._returning_memory = runtime.RunOptions()
+        self._returning_memory.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         # The file asks for 128 tokens, always padded; both are ours to decide.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
-    def embed_one(self, text: str) -> Vectors:
-        """Mean of the token vectors, L2-normalised; shape (384,). Reads the first 254 tokens."""
+    def embed_one(self, text: str, *, return_memory: bool = False) -> Vectors:
+        """Mean of the token vectors, L2-normalised; shape (384,). Reads the first 254 tokens.
+
+        `return_memory`: return the session's working memory to the system afterwards. Of a long row that is 10 MB for
+        each thread, and takes 4 ms of its 36.
+        """
         content = self._tokenizer.encode(text[:_MOST_CHARACTERS], add_special_tokens=False).ids
         ids = np.array([[_CLS, *content[:_CONTENT_TOKENS], _SEP]], dtype=np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        options = self._long_row if ids.size > _LONG_ROW_TOKENS else None
+        options = self._returning_memory if return_memory else None
         hidden = self._session.run(None, inputs, options)[0][0]
         mean: Vectors = hidden.mean(axis=0, dtype=np.float32)
         return mean / np.float32(max(float(np.linalg.norm(mean)), 1e-12))
@@ -122,7 +124,8 @@ class LocalEmbedder:
         self._load_lock = threading.Lock()
         self._model: MiniLM | None = None
         self._queue = FairQueue(
-            lambda text: self._loaded().embed_one(text),
+            # jobs make vectors by the thousand, and no caller waits for them; rows of appends and searches stay fast
+            lambda text, purpose: self._loaded().embed_one(text, return_memory=purpose == "backlog"),
             dimensions=SPACE.dimensions,
             threads=threads or min(_MOST_THREADS, _cores()),
             most_rows=queue_rows,

@@ -25,10 +25,11 @@ _ROWS_IN_A_ROW: Final = 8
 
 
 class _Request:
-    """One call: its texts, the vectors made so far, and the loop that waits for them."""
+    """One call: its texts and their purpose, the vectors made so far, and the loop that waits for them."""
 
-    def __init__(self, texts: Sequence[str], dimensions: int) -> None:
+    def __init__(self, texts: Sequence[str], purpose: Purpose, dimensions: int) -> None:
         self.texts = texts
+        self.purpose: Purpose = purpose
         self.vectors: Vectors = np.empty((len(texts), dimensions), dtype=np.float32)
         self.taken = 0
         self.made = 0
@@ -53,13 +54,15 @@ class _Request:
 
 
 class FairQueue:
-    """Runs `embed_one` over the rows of all calls in `threads` threads of its own.
+    """Runs `embed_one(text, purpose)` over the rows of all calls in `threads` threads of its own.
 
     At most `most_rows` of each purpose wait; a call over that is refused with Unavailable
     `embedder_overloaded` and nothing of it is queued. A cancelled call leaves the queue at once.
     """
 
-    def __init__(self, embed_one: Callable[[str], Vectors], *, dimensions: int, threads: int, most_rows: int) -> None:
+    def __init__(
+        self, embed_one: Callable[[str, Purpose], Vectors], *, dimensions: int, threads: int, most_rows: int
+    ) -> None:
         self._embed_one = embed_one
         self._dimensions = dimensions
         self._threads = threads
@@ -75,7 +78,7 @@ class FairQueue:
 
     async def run(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
         """Vectors of texts (at least one), in order."""
-        request = _Request(texts, self._dimensions)
+        request = _Request(texts, purpose, self._dimensions)
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -92,7 +95,7 @@ class FairQueue:
         try:
             return await request.answer
         except asyncio.CancelledError:
-            self._drop(request, purpose)
+            self._drop(request)
             raise
 
     async def close(self) -> None:
@@ -111,7 +114,7 @@ class FairQueue:
         while (row := self._take()) is not None:
             request, index = row
             try:
-                vector = self._embed_one(request.texts[index])
+                vector = self._embed_one(request.texts[index], request.purpose)
             except AppError as error:
                 self._fail(request, error)
             except Exception as error:  # noqa: BLE001 - native code; whatever it raises must reach the caller
@@ -158,15 +161,14 @@ class FairQueue:
             request.settle(None)
 
     def _fail(self, request: _Request, error: AppError) -> None:
-        for purpose in self._waiting:
-            self._drop(request, purpose)
+        self._drop(request)
         request.settle(error)
 
-    def _drop(self, request: _Request, purpose: Purpose) -> None:
+    def _drop(self, request: _Request) -> None:
         with self._lock:
-            if request in self._waiting[purpose]:
-                self._waiting[purpose].remove(request)
-                self._rows[purpose] -= len(request.texts) - request.taken
+            if request in self._waiting[request.purpose]:
+                self._waiting[request.purpose].remove(request)
+                self._rows[request.purpose] -= len(request.texts) - request.taken
 
 
 def _closed() -> Unavailable:

@@ -13,7 +13,7 @@ from app.core.ids import TenantId
 from app.core.shares import TenantShares
 
 NO_TENANT: Final = TenantId(UUID(int=0))
-"""Whom a body is counted to that is read without authentication."""
+"""The tenant of bodies that are read without authentication."""
 SMALL_BODY_BYTES: Final = 64 * 2**10
 _SMALL_PART: Final = 4
 """Small bodies have a quarter of what large ones have, in addition."""
@@ -77,6 +77,6 @@ class BodyReservation:
 def _overloaded() -> Unavailable:
     return Unavailable(
         "overloaded",
-        "This server works on as many bytes of requests as it may; send the request again.",
+        "This server has too many bytes of requests to work on; send the request again later.",
         retry_after_s=_RETRY_AFTER_S,
     )

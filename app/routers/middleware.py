@@ -349,7 +349,7 @@ class BodyLimitMiddleware:
             if has_begun or body.refusal is None:
                 raise
         if body.refusal is not None and not has_begun:
-            # who expects 100 Continue sends nothing before it is read
+            # a client that expects 100 Continue sends nothing before the body is read
             is_sending = body.is_read or "expect" not in Headers(scope=scope)
             await _refuse(scope, receive, send, body.refusal, is_sending=is_sending)
 

@@ -111,7 +111,7 @@ class Settings(ModelSettings):
     max_bytes_in_flight: Positive | None = Field(
         default=None,
         description="Bytes of request bodies over 64 KiB that a process works on at once; default: twice"
-        " MAX_REQUEST_BYTES.",
+        " MAX_REQUEST_BYTES or LIVE_FRAME_BYTES, the larger of both.",
     )
     in_flight_wait_s: Annotated[float, Field(ge=0, le=3600)] = Field(
         default=10.0, description="How long a request waits, unread, for room among the bytes in flight."
@@ -381,13 +381,16 @@ class Settings(ModelSettings):
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes of larger request bodies that a process works on at once, of which a tenant gets half."""
-        return self.max_bytes_in_flight or 2 * self.max_request_bytes
+        """Bytes of larger request bodies that a process works on at once, of which a tenant gets at most half."""
+        return self.max_bytes_in_flight or 2 * max(self.max_request_bytes, self.live_frame_bytes)
 
     @model_validator(mode="after")
     def _a_tenants_share_has_room_for_the_largest_request(self) -> Self:
-        if self.bytes_in_flight < 2 * self.max_request_bytes:
-            raise ValueError("TURNKEEP_MAX_BYTES_IN_FLIGHT is less than twice TURNKEEP_MAX_REQUEST_BYTES")
+        if self.bytes_in_flight < 2 * max(self.max_request_bytes, self.live_frame_bytes):
+            raise ValueError(
+                "TURNKEEP_MAX_BYTES_IN_FLIGHT is less than twice"
+                " TURNKEEP_MAX_REQUEST_BYTES or TURNKEEP_LIVE_FRAME_BYTES"
+            )
         return self
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture
 async def service(words_database: TestDatabase, tmp_path: Path) -> AsyncIterator[Service]:
     """An app that works on 800 000 bytes at once, of which a tenant has half, and lets no request wait."""
-    limits = {"max_request_bytes": MOST, "in_flight_wait_s": 0}
+    limits = {"max_request_bytes": MOST, "live_frame_bytes": MOST, "in_flight_wait_s": 0}
     async with open_service(words_database, tmp_path, embedder="none", **limits) as opened:
         yield opened
 
@@ -33,7 +33,7 @@ async def service(words_database: TestDatabase, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def patient(words_database: TestDatabase, tmp_path: Path) -> AsyncIterator[Service]:
     """The same, but requests wait for as long as a test takes."""
-    limits = {"max_request_bytes": MOST, "in_flight_wait_s": 60}
+    limits = {"max_request_bytes": MOST, "live_frame_bytes": MOST, "in_flight_wait_s": 60}
     async with open_service(words_database, tmp_path, embedder="none", **limits) as opened:
         yield opened
 
@@ -45,7 +45,7 @@ def in_flight(service: Service) -> int:
 
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not is_so():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not is_so():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
 
@@ -60,7 +60,7 @@ async def slowly(body: bytes, rest: asyncio.Event) -> AsyncIterator[bytes]:
 
 
 class Sending:
-    """An append whose body has begun and does not go on until it is told to."""
+    """An append whose body has begun and goes on when `rest` is set."""
 
     def __init__(self, client: Client, conversation: str, body: bytes, *, chunked: bool = False) -> None:
         self.rest = asyncio.Event()
@@ -176,6 +176,32 @@ async def test_who_goes_away_gives_the_bytes_back(service: Service, client: Clie
     assert await client.history(conversation) == []
 
 
+async def test_a_client_that_disconnects_while_it_waits_or_sends_gives_its_bytes_back(patient: Service) -> None:
+    async with await patient.new_tenant() as client:
+        conversation = await client.conversation()
+        first = Sending(client, conversation, body_of("badger", LARGE))
+        await until(lambda: in_flight(patient) >= LARGE)
+        head = (
+            f"POST /v1/conversations/{conversation}/turns HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {client.key}\r\nContent-Type: application/json\r\nContent-Length: {LARGE}\r\n\r\n"
+        )
+        async with serving(patient.app, patient.settings) as port:
+            writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(3)]
+            for writer in writers:
+                writer.write(head.encode() + b"{")
+            await asyncio.sleep(0.2)
+            assert in_flight(patient) < LARGE + 1000
+            for writer in writers[:2]:  # while they wait
+                writer.close()
+            await asyncio.sleep(0.1)
+            assert (await first.finish()).status_code == 201
+            await until(lambda: LARGE <= in_flight(patient) < LARGE + 1000)
+            writers[2].close()  # while its body is read
+            await until(lambda: in_flight(patient) == 0)
+            assert (await append(client, conversation, body_of("wombat", LARGE))).status_code == 201
+        assert [turn["content"][:6] for turn in await client.history(conversation)] == ["badger", "wombat"]
+
+
 async def test_requests_wait_for_room_and_are_served_in_their_order(patient: Service) -> None:
     async with await patient.new_tenant() as client, await patient.new_tenant() as other:
         conversation, theirs = await client.conversation(), await other.conversation()
@@ -185,7 +211,7 @@ async def test_requests_wait_for_room_and_are_served_in_their_order(patient: Ser
         for number in range(1, 5):
             waiting.append(asyncio.create_task(append(client, conversation, body_of(str(number), LARGE))))
             await asyncio.sleep(0.05)
-        # nobody else waits for them, and who gives up is passed over
+        # other requests do not wait for them, and a request that is given up is passed over
         assert (await append(client, conversation, body_of("small", 100))).status_code == 201
         assert (await append(other, theirs, body_of("other", LARGE))).status_code == 201
         waiting[1].cancel()
@@ -219,8 +245,9 @@ async def test_nothing_of_a_refused_body_is_read(service: Service, client: Clien
     async with serving(service.app, service.settings) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = (
-            f"POST /v1/conversations/{conversation}/turns HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client.key}"
-            f"\r\nContent-Type: application/json\r\nContent-Length: {LARGE}\r\nExpect: 100-continue\r\n\r\n"
+            f"POST /v1/conversations/{conversation}/turns HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {client.key}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {LARGE}\r\nExpect: 100-continue\r\n\r\n"
         )
         writer.write(head.encode())
         answer = await asyncio.wait_for(reader.read(), 10)  # to the end: the connection is closed

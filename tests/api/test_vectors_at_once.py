@@ -52,7 +52,7 @@ async def test_many_appends_at_once_leave_vectors_to_a_job_but_not_those_of_shor
     talks = [await client.conversation() for _ in range(4)]
     first = [asyncio.create_task(client.append(talk, *turns)) for talk in talks[:2]]
     async with asyncio.timeout(20):
-        while under_way < 2 * MOST:  # noqa: ASYNC110 - what is waited for tells nobody
+        while under_way < 2 * MOST:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
     await client.append(talks[2], *turns)
     assert await states(client, talks[2]) == ["pending"] * MOST

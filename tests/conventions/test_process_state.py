@@ -31,7 +31,10 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.routers.connections.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
     # shares of tenants in the bytes of bodies and in the embedder
     "app.core.shares.TenantShares._used_by": (Why.TENANT, "how much each tenant uses"),
-    "app.core.shares.TenantShares._waiting": (Why.OWN, "who waits, each with the future of its caller"),
+    "app.core.shares.TenantShares._waiting": (
+        Why.OWN,
+        "waiting requests with their tenant, each with the future of its caller",
+    ),
     # keys, and what tenants spend
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),

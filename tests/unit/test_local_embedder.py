@@ -12,7 +12,7 @@ from turnkeep_minilm import FOLDER, MODEL_FILE
 from app.core.errors import Unavailable
 from app.providers.local import SPACE, LocalEmbedder, MiniLM
 from app.providers.local_queue import FairQueue
-from app.providers.schemas import Embedder, Vectors
+from app.providers.schemas import Embedder, Purpose, Vectors
 
 SENTENCE = "Maria adopted a cat in Lisbon because it kept following her home from work every evening "
 
@@ -142,15 +142,17 @@ def test_a_text_without_a_token_is_one_piece(embedder: LocalEmbedder) -> None:
 
 
 class SlowModel:
-    """Stands in for the model: notes the order, and waits at a gate."""
+    """Stands in for the model: records order and purposes, and waits at a gate."""
 
     def __init__(self) -> None:
         self.gate = threading.Semaphore(0)
         self.order: list[str] = []
+        self.purposes: list[Purpose] = []
 
-    def embed_one(self, text: str) -> Vectors:
+    def embed_one(self, text: str, purpose: Purpose) -> Vectors:
         assert self.gate.acquire(timeout=20)
         self.order.append(text)
+        self.purposes.append(purpose)
         if text == "broken":
             raise ValueError(text)
         return np.full(2, len(self.order), dtype=np.float32)
@@ -278,3 +280,21 @@ async def test_the_backlog_of_a_job_waits_for_documents_and_is_not_forgotten() -
     model.gate.release(40)
     await backlog
     await queue.close()
+    assert model.purposes == model.order
+
+
+async def test_only_texts_that_a_job_embeds_return_working_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: dict[str, bool] = {}
+    embedder = LocalEmbedder(threads=1)
+    model = embedder._loaded()  # noqa: SLF001
+    embed_one = model.embed_one
+
+    def recording(text: str, *, return_memory: bool) -> Vectors:
+        returned[text] = return_memory
+        return embed_one(text, return_memory=return_memory)
+
+    monkeypatch.setattr(model, "embed_one", recording)
+    vectors = [await embedder.embed([purpose], purpose=purpose) for purpose in ("query", "document", "backlog")]
+    await embedder.close()
+    assert returned == {"query": False, "document": False, "backlog": True}
+    assert np.array_equal(vectors[2][0], embed_one("backlog"))

@@ -18,6 +18,7 @@ from app.conversations.schemas import TurnInput
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, format_id, new_uuid, parse_id
 from app.formats.schemas import Role
+from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.live import serving
@@ -309,10 +310,10 @@ async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_mea
 ) -> None:
     whole, work_out = asyncio.Event(), Appender.work_out
 
-    async def slowly(self: Appender, drafts: Sequence[Draft]) -> list[Incoming]:
+    async def slowly(self: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
         whole.set()
         await asyncio.sleep(0.3)
-        return await work_out(self, drafts)
+        return await work_out(self, caller, drafts)
 
     monkeypatch.setattr(Appender, "work_out", slowly)
     conversation = await tenant.conversation()

@@ -26,7 +26,7 @@ from app.core.db import Transaction
 from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.formats.schemas import Role
-from app.tenancy.schemas import Scope
+from app.tenancy.schemas import Caller, Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
 
@@ -681,7 +681,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     held = held_of(streams, writing.id)
     work_out = Appender.work_out
 
-    async def slowly(appender: Appender, drafts: Sequence[Draft]) -> list[Incoming]:
+    async def slowly(appender: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
         # what was nearly over when the commit came, is not any more
         await age(service, writing.id, 3)
         await streams.abort_expired()
@@ -692,7 +692,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
         await streams._flusher._renew()  # noqa: SLF001
         await age(service, writing.id, 50)
         await streams.abort_expired()
-        return await work_out(appender, drafts)
+        return await work_out(appender, caller, drafts)
 
     monkeypatch.setattr(Appender, "work_out", slowly)
     await age(service, writing.id, 58)
@@ -925,7 +925,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
 async def test_text_that_came_before_a_refused_commit_is_written(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(_appender: Appender, _drafts: Sequence[Draft]) -> list[Incoming]:
+    async def fail(_appender: Appender, _caller: Caller, _drafts: Sequence[Draft]) -> list[Incoming]:
         await asyncio.sleep(0.7)  # more than a debounce: what is due then passes this turn over
         raise Unavailable("database_unavailable", "The database does not answer.")
 

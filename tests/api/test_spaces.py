@@ -159,8 +159,8 @@ def texts(start: int, count: int) -> list[str]:
 async def stored(service: Service, count: int) -> AsyncIterator[tuple[Client, str]]:
     async with await service.new_tenant() as client:
         conversation = await client.conversation(compaction={"strategy": "never"})
-        for start in range(0, count, 100):
-            await client.append(conversation, *texts(start, min(100, count - start)))
+        for start in range(0, count, 32):  # an append makes so many vectors before it answers
+            await client.append(conversation, *texts(start, min(32, count - start)))
         yield client, conversation
 
 

@@ -147,6 +147,7 @@ class Browser:
         held = await self._facts.newest(
             caller,
             owner=conversation.owner,
+            project=None if conversation.owner is None else conversation.project,
             conversation_id=_id(conversation) if conversation.owner is None else None,
             actors=None,
             limit=_MOST_FACTS,

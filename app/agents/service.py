@@ -202,7 +202,9 @@ class Lifecycle:
         wanted, upcoming = self._wanted(request, items), to_show(items)
         try:
             if session is None:
-                context = await self._contexts.first(caller, request=wanted, upcoming=upcoming)
+                context = await self._contexts.first(
+                    caller, request=wanted, upcoming=upcoming, project=request.project, owner=request.user_id
+                )
             else:
                 context = await self._contexts.build(
                     caller,

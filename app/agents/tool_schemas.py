@@ -17,6 +17,7 @@ from app.recall.schemas import Recall
 ExternalId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Limit: TypeAlias = Annotated[StrictInt, Field(ge=1, le=200)]
 Cursor: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
+ProjectName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 _Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 
 
@@ -27,7 +28,7 @@ class ConversationNames(Strict):
     external_id: ExternalId | None = Field(
         None, description="Your own name for the conversation, in place of conversation_id."
     )
-    project: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
+    project: ProjectName | None = Field(
         None, description="The project that external_id belongs to: `default` if it is left out."
     )
 
@@ -75,6 +76,9 @@ class RecallTool(Recall):
 class ListFacts(ConversationNames, FactSearch):
     """Facts to list. All that is given must hold."""
 
+    project: ProjectName | None = Field(
+        None, description="Facts that are known in this project; also the project that external_id belongs to."
+    )
     limit: Limit = 20
     cursor: Cursor | None = Field(None, description="next_cursor of the page before, with the same filters.")
 
@@ -86,6 +90,12 @@ class ListFacts(ConversationNames, FactSearch):
 
 class AssertFact(ConversationNames, FactCreate):
     """A fact to assert. Where it is held already it gains evidence."""
+
+    project: ProjectName | None = Field(
+        None,
+        description="The project that the fact is known in; left out: that of the conversation, else all projects."
+        " Also the project that external_id belongs to.",
+    )
 
 
 class StoredMemory(BaseModel):

@@ -106,16 +106,48 @@ class ContextBuilder:
         )
         if upcoming:
             recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
+        parts = await self._parts(caller, conversation_id, request, recent)
+        assembled = await self._assembled(replace(parts, asked=asked, upcoming=len(upcoming)), request)
+        gap, erased = await self._left_out(caller, conversation_id, assembled.left_out(recent.seq))
+        return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased, explain=request.explain)
+
+    async def first(
+        self,
+        caller: Caller,
+        *,
+        request: ContextRequest,
+        upcoming: Sequence[CanonicalTurn],
+        project: str,
+        owner: str,
+    ) -> Context:
+        """The context of a conversation that does not exist yet.
+
+        It has the system text, all turns to come, and as in `build` the owner's facts in the project, and memories.
+        Raises Invalid `budget_too_small`; Forbidden or Invalid as `build` does.
+        """
+        if request.include_memories:
+            require_reach(caller, request.agent_id)
+        said = ContextTurns(
+            _behind(0, upcoming), seq=0, participants=[], more_before=False, project=project, owner=owner
+        )
+        parts = await self._parts(caller, None, request, said)
+        asked = self._asked(request, None)
+        assembled = await self._assembled(replace(parts, asked=asked, upcoming=len(upcoming)), request)
+        return assembled.answer(as_of_seq=0, gap=None, explain=request.explain)
+
+    async def _parts(
+        self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
+    ) -> ContextParts:
+        """All that may be shown; `conversation_id` is None for a conversation that does not exist yet."""
         query = await self._query(caller, conversation_id, request, recent)
         (recalled, facts, degraded), (memories, forgetful) = await asyncio.gather(
             self._by_question(caller, conversation_id, request, recent, query),
             self._softly(self._memories(caller, request, query), []),
         )
-        parts = ContextParts(
+        return ContextParts(
             system=request.system,
             recent=recent.turns,
-            asked=asked,
-            upcoming=len(upcoming),
+            asked=AskedTurns(len(recent.turns), is_limit=False),
             summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
             is_erased=recent.is_erased,
             facts=facts,
@@ -123,21 +155,6 @@ class ContextBuilder:
             recalled=recalled,
             degraded=list(dict.fromkeys([*degraded, *forgetful])),
         )
-        assembled = await self._assembled(parts, request)
-        gap, erased = await self._left_out(caller, conversation_id, assembled.left_out(recent.seq))
-        return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased, explain=request.explain)
-
-    async def first(self, caller: Caller, *, request: ContextRequest, upcoming: Sequence[CanonicalTurn]) -> Context:
-        """The context of a conversation that is not there yet: the system text, and all turns to come.
-
-        Raises Invalid `budget_too_small`; Forbidden or Invalid as `build` does.
-        """
-        if request.include_memories:
-            require_reach(caller, request.agent_id)
-        asked = self._asked(request, None)
-        parts = ContextParts(system=request.system, recent=_behind(0, upcoming), asked=asked, upcoming=len(upcoming))
-        assembled = await self._assembled(parts, request)
-        return assembled.answer(as_of_seq=0, gap=None, explain=request.explain)
 
     def _asked(self, request: ContextRequest, newest: int | None) -> AskedTurns:
         if request.recent_turns is not None:
@@ -163,7 +180,7 @@ class ContextBuilder:
         return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
 
     async def _query(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: ContextTurns
+        self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
     ) -> str:
         """What is recalled by; empty where nothing is to be recalled, or there is nothing to go by."""
         if request.semantic_recall is None and not request.include_memories and not request.include_facts:
@@ -183,7 +200,12 @@ class ContextBuilder:
             return otherwise, ["recall_failed"]
 
     async def _by_question(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: ContextTurns, query: str
+        self,
+        caller: Caller,
+        conversation_id: ConversationId | None,
+        request: ContextRequest,
+        recent: ContextTurns,
+        query: str,
     ) -> tuple[list[RecalledPart], list[TextPart], list[str]]:
         """The turns and the facts that a question finds, and what was degraded; it is embedded once for both."""
         question, unready = await self._softly(self._question(request, recent, query), None)
@@ -212,13 +234,13 @@ class ContextBuilder:
     async def _recalled(
         self,
         caller: Caller,
-        conversation_id: ConversationId,
+        conversation_id: ConversationId | None,
         request: ContextRequest,
         recent: ContextTurns,
         question: Question | None,
     ) -> tuple[list[RecalledPart], list[str]]:
         wanted = request.semantic_recall
-        if wanted is None or question is None:
+        if wanted is None or question is None or conversation_id is None:
             return [], []
         project, owner = _recall_scope(wanted.scope, recent)
         recalled, degraded = await self._recaller.recall_turns(
@@ -240,33 +262,36 @@ class ContextBuilder:
     async def _known_facts(
         self,
         caller: Caller,
-        conversation_id: ConversationId,
+        conversation_id: ConversationId | None,
         request: ContextRequest,
         recent: ContextTurns,
         question: Question | None,
     ) -> tuple[list[TextPart], list[str]]:
-        """The facts that the query is about, else the newest: the owner's, or without one the conversation's."""
-        if not request.include_facts:
+        """The facts that the query is about, else the newest: the owner's in the project, else the conversation's."""
+        owner, actors, degraded = recent.owner, request.filter_participants, list[str]()
+        if not request.include_facts or (owner is None and conversation_id is None):
             return [], []
-        actors, degraded = request.filter_participants, list[str]()
+        project, within = (None, conversation_id) if owner is None else (recent.project, None)
         if question is not None:
             recall = self._recaller.recall_facts(
-                caller, conversation_id, owner=recent.owner, question=question, k=self._facts_limit, actors=actors
+                caller,
+                None if within is None else [within],
+                owner=owner,
+                project=project,
+                question=question,
+                k=self._facts_limit,
+                actors=actors,
             )
             found, degraded = await self._softly(recall, [])
             if found:
                 return [_fact_part(item.fact, item.score) for item in found], degraded
         newest = await self._facts.newest(
-            caller,
-            owner=recent.owner,
-            conversation_id=conversation_id if recent.owner is None else None,
-            actors=actors,
-            limit=self._facts_limit,
+            caller, owner=owner, project=project, conversation_id=within, actors=actors, limit=self._facts_limit
         )
         return [_fact_part(fact, None) for fact in newest], degraded
 
     async def _newest_question(
-        self, caller: Caller, conversation_id: ConversationId, request: ContextRequest, recent: ContextTurns
+        self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
     ) -> str:
         """The newest user turn's text: among the recent ones, or before them when tools have filled the window.
 
@@ -275,7 +300,7 @@ class ContextBuilder:
         for turn in reversed(recent.turns):
             if _asks(turn, request.as_actor):
                 return content_text(turn.content)
-        if not recent.more_before:
+        if not recent.more_before or conversation_id is None:
             return ""
         older = await self._conversations.newest_of_role(
             caller, conversation_id, role=Role.USER, actors=request.filter_participants

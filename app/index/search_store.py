@@ -151,9 +151,13 @@ class Search:
         conditions = ["e.tenant_id = $1", "e.live", f"e.kind = any({arg([k.value for k in scope.kinds])}::text[])"]
         if scope.conversation_ids is not None:
             conditions.append(f"e.conversation_id = any({arg(list(scope.conversation_ids))}::uuid[])")
-        for column, value in (("project", scope.project), ("owner", scope.owner)):
-            if value is not None:
-                conditions.append(f"e.{column} = {arg(value)}")
+        if scope.project is not None:
+            own = f"e.project = {arg(scope.project)}"
+            # a fact without a project is known in all of them, or in several, which its owner tells apart
+            is_fact = EntryKind.FACT in scope.kinds
+            conditions.append(f"({own} or (e.kind = 'fact' and e.project = ''))" if is_fact else own)
+        if scope.owner is not None:
+            conditions.append(f"e.owner = {arg(scope.owner)}")
         conditions += self._of_memories(scope)
         if scope.actors is not None:
             conditions.append(f"e.actor = any({arg(list(scope.actors))}::text[])")

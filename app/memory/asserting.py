@@ -17,7 +17,7 @@ from app.memory.merging import Decision, HeldFact, Outcome
 from app.memory.naming import name_key, names_to_actors, object_key, predicate_key, resolve_subject
 from app.memory.schemas import FactCreate, FactUpdate, Statement, fact_text
 from app.memory.shelf import Shelf
-from app.memory.store import Key, Origin
+from app.memory.store import NO_PROJECT, Key, Origin
 from app.tenancy.schemas import Caller, Repeatable, Replay
 from app.tenancy.service import Tenancy
 
@@ -72,7 +72,7 @@ class Asserter:
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None and (replay := await self._tenancy.claim(caller, tx, request=repeat)):
                 return _replayed(replay)
-            heads = await self._heads(caller, tx, place)
+            heads = await self._heads(caller, tx, place, body.project)
             origins = await self._origins(caller, tx, body, place, heads)
             shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
             done = _merged(shelf, statement, origins)
@@ -101,7 +101,7 @@ class Asserter:
             named.add(body.conversation_id)
         owner = body.owner
         if len(named) != 1:
-            return _Place(None, owner, "default", conversations=sorted(named))
+            return _Place(None, owner, body.project or NO_PROJECT, conversations=sorted(named))
         (conversation_id,) = named
         conversation = await self._conversations.get(caller, ConversationId(conversation_id))
         return _Place(
@@ -112,10 +112,18 @@ class Asserter:
             [conversation_id],
         )
 
-    async def _heads(self, caller: Caller, tx: Transaction, place: _Place) -> dict[UUID, SourceHead]:
+    async def _heads(
+        self, caller: Caller, tx: Transaction, place: _Place, project: str | None
+    ) -> dict[UUID, SourceHead]:
         heads = await self._sources.lock(caller, tx, conversation_ids=place.conversations)
         if len(heads) != len(place.conversations):
             raise NotFound("not_found", "There is no such conversation.")
+        if project is not None and any(head.project != project for head in heads.values()):
+            raise Invalid(
+                "invalid_request",
+                "The conversation is of another project than the fact; nothing was recorded.",
+                fields=[FieldError("/project", "not the project of the conversation; leave it out")],
+            )
         return heads
 
     async def _origins(
@@ -194,9 +202,8 @@ def _merged(shelf: Shelf, statement: Statement, origins: Mapping[UUID | None, Or
         )
     if known.retracted:
         raise Conflict("fact_retracted", "This very statement was retracted; undo that instead.")
-    key, nowhere = object_key(statement.object), not statement.sources and origins[None].conversation_id is None
-    kept = nowhere and shelf.keep_for_good(known, statement, key)
-    return Asserted(known.id, [known.id] if kept else [])
+    is_widened = not statement.sources and shelf.widen(known, statement, object_key(statement.object), origins[None])
+    return Asserted(known.id, [known.id] if is_widened else [])
 
 
 def hand_statement(fact: HeldFact, body: FactUpdate) -> Statement | None:

@@ -86,6 +86,13 @@ class FactCreate(Strict):
     predicate: Predicate
     object: ObjectText
     owner: Name | None = None
+    project: Name | None = Field(
+        default=None,
+        description=(
+            "The project that the fact is known in; left out: that of the conversation or of the source turns, else all"
+            " projects."
+        ),
+    )
     conversation_id: IdIn | None = None
     source_turn_ids: Sources = Field(default=[])
     confidence: Confidence = 1.0
@@ -126,6 +133,7 @@ class FactSearch(Strict):
     subject: Filter | None = None
     predicate: Filter | None = None
     owner: Filter | None = None
+    project: Filter | None = None
     conversation_id: IdIn | None = None
     tier: Tier | None = None
     as_of: TimeIn | None = None
@@ -137,7 +145,8 @@ class Fact(BaseModel):
     """A statement that is held, with its evidence and its validity in time.
 
     It is so from `valid_from` to before `valid_to`. `invalidated_at` is when its end, or its retraction, was recorded,
-    `invalidated_by` the fact that ended it. A key without the scope `read` sees the statement and the owner empty.
+    `invalidated_by` the fact that ended it. `project`: the one that it is known in; null where it was asserted without
+    one, and where several projects say it. A key without the scope `read` sees the statement and the owner empty.
     """
 
     id: str
@@ -145,6 +154,7 @@ class Fact(BaseModel):
     predicate: str
     object: str
     owner: str | None
+    project: str | None
     conversation_id: str | None
     source_turn_ids: list[str]
     confidence: float

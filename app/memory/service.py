@@ -93,6 +93,7 @@ class Facts:
             subject=None if where.subject is None else name_key(where.subject),
             predicate=None if where.predicate is None else predicate_key(where.predicate),
             owner=where.owner,
+            project=where.project,
             conversation_id=where.conversation_id,
             tier=None if where.tier is None else where.tier.value,
             as_of=where.as_of,
@@ -129,10 +130,16 @@ class Facts:
         return await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
 
     async def hydrate(
-        self, caller: Caller, tx: Transaction, *, fact_ids: Sequence[UUID], actors: Sequence[str] | None = None
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        fact_ids: Sequence[UUID],
+        project: str | None = None,
+        actors: Sequence[str] | None = None,
     ) -> dict[UUID, Fact]:
-        """Those of these facts that hold now, for whoever found them; with `actors`, of nobody else's turns."""
-        rows = await store.find(tx, caller.tenant_id, fact_ids, current=True, actors=actors)
+        """Those of these facts that hold now and are known in the project; with `actors`, of no other actor's turns."""
+        rows = await store.find(tx, caller.tenant_id, fact_ids, current=True, project=project, actors=actors)
         hidden = await self._hidden(caller, tx, rows.values())
         return {fact_id: fact_view(row) for fact_id, row in rows.items() if row.conversation_id not in hidden}
 
@@ -141,12 +148,13 @@ class Facts:
         caller: Caller,
         *,
         owner: str | None,
+        project: str | None,
         conversation_id: ConversationId | None,
         actors: Sequence[str] | None,
         limit: int,
     ) -> list[Fact]:
-        """The facts that hold now and were recorded last."""
-        where = Where(owner=owner, conversation_id=conversation_id, actors=actors, current=True)
+        """The facts that hold now and were recorded last; with `project`, those that are known in it."""
+        where = Where(owner=owner, project=project, conversation_id=conversation_id, actors=actors, current=True)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.list_page(tx, caller.tenant_id, where=where, newest_first=True, after=None, limit=limit)
             hidden = await self._hidden(caller, tx, rows)

@@ -12,12 +12,12 @@ from uuid import UUID
 from app.memory import merging
 from app.memory.merging import Clock, Decision, HeldFact, Outcome, apply
 from app.memory.schemas import Statement
-from app.memory.store import Key, Origin, StoredFact
+from app.memory.store import NO_PROJECT, Key, Origin, StoredFact
 from app.memory.timeline import Evidence, expires_at
 from app.settings import Settings
 
 MAX_FACTS_OF_A_KEY = 1000
-_NOWHERE = Origin(None, "default")
+_NOWHERE = Origin(None, NO_PROJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +81,22 @@ class Shelf:
                     return fact
         return None
 
-    def keep_for_good(self, fact: HeldFact, statement: Statement, object_key: str) -> bool:
-        """Let what was asserted within a conversation rest on none, since it is asserted without one as well."""
+    def widen(self, fact: HeldFact, statement: Statement, object_key: str, origin: Origin) -> bool:
+        """Let a statement that was asserted before, and is asserted elsewhere now, belong to both places.
+
+        What is asserted without a conversation rests on none any more. What is asserted in two projects, or without
+        a project, is known in all.
+        """
         said = [
             one
             for one in fact.evidence
             if one.source is None
             and (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated)
-            and self.origin(one).conversation_id is not None
         ]
-        self._origins.update({one: replace(self.origin(one), conversation_id=None, rev=None) for one in said})
-        return bool(said)
+        wider = {one: _wider(self.origin(one), origin) for one in said}
+        is_changed = any(self.origin(one) != after for one, after in wider.items())
+        self._origins.update(wider)
+        return is_changed
 
     def retract(self, fact_id: UUID) -> Decision:
         """Take a fact out of the timeline."""
@@ -144,15 +149,22 @@ class Shelf:
 
     def _stored(self, fact: HeldFact) -> StoredFact:
         origins = [self.origin(one) for one in fact.evidence]
+        projects = {self.origin(one).project for one in fact.evidence if not one.denies}
         conversations = {origin.conversation_id for origin in origins}
         return StoredFact(
             fact,
             self.key,
             conversation_id=next(iter(conversations)) if len(conversations) == 1 else None,
-            project=origins[0].project if origins else _NOWHERE.project,
+            project=next(iter(projects)) if len(projects) == 1 else NO_PROJECT,
             expires_at=expires_at(fact.tier, fact.recorded_at, l1_kept=self._kept.l1, l2_kept=self._kept.l2),
             listed=not fact.retracted and _holds(fact, self._clock.now),
         )
+
+
+def _wider(before: Origin, after: Origin) -> Origin:
+    """The origin of what was asserted at both: of no project where these differ."""
+    wider = replace(before, project=before.project if before.project == after.project else NO_PROJECT)
+    return wider if after.conversation_id is not None else replace(wider, conversation_id=None, rev=None)
 
 
 def _holds(fact: HeldFact, now: datetime) -> bool:

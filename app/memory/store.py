@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -30,6 +31,8 @@ _SHOWN = f"""{_FACT}, array(
     select e.turn_id from fact_evidence e
     where e.tenant_id = $1 and e.fact_id = f.id and e.turn_id is not null and not e.denies order by e.place
 ) as sources"""  # noqa: S608
+NO_PROJECT: Final = ""
+"""The project of what is known in all projects, and of a row whose evidence is of several."""
 _LOCKS_OF_A_TENANT = 256
 _KEPT = "(f.expires_at is null or f.expires_at > now())"
 # begun: clocks differ, and what is said may be dated so far ahead
@@ -50,7 +53,7 @@ class Key:
 class Origin:
     """Where a piece of evidence comes from: the turn's conversation, actor and hash; of one given by hand, no turn.
 
-    `rev`: that of the conversation with which it was taken in.
+    `project`: `NO_PROJECT` where it was asserted without one. `rev`: that of the conversation when it was taken in.
     """
 
     conversation_id: UUID | None
@@ -88,6 +91,7 @@ class FactRow:
     predicate: str
     object: str
     conversation_id: UUID | None
+    project: str
     confidence: float
     tier: str
     evidence_count: int
@@ -104,12 +108,13 @@ class FactRow:
 class Where:
     """What a list of facts is narrowed to; None does not narrow. Names are keys already.
 
-    `actors`: only what nobody else is a source of.
+    `project`: what evidence of this project, or of none, says. `actors`: only what no other actor is a source of.
     """
 
     subject: str | None = None
     predicate: str | None = None
     owner: str | None = None
+    project: str | None = None
     conversation_id: UUID | None = None
     tier: str | None = None
     as_of: datetime | None = None
@@ -374,11 +379,13 @@ async def find(
     fact_ids: Sequence[UUID],
     *,
     current: bool = False,
+    project: str | None = None,
     actors: Sequence[str] | None = None,
 ) -> dict[UUID, FactRow]:
-    """Facts by id; with `current` those that hold now, with `actors` those that nobody else is a source of."""
+    """Facts by id; with `current` those that hold now, with `project` and `actors` as in `Where`."""
     args: list[object] = [tenant_id, list(fact_ids)]
-    conditions = _conditions(Where(current=current, actors=actors, include_retracted=True), args)
+    where = Where(current=current, project=project, actors=actors, include_retracted=True)
+    conditions = _conditions(where, args)
     rows = await tx.fetch(
         f"select {_SHOWN} from facts f where f.tenant_id = $1 and f.id = any($2::uuid[]) and {conditions}",  # noqa: S608
         *args,
@@ -431,6 +438,11 @@ def _conditions(where: Where, args: list[object]) -> str:
         found.append(
             "f.id in (select e.fact_id from fact_evidence e"  # noqa: S608
             f" where e.tenant_id = $1 and e.conversation_id = {arg(where.conversation_id)})"
+        )
+    if where.project is not None:
+        found.append(
+            "exists (select 1 from fact_evidence e where e.tenant_id = $1 and e.fact_id = f.id"  # noqa: S608
+            f" and not e.denies and e.project in ({arg(where.project)}, {arg(NO_PROJECT)}))"
         )
     if where.actors is not None:
         found.append(

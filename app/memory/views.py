@@ -24,6 +24,7 @@ def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
         object=row.object,
         owner=row.owner,
         conversation_id=_id(row.conversation_id),
+        project=row.project or None,
         source_turn_ids=[format_id(one) for one in row.sources],
         confidence=row.confidence,
         tier=Tier(row.tier),

@@ -178,7 +178,7 @@ class Recaller:
             ranking = await self._rank(caller, tx, asked, scope, query, people)
             # of a conversation that is being deleted, the index still has entries
             ranked = [item for item in ranking.ranked if item.candidate.entry_id not in gone][: asked.k]
-            shown = await self._show(caller, tx, ranked)
+            shown = await self._show(caller, tx, ranked, project=scope.project)
             lost = {item.candidate.entry_id for item in ranked if not shown.has(item)}
             if tries == _TRIES or not lost:
                 return ranking, ranked, shown
@@ -286,22 +286,23 @@ class Recaller:
     async def recall_facts(
         self,
         caller: Caller,
-        conversation_id: ConversationId,
+        conversation_ids: Sequence[ConversationId] | None,
         *,
         owner: str | None,
+        project: str | None,
         question: Question,
         k: int,
         actors: Sequence[str] | None,
     ) -> tuple[list[RecalledFact], list[str]]:
-        """The facts that a context may want, best first: the owner's, else the conversation's; what was degraded."""
-        scope = Scope(
-            kinds=[EntryKind.FACT], owner=owner, conversation_ids=[conversation_id] if owner is None else None
-        )
+        """The facts that a context may want, best first, of conversations or of an owner in a project; the degraded."""
+        scope = Scope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
         asked = _Asked(question.text, k=k, threshold=None)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._rank(caller, tx, asked, scope, question.query, question.people)
             wanted = _of_kind(ranking.ranked, EntryKind.FACT)
-            facts = await self._facts.hydrate(caller, tx, fact_ids=wanted, actors=actors) if wanted else {}
+            facts = (
+                await self._facts.hydrate(caller, tx, fact_ids=wanted, project=project, actors=actors) if wanted else {}
+            )
         found = [
             RecalledFact(facts[item.candidate.entry_id], item.score)
             for item in ranking.ranked
@@ -359,8 +360,8 @@ class Recaller:
             return Hydrated({}, frozenset())
         return await self._conversations.hydrate(caller, tx, turn_ids=wanted)
 
-    async def _show(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> _Shown:
-        """What is shown of these, each read from its owner."""
+    async def _show(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked], *, project: str | None) -> _Shown:
+        """What is shown of these, each read from its owner; of facts, those that are known in the project."""
         turns = await self._hydrate(caller, tx, ranked)
         summary_ids, memory_ids = _of_kind(ranked, EntryKind.SUMMARY), _of_kind(ranked, EntryKind.MEMORY)
         fact_ids = _of_kind(ranked, EntryKind.FACT)
@@ -370,7 +371,7 @@ class Recaller:
         if memory_ids:
             memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
         if fact_ids:
-            facts = await self._facts.hydrate(caller, tx, fact_ids=fact_ids)
+            facts = await self._facts.hydrate(caller, tx, fact_ids=fact_ids, project=project)
         return _Shown(turns, summaries, memories, facts)
 
     async def _neighbours(

@@ -262,3 +262,46 @@ async def test_statistics_of_what_was_said_are_cleared_and_gathered_no_more(empt
         assert await connection.fetchval(sampled) == ["retention"]
     finally:
         await connection.close()
+
+
+async def test_facts_that_were_asserted_without_a_project_are_moved_out_of_the_default_one(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner, target="0020")
+    connection = await asyncpg.connect(empty.superuser)
+    read = """
+        select string_agg(f.object || ': ' || f.project || ', ' || i.project, '; ' order by f.object)
+        from facts f join index_entries i on i.entry_id = f.id
+        """
+    try:
+        await connection.execute(
+            """
+            insert into tenants (tenant_id, name) select gen_random_uuid(), 'x';
+            insert into conversations (tenant_id, id, project, compaction, facts, created_at, updated_at, active_at)
+            select tenant_id, gen_random_uuid(), p, '{}', '{}', now(), now(), now()
+            from tenants, unnest(array['default', 'home']) p;
+            insert into facts (tenant_id, id, subject, subject_key, predicate, object, project, confidence, tier,
+                               evidence_count, valid_from, recorded_at, retracted, listed)
+            select tenant_id, gen_random_uuid(), 'ana', 'ana', 'likes', o, 'default', 1, 'l3', 1, now(), now(), false,
+                   true
+            from tenants, unnest(array['asserted', 'said', 'said in two']) o;
+            insert into fact_evidence (tenant_id, fact_id, place, conversation_id, project, object_key, object, at,
+                                       position, confidence, tier, denies, replaces)
+            select f.tenant_id, f.id, n, case when f.object <> 'asserted' then c.id end,
+                   case when f.object <> 'asserted' then c.project else 'default' end, '', '', now(), 0, 1, 'l3', false,
+                   false
+            from facts f join (
+                select id, project, row_number() over (order by project) as n from conversations
+            ) c on c.n = 1 or f.object = 'said in two';
+            insert into index_entries (tenant_id, entry_id, kind, project, occurred_at, doc_length, lexemes)
+            select tenant_id, id, 'fact', project, now(), 1, '' from facts
+            """
+        )
+        await schema.migrate(empty.owner)
+        assert await connection.fetchval(read) == "asserted: , ; said: default, default; said in two: , "
+        forced = "select bool_and(relforcerowsecurity) from pg_class where relname = any($1::text[])"
+        assert await connection.fetchval(forced, ["facts", "fact_evidence", "index_entries"])
+        await schema.migrate_down(empty.owner, target="0020")
+        kept = "asserted: default, default; said: default, default; said in two: default, default"
+        assert await connection.fetchval(read) == kept
+        assert await connection.fetchval(forced, ["facts", "fact_evidence", "index_entries"])
+    finally:
+        await connection.close()

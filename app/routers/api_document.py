@@ -1,12 +1,17 @@
 """The OpenAPI document: the routes as FastAPI describes them, and the parts that are the same for all of them. Pure."""
 
-from typing import Final, cast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, cast
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app.routers.problems import add_head_problem, add_problem_schemas
 
+EXAMPLES_PATH: Final = Path(__file__).parent / "examples.json"
+"""One example of each operation: `parameters`, `request`, `status` and `response`, in an order in which they work."""
 DESCRIPTION: Final = """
 Turnkeep keeps conversations and builds the context a model should see.
 
@@ -56,13 +61,33 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             routes=app.routes,
             separate_input_output_schemas=False,
         )
-        app.openapi_schema = _mark_public(add_head_problem(add_problem_schemas(document)))
+        app.openapi_schema = _add_examples(_mark_public(add_head_problem(add_problem_schemas(document))))
     return app.openapi_schema
+
+
+def _operations(document: dict[str, object]) -> Iterator[dict[str, Any]]:
+    paths = cast("dict[str, dict[str, dict[str, Any]]]", document["paths"])
+    return (operation for operations in paths.values() for operation in operations.values())
 
 
 def _mark_public(document: dict[str, object]) -> dict[str, object]:
     """Say of every operation without authentication that it needs none, in place."""
-    paths = cast("dict[str, dict[str, dict[str, object]]]", document["paths"])
-    for operation in (operation for operations in paths.values() for operation in operations.values()):
+    for operation in _operations(document):
         operation.setdefault("security", [])
+    return document
+
+
+def _add_examples(document: dict[str, object]) -> dict[str, object]:
+    """Add the recorded examples to the parameters, the bodies and the responses of their operations, in place."""
+    examples = cast("dict[str, dict[str, Any]]", json.loads(EXAMPLES_PATH.read_text(encoding="utf-8")))
+    for operation in _operations(document):
+        example = examples.get(operation["operationId"], {})
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] in example.get("parameters", {}):
+                parameter["example"] = example["parameters"][parameter["name"]]
+        if "request" in example:
+            operation["requestBody"]["content"]["application/json"]["example"] = example["request"]
+        if "response" in example:
+            content = operation["responses"][str(example["status"])]["content"]
+            next(iter(content.values()))["example"] = example["response"]
     return document

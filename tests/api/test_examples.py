@@ -1,0 +1,243 @@
+"""The examples of the OpenAPI document: every one is sent, in the order of the file, and answered as it says.
+
+After a change of the API, `TURNKEEP_RECORD_EXAMPLES=1 pytest -n 0 tests/api/test_examples.py` writes the responses of
+the file again. Ids that the server makes are read from the recorded responses and replaced by those of the run.
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from app.core.ids import format_id, new_uuid
+from app.index import administration
+from app.main import create_app, openapi_document
+from app.routers.api_document import EXAMPLES_PATH
+from app.settings import Settings
+from app.tenancy.schemas import Scope
+from tests.support.api import Client, Service, open_service
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
+from tests.support.fake_openai import MODEL
+from tests.support.postgres import Servers, clone_template, drop_database, make_template
+
+DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+EXAMPLES: dict[str, dict[str, Any]] = json.loads(EXAMPLES_PATH.read_text())
+RECORDING = os.environ.get("TURNKEEP_RECORD_EXAMPLES") == "1"
+OPERATIONS = {
+    operation["operationId"]: (method, path, operation)
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+}
+# their answers end only with the connection: tests of their own follow them
+ENDLESS = {"follow_conversation", "follow_conversations"}
+SECRETS = {"key": "tk_…", "token": "tkc_…", "operation_token": "ot_…"}
+DIMENSIONS = 8
+# names that readers know, for those of the fake
+NAMES = {CHAT_MODEL: "gpt-5.2", MODEL: "text-embedding-3-small"}
+ENDPOINT = "https://api.openai.com/v1"
+SUMMARY = {"summary": "Maya's sourdough starter smells of acetone; rye flour helps.", "abstract": "A hungry starter."}
+
+FACT = {
+    "turn": 1, "subject": "user", "predicate": "lives_in", "object": "Lisbon", "confidence": 0.9, "valid_from": None,
+    "negated": False, "hypothetical": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+async def chat() -> AsyncIterator[FakeChat]:
+    async with open_fake_chat() as opened:
+        opened.dimensions = DIMENSIONS
+        opened.reply = says("Feed it every twelve hours.")
+        yield opened
+
+
+@pytest.fixture
+async def installation(
+    servers: Servers, chat: FakeChat, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Service]:
+    """An installation of its own, since examples change its embedding space; with a chat model and the agent."""
+    monkeypatch.setattr(administration, "_DROP_AFTER_S", 0.0)
+    name = f"turnkeep_examples_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    own = await clone_template(servers, name)
+    async with open_service(
+        own, tmp_path_factory.mktemp("examples"), llm_model=CHAT_MODEL, llm_base_url=chat.url, llm_max_retries=0,
+        enable_internal_agent=True, next_embedder="openai", next_embeddings_base_url=chat.url,
+        next_embeddings_model=MODEL, next_embeddings_dimensions=DIMENSIONS,
+    ) as opened:  # fmt: skip
+        yield opened
+    await drop_database(servers, name)
+
+
+@pytest.fixture
+async def caller(installation: Service) -> AsyncIterator[Client]:
+    """A key with every scope, with an agent of its own, so that examples need no header for it."""
+    async with await installation.new_tenant() as client:
+        key = await installation.container.tenancy.create_key(client.tenant_id, name="examples", scopes=list(Scope))
+        async with installation.client(str(key)) as opened:
+            opened.tenant_id, opened.key = client.tenant_id, str(key)
+            opened.headers["X-Agent-Id"] = "baker"
+            yield opened
+
+
+class Run:
+    """The state of one run through the examples: which recorded value stands for which value of the run."""
+
+    def __init__(self, installation: Service, chat: FakeChat, client: Client) -> None:
+        self.installation, self.chat, self.client = installation, chat, client
+        self.actual: dict[Any, Any] = {shown: name for name, shown in NAMES.items()}
+
+    def prepare(self, name: str) -> Callable[[], Any] | None:
+        """What must have happened before an example is sent, and is no example itself."""
+        return {
+            "abort_turn": self.open_turn, "list_jobs": self.park_job, "summarise_turns": self.summary,
+            "extract_facts": self.facts, "generate": self.answer, "recall": self.installation.run_jobs,
+            "list_spaces": self.installation.run_jobs,
+        }.get(name)  # fmt: skip
+
+    async def summary(self) -> None:
+        self.chat.reply = says(SUMMARY)
+
+    async def facts(self) -> None:
+        self.chat.replies = [says({"found": []}), says({"facts": [FACT]})]
+
+    async def answer(self) -> None:
+        self.chat.reply = says("Feed it every twelve hours.")
+
+    async def open_turn(self) -> None:
+        path = self.substituted(EXAMPLES["abort_turn"]["parameters"])
+        body = {"turn": {"role": "assistant", "id": path["turn_id"]}}
+        answer = await self.client.post(f"/v1/conversations/{path['conversation_id']}/turns/open", json=body)
+        assert answer.status_code == 201
+
+    async def park_job(self) -> None:
+        recorded, job = EXAMPLES["retry_job"]["parameters"]["job_id"], new_uuid()
+        self.actual[recorded] = format_id(job)
+        async with self.installation.container.database.transaction(self.client.tenant_id) as tx:
+            await tx.execute(
+                "insert into jobs (tenant_id, id, kind, max_attempts, state, attempts, last_error)"
+                " values ($1, $2, 'summaries.compact', 5, 'parked', 5, 'model_unavailable')",
+                self.client.tenant_id,
+                job,
+            )
+
+    def substituted(self, value: Any) -> Any:
+        match value:
+            case dict():
+                return {name: self.substituted(member) for name, member in value.items()}
+            case list():
+                return [self.substituted(item) for item in value]
+            case str():
+                return self.actual.get(value, value)
+            case _:
+                return value
+
+    def learn(self, recorded: Any, given: Any) -> None:
+        """Note which recorded texts stand for which of this run."""
+        match recorded, given:
+            case dict(), dict():
+                for name in recorded.keys() & given.keys():
+                    self.learn(recorded[name], given[name])
+            case list(), list():
+                for one, other in zip(recorded, given, strict=False):
+                    self.learn(one, other)
+            case str(), str() if len(recorded) > 20 and recorded != given:
+                self.actual.setdefault(recorded, given)
+            case _:
+                pass
+
+
+def request_of(name: str, run: Run) -> dict[str, Any]:
+    method, path, operation = OPERATIONS[name]
+    places = {parameter["name"]: parameter["in"] for parameter in operation.get("parameters", ())}
+    given = run.substituted(EXAMPLES[name].get("parameters", {}))
+    inside = {key: value for key, value in given.items() if places[key] == "path"}
+    request: dict[str, Any] = {"method": method.upper(), "url": path.format(**inside)}
+    request["params"] = {key: value for key, value in given.items() if places[key] == "query"}
+    if "request" in EXAMPLES[name]:
+        request["json"] = run.substituted(EXAMPLES[name]["request"])
+    return request
+
+
+def members(value: Any) -> Iterator[str]:
+    """The names of all members, with those of the objects that they are in."""
+    match value:
+        case dict():
+            for name, member in value.items():
+                yield name
+                yield from (f"{name}/{inner}" for inner in members(member))
+        case list() if value:
+            yield from members(value[0])
+        case _:
+            pass
+
+
+def shown(text: str, names: dict[str, str]) -> str:
+    for name, instead in names.items():
+        text = text.replace(name, instead)
+    return text
+
+
+def redacted(value: Any) -> Any:
+    match value:
+        case dict():
+            return {
+                name: SECRETS[name] if name in SECRETS and isinstance(member, str) else redacted(member)
+                for name, member in value.items()
+            }
+        case list():
+            return [redacted(item) for item in value]
+        case _:
+            return value
+
+
+async def test_every_example_is_sent_and_answered_as_recorded(
+    installation: Service, chat: FakeChat, caller: Client
+) -> None:
+    run = Run(installation, chat, caller)
+    for name, example in EXAMPLES.items():
+        if name in ENDLESS:
+            continue
+        if (prepare := run.prepare(name)) is not None:
+            await prepare()
+        response: httpx.Response = await caller.request(**request_of(name, run))
+        assert response.status_code == example["status"], (name, response.text)
+        if RECORDING:
+            for part in {"parameters", "request"} & example.keys():
+                example[part] = json.loads(shown(json.dumps(run.substituted(example[part])), NAMES))
+        if not response.content or response.headers["content-type"] != "application/json":
+            continue
+        answer = json.loads(shown(response.text, NAMES | {chat.url: ENDPOINT}))
+        run.learn(example.get("response"), answer)
+        if RECORDING:
+            example["response"] = redacted(answer)
+        assert set(members(redacted(answer))) == set(members(example["response"])), name
+    if RECORDING:
+        EXAMPLES_PATH.write_text(json.dumps(EXAMPLES, indent=1, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_has_examples_that_its_schemas_accept(name: str) -> None:
+    _, _, operation = OPERATIONS[name]
+    assert name in EXAMPLES, f"add an example to {EXAMPLES_PATH.name}"
+    example = EXAMPLES[name]
+    bodies = [operation["requestBody"]["content"]] if "requestBody" in operation else []
+    assert ("request" in example) == bool(bodies)
+    answer = operation["responses"][str(example["status"])].get("content", {})
+    declared = [content["application/json"] for content in bodies]
+    declared += list(answer.values())[:1]
+    for content in declared:
+        assert "example" in content
+        if "schema" in content:
+            check(content["schema"], content["example"])
+    for parameter in operation.get("parameters", ()):
+        if parameter["required"]:
+            check(parameter["schema"], parameter["example"])
+
+
+def check(schema: dict[str, Any], value: Any) -> None:
+    Draft202012Validator(schema | {"components": DOCUMENT["components"]}).validate(value)

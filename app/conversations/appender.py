@@ -5,7 +5,6 @@ stays true until the commit.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
@@ -273,21 +272,20 @@ async def check_answers(
     ids = {call_id for item in incoming for call_id in item.draft.answered_ids}
     if not ids:
         return
-    known = await turn_store.count_calls(tx, caller.tenant_id, conversation_id, sorted(ids), before=before)
-    calls = Counter({call_id: count for call_id, (count, _) in known.items()})
-    results = Counter({call_id: count for call_id, (_, count) in known.items()})
+    is_answered = await turn_store.find_calls(tx, caller.tenant_id, conversation_id, sorted(ids), before=before)
     uncalled: list[FieldError] = []
     answered: list[FieldError] = []
     for index, item in enumerate(incoming):
         for number, call_id in enumerate(item.draft.answered_ids):
             at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
             pointer = f"{f'/turns/{index}' if root is None else root}/{at}"
-            results[call_id] += 1
-            if not calls[call_id]:
+            if call_id not in is_answered:
                 uncalled.append(FieldError(pointer, "no turn before it made this call"))
-            elif results[call_id] > calls[call_id]:
+            elif is_answered[call_id]:
                 answered.append(FieldError(pointer, "This call has a result already."))
-        calls.update(item.draft.call_ids)
+            else:
+                is_answered[call_id] = True
+        is_answered.update(dict.fromkeys(item.draft.call_ids, False))
     if uncalled:
         raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=uncalled)
     if answered:

@@ -352,38 +352,45 @@ async def list_authors(
     return {row["actor"] for row in rows}
 
 
-async def count_calls(
+async def find_calls(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,
     call_ids: Sequence[str],
     *,
     before: int | None = None,
-) -> dict[str, tuple[int, int]]:
-    """Count the calls with these ids, and the results of each, in live turns, before a position if one is given."""
+) -> dict[str, bool]:
+    """Return which of these tool calls live turns made, before a position if given, and whether each has a result.
+
+    Of several calls with one id the last counts: some providers number the calls of each message from the same number.
+    """
     rows = await tx.fetch(
         f"""
-        select found.call_id, sum(found.calls)::int as calls, sum(found.results)::int as results
-        from turns t cross join lateral (
-            select called.item ->> 'id' as call_id, 1 as calls, 0 as results
-            from json_array_elements(t.tool_calls) as called (item)
-            union all
-            select answered.item ->> 'tool_call_id', 0, 1 from json_array_elements(t.tool_results) as answered (item)
-            union all
-            select t.tool_call_id, 0, 1
-        ) as found
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}
-          and (t.tool_calls is not null or t.tool_results is not null or t.tool_call_id is not null)
-          and ($4::bigint is null or t.position < $4)
-          and found.call_id = any($3::text[])
-        group by found.call_id
+        with made as (
+            select called.item ->> 'id' as call_id, max(t.position) as position
+            from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+              and ($4::bigint is null or t.position < $4)
+              and called.item ->> 'id' = any($3::text[])
+            group by 1
+        )
+        select m.call_id, exists (
+            select from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position > m.position
+              and ($4::bigint is null or t.position < $4)
+              and (t.tool_call_id = m.call_id or exists (
+                select from json_array_elements(t.tool_results) as answered (item)
+                where answered.item ->> 'tool_call_id' = m.call_id
+              ))
+        ) as is_answered
+        from made m
         """,  # noqa: S608
         tenant_id,
         conversation_id,
         call_ids,
         before,
     )
-    return {row["call_id"]: (row["calls"], row["results"]) for row in rows}
+    return {row["call_id"]: row["is_answered"] for row in rows}
 
 
 async def first_call(

@@ -48,7 +48,8 @@ READS = {
     "list_conversations", "search_conversations", "get_conversation", "verify_conversation", "list_turns", "get_turn",
     "list_summaries", "create_conversation_token", "follow_conversation", "follow_conversations", "build_context",
     "recall", "recall_in_conversation", "list_facts", "get_fact", "list_memories", "search_memories", "before_turn",
-    "run_turn", "list_memory_tree", "generate", "create_chat_completion", "list_models", "get_model",
+    "get_memory", "get_summary", "run_turn", "list_memory_tree", "generate", "create_chat_completion", "list_models",
+    "get_model",
     "get_openai_conversation", "list_openai_items", "get_openai_item", "delete_openai_item", "ask_agent",
 }  # fmt: skip
 """Operations that are refused to every key without the scope `read`."""
@@ -162,10 +163,18 @@ ARGUMENTS: Mapping[str, Callable[[Marked], dict[str, Any]]] = {
     "memory_run_turn": lambda _: REQUESTS["run_turn"](_).json,
     "memory_run_maintenance": lambda _: {"session_id": EXTERNAL_ID},
     "memory_list_dir_with_abstract": lambda _: {"session_id": EXTERNAL_ID},
+    "create_conversation": lambda _: {"external_id": EXTERNAL_ID},
+    "find_conversations": lambda _: {},
+    "summarize": lambda marked: {"conversation_id": marked.conversation_id},
+    "list_facts": lambda _: {},
+    "assert_fact": lambda _: {"subject": "Mia", "predicate": "lives_in", "object": "Rome"},
     "ask_agent": lambda marked: {"conversation_id": marked.conversation_id, "query": "What is the secret?"},
 }
 """For each tool arguments that reach stored content, if anything does."""
-TOOLS_THAT_WRITE = {"store_memory", "append_turns", "memory_after_turn", "memory_run_maintenance"}
+TOOLS_THAT_WRITE = {
+    "store_memory", "append_turns", "memory_after_turn", "memory_run_maintenance", "create_conversation", "summarize",
+    "assert_fact",
+}  # fmt: skip
 
 
 def test_every_tool_has_arguments_here() -> None:

@@ -322,7 +322,7 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_wordings", ["turns_live_idx", "turns_superseded_idx", "turns_tenant_id_conversation_id_seq_key"]),
         ("supersede", ["turns_live_idx"]),
         ("walk", ["turns_tenant_id_conversation_id_seq_key"]),
-        ("open_call_ids", ["turns_tool_calls_idx"]),
+        ("find_calls", ["turns_tool_calls_idx", "turns_live_idx"]),
         ("list_conversations", ["conversations_active_idx"]),
         ("list_conversations_project", ["conversations_project_idx"]),
         ("find_by_external_id", ["conversations_tenant_id_project_external_id_key"]),
@@ -359,7 +359,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
         ),
         "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500, most_bytes=2**20),
-        "open_call_ids": lambda tx: turn_store.open_call_ids(tx, tenant, conversation, ["c1"]),
+        "find_calls": lambda tx: turn_store.find_calls(tx, tenant, conversation, ["c1"]),
         "list_conversations": lambda tx: listing_store.list_conversations(
             tx, tenant, where=ConversationFilter(), **listing
         ),

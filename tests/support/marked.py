@@ -35,6 +35,7 @@ class Marked:
     fact_id: str
     corrected_fact_id: str
     memory_id: str
+    summary_id: str
     item_id: str
     key_id: str
     tenant_id: str
@@ -49,7 +50,8 @@ async def marked_tenant(service: Service, client: Client) -> Marked:
     path = f"/v1/conversations/{conversation}"
     ask = _Ask(client)
     summary = {"through": stored[3]}
-    assert MARKER in (await ask("POST", f"{path}/summaries", json=summary)).text
+    summarised = await ask("POST", f"{path}/summaries", json=summary)
+    assert MARKER in summarised.text
     opening = {"turn": {key: TURN[key] for key in ("role", "actor", "model", "adapter", "metadata")}, "writer": "w"}
     opened = (await ask("POST", f"{path}/turns/open", json=opening)).json()["turn"]["id"]
     chunk = {"offset": 0, "delta": f"streamed {MARKER}"}
@@ -68,6 +70,7 @@ async def marked_tenant(service: Service, client: Client) -> Marked:
         fact_id=fact,
         corrected_fact_id=corrected.json()["fact"]["id"],
         memory_id=memory,
+        summary_id=summarised.json()["summaries"][0]["id"],
         item_id=f"msg_{stored[-1]}",
         key_id=key,
         tenant_id=str(tenant_id),
@@ -119,6 +122,7 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "erase_turn": lambda _: Sent(),
     "revise_turn": lambda _: Sent({"content": "something else"}),
     "list_summaries": lambda _: Sent(params={"include_replaced": "true"}),
+    "get_summary": lambda _: Sent(),
     "summarise_turns": lambda marked: Sent({"through": marked.turns[5]}),
     "compact_conversation": lambda marked: Sent({"through": marked.turns[5]}),
     "undo_compaction": lambda _: Sent(),
@@ -138,6 +142,7 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "extract_facts": lambda _: Sent({}),
     "store_memory": lambda _: Sent(MEMORY),
     "list_memories": lambda _: Sent(),
+    "get_memory": lambda _: Sent(),
     "search_memories": lambda _: Sent({"query": MARKER}),
     "delete_memory": lambda _: Sent(),
     "before_turn": lambda _: Sent(_TURN_OF_SESSION | {"current_input": [ITEM]}),

@@ -165,7 +165,8 @@ def excludes(predicate: str, one: str, another: str) -> bool:
     """Whether a subject cannot have both objects, given by their keys, of a canonical predicate at the same time."""
     if one == another:
         return False
-    return is_single_valued(predicate) or {one, another} <= _ALTERNATIVES.get(predicate, frozenset())
+    said = {text.removesuffix(f" {predicate}") for text in (one, another)}  # a "vegan diet" is "vegan"
+    return is_single_valued(predicate) or (len(said) > 1 and said <= _ALTERNATIVES.get(predicate, frozenset()))
 
 
 def object_key(text: str) -> str:

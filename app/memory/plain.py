@@ -25,10 +25,12 @@ _ADVERB = r"(?:(?:also|really|absolutely|currently|now|just|still|mostly|mainly|
 _PERSON = r"(?P<who>[A-Z][\w'-]{1,30}(?: [A-Z][\w'-]{1,30}){0,2})"
 _KIN = "wife|husband|spouse|partner|girlfriend|boyfriend|brother|sister|mother|mom|mum|father|dad|son|daughter"
 _PETS = "dog|cat|parrot|rabbit|hamster|horse|puppy|kitten|turtle|bird|fish|snake|guinea pig|budgie|tortoise"
+_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
 _STOP = re.compile(
     r"\s(?:and|but|with|for|since|near|because|now|right|at the|these|this|where|when|which|who|that|until|as|so|"
     r"after|before|"
-    r"again|anymore|any more|any longer|too|also|though|very|a lot|so much|in (?:19|20)\d\d|last|by|from|on|who's|"
+    r"again|anymore|any more|any longer|too|also|though|very|a lot|so much|last|by|from|on|who's|"
+    rf"in (?:(?:19|20)\d\d|{_MONTHS})|"
     r"alone|currently|together|please|thanks)\b|"
     r"[,;:(\[!?]|\.(?=\s|$)",
     re.IGNORECASE,
@@ -81,6 +83,7 @@ _JOBS_WORDS = (
 )
 _JOBS = frozenset(_JOBS_WORDS.split())
 _JOB = rf"(?P<o>(?:[\w-]{{2,20}} ){{0,2}}(?:{'|'.join(sorted(_JOBS))}))"
+_SINCE = r"(?: (?:for years|since [\w ]{2,20}|(?:last|this) (?:week|month|year)|a (?:week|month|year) ago))?"
 _DIETS = "vegetarian|vegan|pescatarian|kosher|halal"
 
 
@@ -145,11 +148,15 @@ _FORMS: tuple[_Form, ...] = (
     _own("allergic_to", rf"(?:{_AM} {_ADVERB}allergic|i have an allergy) to {_O}"),
     _own("allergic_to", rf"{_AM} (?:not|no longer) allergic to {_O}", negated=True),
     _own("allergic_to", r"i have a (?P<o>[\w-]{3,20}) allergy"),
-    _own("has_pet", rf"i (?:have|own|got) an? (?P<o>(?:[\w-]{{2,20}} ){{0,2}}(?:{_PETS})(?: (?:named|called) "
-        rf"[\w'-]{{1,30}})?)"),
+    _own("has_pet", rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:have|own|got|adopted) an? "
+        rf"(?P<o>(?:[\w-]{{2,20}} ){{0,2}}(?:{_PETS})(?: (?:named|called) [\w'-]{{1,30}})?)"),
     _own("marital_status", rf"{_AM} {_ADVERB}(?P<o>married|single|divorced|widowed|engaged)"),
     _own("spouse", rf"{_AM} {_ADVERB}married to {_O}"),
-    _own("diet", rf"{_AM} {_ADVERB}(?:an? )?(?P<o>{_DIETS})"),
+    _own("diet", rf"(?:{_AM}|i've been|we(?:'re| are)) {_ADVERB}(?:an? )?(?P<o>{_DIETS}){_SINCE}"),
+    _own("diet", rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:become|became|gone|went|turned) (?:an? )?(?P<o>{_DIETS})"
+        rf"{_SINCE}"),
+    _own("diet", rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:switched|changed) to an? (?P<o>{_DIETS}) diet{_SINCE}"),
+    _own("diet", rf"i {_ADVERB}eat (?P<o>{_DIETS})"),
     _own("diet", rf"{_AM} (?:not|no longer) (?:an? )?(?P<o>{_DIETS})(?: anymore| any more)?", negated=True),
     _own("studies", rf"(?:i {_ADVERB}study|{_AM} {_ADVERB}studying|i major in|{_AM} majoring in) (?!at\b|"
         rf"in\b)(?P<o>[^\x00]{{1,80}})"),

@@ -39,6 +39,7 @@ TABLE: list[tuple[list[str], list[str]]] = [
     (["1 I|born in|1985", "2 I|born in|Rome"], ["ana|born_in|1985 1-", "ana|born_in|Rome 2-"]),
     (["1 I|diet|vegetarian", "2 I|diet|gluten-free", "3 I|diet|vegan"],
      ["ana|diet|vegetarian 1-3", "ana|diet|gluten-free 2-", "ana|diet|vegan 3-"]),
+    (["1 I|diet|Vegetarian diet", "2 I|diet|vegan"], ["ana|diet|Vegetarian diet 1-2", "ana|diet|vegan 2-"]),
     (["1 I|has pet|cat named Biscuit", "2 I|has pet|a cat called Biscuit"], ["ana|has_pet|a cat called Biscuit 1- x2"]),
     (["1 I|diet|vegan", "2 I|diet|gluten-free"], ["ana|diet|vegan 1-", "ana|diet|gluten-free 2-"]),
     (["1 I|is|tired", "2 I|is|happy"], ["ana|is|tired 1-", "ana|is|happy 2-"]),

@@ -18,7 +18,6 @@ ExternalId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_lengt
 Limit: TypeAlias = Annotated[StrictInt, Field(ge=1, le=200)]
 Cursor: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 ProjectName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-_Project: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 _Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 
 
@@ -80,7 +79,6 @@ class ListFacts(ConversationNames, FactSearch):
     project: ProjectName | None = Field(
         None, description="Facts that are known in this project; also the project that external_id belongs to."
     )
-    project: _Project | None = Field(None, description="The project of the facts, and of external_id.")
     limit: Limit = 20
     cursor: Cursor | None = Field(None, description="next_cursor of the page before, with the same filters.")
 
@@ -91,11 +89,7 @@ class ListFacts(ConversationNames, FactSearch):
 
 
 class AssertFact(ConversationNames, FactCreate):
-    """A fact to assert. Where it is known already it gains evidence."""
-
-    project: _Project | None = Field(
-        None, description="The project that the fact is known in, and that external_id belongs to."
-    )
+    """A fact to assert. Where it is held already it gains evidence."""
 
     project: ProjectName | None = Field(
         None,

@@ -209,9 +209,11 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
 
     They go afterwards: a worker of another test would make the vectors of all of them.
     """
-    tenant, small = [(await service.new_tenant()).tenant_id for _ in range(2)]
+    tenant, small, other = [(await service.new_tenant()).tenant_id for _ in range(3)]
     connection = await asyncpg.connect(service.database.superuser)
     await connection.execute(CROWD, tenant, 600, 50)
+    # a table of few pages is read whole sooner than by an index
+    await connection.execute(CROWD, other, 10_000, 0)
     await connection.execute(CROWD_ENTRIES, tenant)
     await connection.execute("insert into embedding_spaces (provider, model, dimensions) values ('t', 'm', 3)")
     space = await connection.fetchval("select id from embedding_spaces where provider = 't'")
@@ -230,7 +232,7 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
     turn = await connection.fetchval("select id from turns where conversation_id = $1 and seq = 1", conversation)
     yield {"tenant": tenant, "small": small, "conversation": conversation, "turn": turn, "space": space}
     for table in ("vectors", "index_entries", "turns", "conversation_heads", "conversations"):
-        await connection.execute(f"delete from {table} where tenant_id = $1", tenant)  # noqa: S608
+        await connection.execute(f"delete from {table} where tenant_id = any($1)", [tenant, other])  # noqa: S608
     await connection.close()
 
 

@@ -88,7 +88,8 @@ def test_names_that_are_honoured_bare_are_documented() -> None:
 
 
 def test_no_document_names_a_setting_that_does_not_exist() -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {"TURNKEEP_TEST_POSTGRES", "TURNKEEP_TEST_RECORD"}
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known |= {"TURNKEEP_TEST_POSTGRES", "TURNKEEP_TEST_RECORD"}
     known |= {f"TURNKEEP_TEST_LLM_{name}" for name in ("BASE_URL", "MODEL", "API_KEY")}
     aliases = [field.validation_alias for field in Settings.model_fields.values()]
     known |= {str(choice) for alias in aliases if isinstance(alias, AliasChoices) for choice in alias.choices}

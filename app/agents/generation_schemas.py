@@ -18,7 +18,7 @@ from app.context.schemas import (
     SystemText,
     Tokenizer,
 )
-from app.conversations.schemas import IdIn, ParsedObject, Turn
+from app.conversations.schemas import IdIn, MessageObject, ParsedObject, Turn
 from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
 from app.core.strict import Strict
@@ -69,7 +69,7 @@ class Generate(Strict):
     external_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     project: Annotated[str, Field(min_length=1, max_length=128)] = "default"
     owner: Name | None = Field(None, description="The owner of the conversation, where this request creates it.")
-    messages: Annotated[list[ParsedObject], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[MessageObject], Field(min_length=1, max_length=MAX_MESSAGES)]
     token_budget: TokenBudget | None = None
     context: ContextOptions = ContextOptions()
     model: Name | None = None

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt, StringConstraints
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
 from app.context.schemas import MAX_SYSTEM_CHARACTERS, MAX_TOKEN_BUDGET, Gap
-from app.conversations.schemas import MAX_TURNS, Name, ParsedObject
+from app.conversations.schemas import MAX_TURNS, MessageObject, Name
 from app.core.strict import Strict
 from app.core.times import TimeOut
 
@@ -18,7 +18,7 @@ MAX_ENTRIES = 200
 Project: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 SessionId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 TurnName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Items: TypeAlias = Annotated[list[ParsedObject], Field(max_length=MAX_TURNS, fail_fast=True)]
+Items: TypeAlias = Annotated[list[MessageObject], Field(max_length=MAX_TURNS, fail_fast=True)]
 Instructions: TypeAlias = Annotated[str, StringConstraints(max_length=MAX_SYSTEM_CHARACTERS)]
 InputTokens: TypeAlias = Annotated[
     StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of all input items together.")
@@ -92,7 +92,7 @@ class TurnContext(BaseModel):
     `gap`: the turns of the session that are neither among the items nor under a summary; null where there are none.
     """
 
-    input_items: list[dict[str, JsonValue]]
+    input_items: list[MessageObject]
     recall_fact_ids: list[str]
     context_token_count: int
     gap: Gap | None

@@ -8,14 +8,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    JsonValue,
     StrictBool,
     StrictFloat,
     StrictInt,
     field_validator,
 )
 
-from app.conversations.schemas import CompactionIn, IdIn
+from app.conversations.schemas import CompactionIn, IdIn, MessageObject
 from app.core.strict import Strict
 from app.formats.schemas import Format
 
@@ -215,7 +214,7 @@ class Context(BaseModel):
     """
 
     format: Format
-    messages: list[dict[str, JsonValue]]
+    messages: list[MessageObject]
     system: str | None
     usage: ContextUsage
     included: Included

@@ -12,6 +12,7 @@ from app.conversations.schemas import IdIn, Name, NonNegative, Turn, UsageIn
 from app.conversations.summary_schemas import Summary
 from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
+from app.formats.message_schemas import DocumentedAs, ToolCall
 from app.formats.schemas import JsonObject, Kind, Role
 
 CONTENT: Final = "content"
@@ -33,7 +34,9 @@ Reason: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=25
 FrameId: TypeAlias = Annotated[
     str, StringConstraints(min_length=1, max_length=128), Field(description="Echoed in the frame's ack or error.")
 ]
-Calls: TypeAlias = Annotated[list[JsonObject], Field(max_length=MAX_CALLS, fail_fast=True)]
+Calls: TypeAlias = Annotated[
+    list[Annotated[JsonObject, DocumentedAs(ToolCall)]], Field(max_length=MAX_CALLS, fail_fast=True)
+]
 
 
 # what a writer gives

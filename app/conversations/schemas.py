@@ -24,6 +24,7 @@ from pydantic import (
 from app.core.ids import parse_id
 from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
+from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 
 
@@ -295,6 +296,10 @@ class ConversationFilter:
 
 # a body is parsed strictly before: what is in it is JSON, and to look at each of a million values again takes a second
 ParsedObject: TypeAlias = dict[str, Annotated[JsonValue, SkipValidation]]
+PartObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ContentPart)]
+ToolCallObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ToolCall)]
+ToolResultObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ToolOutput)]
+MessageObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(Message)]
 
 
 def _read_usage(value: ParsedObject) -> ParsedObject:
@@ -305,7 +310,7 @@ UsageIn: TypeAlias = Annotated[ParsedObject, AfterValidator(_read_usage)]
 """Token counts of a turn, kept as given; `prompt` and `completion` alone are read as those of the usual names."""
 
 # the first wrong part is named, not each of a million
-Parts: TypeAlias = Annotated[list[ParsedObject], Field(max_length=MAX_PARTS, fail_fast=True)]
+Parts: TypeAlias = Annotated[list[PartObject], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
 class ConversationSearch(Strict):
@@ -336,9 +341,9 @@ class TurnContent(Strict):
     actor: Name | None = None
     kind: Kind | None = None
     content: str | Parts | None = None
-    tool_calls: list[ParsedObject] = Field(default=[], max_length=128, fail_fast=True)
+    tool_calls: list[ToolCallObject] = Field(default=[], max_length=128, fail_fast=True)
     tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    tool_results: list[ParsedObject] = Field(default=[], max_length=128, fail_fast=True)
+    tool_results: list[ToolResultObject] = Field(default=[], max_length=128, fail_fast=True)
     usage: UsageIn | None = None
     model: Name | None = None
     adapter: Name | None = None
@@ -380,10 +385,10 @@ class Turn(BaseModel):
     kind: Kind
     actor: str
     role: Role
-    content: str | list[ParsedObject] | None
-    tool_calls: list[ParsedObject]
+    content: str | list[PartObject] | None
+    tool_calls: list[ToolCallObject]
     tool_call_id: str | None
-    tool_results: list[ParsedObject]
+    tool_results: list[ToolResultObject]
     usage: ParsedObject | None
     content_tokens: int
     model: str | None

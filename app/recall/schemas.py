@@ -109,26 +109,64 @@ class HitDate(BaseModel):
     last_day: date
 
 
-class Hit(BaseModel):
-    """One recalled thing. Of `turn`, `fact`, `summary` and `memory`, the one named by `kind` is set.
+class RecalledEntry(BaseModel):
+    """What all hits have."""
+
+    id: str
+    conversation_id: str | None
+    score: float
+    text: str
+    dates: list[HitDate]
+    neighbours: list[Turn] | None
+    explain: Explanation | None
+
+
+class TurnHit(RecalledEntry):
+    """A recalled turn.
 
     Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
     `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
     after the append.
     """
 
-    kind: EntryKind
-    id: str
-    conversation_id: str | None
-    score: float
-    text: str
-    dates: list[HitDate]
+    kind: Literal[EntryKind.TURN]
     turn: Turn | None
-    fact: Fact | None
-    summary: Summary | None
-    memory: Memory | None
-    neighbours: list[Turn] | None
-    explain: Explanation | None
+    fact: None
+    summary: None
+    memory: None
+
+
+class FactHit(RecalledEntry):
+    """A recalled fact."""
+
+    kind: Literal[EntryKind.FACT]
+    turn: None
+    fact: Fact
+    summary: None
+    memory: None
+
+
+class SummaryHit(RecalledEntry):
+    """A recalled summary."""
+
+    kind: Literal[EntryKind.SUMMARY]
+    turn: None
+    fact: None
+    summary: Summary
+    memory: None
+
+
+class MemoryHit(RecalledEntry):
+    """A recalled memory."""
+
+    kind: Literal[EntryKind.MEMORY]
+    turn: None
+    fact: None
+    summary: None
+    memory: Memory
+
+
+Hit: TypeAlias = Annotated[TurnHit | FactHit | SummaryHit | MemoryHit, Field(discriminator="kind")]
 
 
 class RecallEnd(BaseModel):

@@ -53,6 +53,7 @@ _NAMED_PEOPLE = 1000
 _TRIES = 3
 _TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
+_HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,20 +447,21 @@ def _hit(
         before = [other for other in others if (other.position or 0) < place]
         after = [other for other in others if (other.position or 0) > place]
         neighbours = before[-request.neighbours :] + after[: request.neighbours]
-    return Hit(
-        kind=candidate.kind,
-        id=format_id(candidate.entry_id),
-        conversation_id=None if candidate.conversation_id is None else format_id(candidate.conversation_id),
-        score=round(item.score, 6),
-        text=_text(turn, summary, memory, fact),
-        dates=[] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
-        turn=turn,
-        fact=fact,
-        summary=summary,
-        memory=memory,
-        neighbours=neighbours,
-        explain=_explain(item, lexemes) if request.explain else None,
-    )
+    members = {
+        "kind": candidate.kind,
+        "id": format_id(candidate.entry_id),
+        "conversation_id": None if candidate.conversation_id is None else format_id(candidate.conversation_id),
+        "score": round(item.score, 6),
+        "text": _text(turn, summary, memory, fact),
+        "dates": [] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
+        "turn": turn,
+        "fact": fact,
+        "summary": summary,
+        "memory": memory,
+        "neighbours": neighbours,
+        "explain": _explain(item, lexemes) if request.explain else None,
+    }
+    return _HIT.validate_python(members)
 
 
 def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fact: Fact | None) -> str:

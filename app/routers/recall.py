@@ -5,7 +5,16 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.recall.schemas import ConversationRecall, Recall, RecallEnd, RecallResult
+from app.recall.schemas import (
+    ConversationRecall,
+    FactHit,
+    MemoryHit,
+    Recall,
+    RecallEnd,
+    RecallResult,
+    SummaryHit,
+    TurnHit,
+)
 from app.routers.body import StrictJsonRoute
 from app.routers.deps import AgentReader, ConversationPath, Services
 from app.routers.problems import problem_responses
@@ -20,7 +29,11 @@ _RESPONSES = problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 429, 502,
                 "schema": {
                     "title": "RecallLine",
                     "description": "One line.",
-                    "anyOf": [{"$ref": "#/components/schemas/Hit"}, RecallEnd.model_json_schema()],
+                    "anyOf": [
+                        {"$ref": f"#/components/schemas/{kind.__name__}"}
+                        for kind in (TurnHit, FactHit, SummaryHit, MemoryHit)
+                    ]
+                    + [RecallEnd.model_json_schema()],
                 }
             }
         },

@@ -190,6 +190,7 @@ def filled_path(path: str, victim: Victim) -> str:
         job_id=victim.turn,
         fact_id=victim.turn,
         memory_id=victim.turn,
+        summary_id=victim.turn,
         tenant_id=format_id(victim.client.tenant_id),
         space_id=1,
     )
@@ -355,7 +356,7 @@ async def test_every_operation_needs_its_scope(
         response = await limited.request(method, filled_path(path, victim), params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id", "fact_id", "memory_id")
+        names = ("conversation_id", "turn_id", "key_id", "tenant_id", "job_id", "fact_id", "memory_id", "summary_id")
         missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"), space_id=999)
         response = await limited.request(method, missing, params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
@@ -406,6 +407,7 @@ async def test_what_is_not_ones_own_is_not_there(
                 job_id=turn,
                 fact_id=turn,
                 memory_id=turn,
+                summary_id=turn,
                 key_id=turn,
                 tenant_id=format_id(other.tenant_id) if whose != "nobody's" else turn,
                 space_id=1,
@@ -763,6 +765,8 @@ def typed_places(schema: dict[str, Any], at: str, depth: int = 0) -> Iterator[tu
     schema = resolve(schema)
     for branch in schema.get("anyOf", [schema]):
         branch = resolve(branch)  # noqa: PLW2901 - the same thing, followed
+        if branch.get("additionalProperties") is True:
+            continue  # an object of a provider, which is kept as given
         for name, member in branch.get("properties", {}).items():
             yield f"{at}/{name}", types_of(member)
             yield from typed_places(member, f"{at}/{name}", depth + 1)

@@ -241,3 +241,37 @@ def test_every_operation_has_examples_that_its_schemas_accept(name: str) -> None
 
 def check(schema: dict[str, Any], value: Any) -> None:
     Draft202012Validator(schema | {"components": DOCUMENT["components"]}).validate(value)
+
+
+async def test_the_schemas_of_turns_take_shapes_that_they_do_not_name(client: Client) -> None:
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "hologram", "angle": 1}, {"type": "image", "image_url": {"url": "x"}}]},
+        {"role": "assistant", "tool_calls": [
+            {"id": "c1", "name": "f", "arguments": {"a": 1}, "more": 1},
+            {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        ]},
+        {"role": "tool", "tool_results": [
+            {"tool_call_id": "c1", "content": [{"type": "hologram"}], "is_error": True},
+            {"tool_call_id": "c2", "content": "done", "more": 1},
+        ]},
+    ]  # fmt: skip
+    for turn in turns:
+        check({"$ref": "#/components/schemas/TurnInput"}, turn)
+    answer = await client.append(await client.conversation(), *turns)
+    for given, kept in zip(turns, answer["turns"], strict=True):
+        check({"$ref": "#/components/schemas/Turn"}, kept)
+        assert given.items() <= kept.items()
+
+
+def test_parts_calls_messages_and_hits_have_types() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    turn = schemas["Turn"]["properties"]
+    parts = {"type": "array", "items": {"$ref": "#/components/schemas/ContentPart"}}
+    assert parts in turn["content"]["anyOf"]
+    assert turn["tool_calls"]["items"] == {"$ref": "#/components/schemas/ToolCall"}
+    assert turn["tool_results"]["items"] == {"$ref": "#/components/schemas/ToolOutput"}
+    for model, member in (("Context", "messages"), ("Generate", "messages"), ("TurnContext", "input_items")):
+        assert schemas[model]["properties"][member]["items"] == {"$ref": "#/components/schemas/Message"}
+    hits = schemas["RecallResult"]["properties"]["data"]["items"]["discriminator"]
+    assert hits["propertyName"] == "kind"
+    assert set(hits["mapping"]) == {"turn", "fact", "summary", "memory"}

@@ -47,6 +47,8 @@ def objects(schema: dict[str, Any], whole: dict[str, Any], at: Path = ()) -> Ite
             named = named[step]
         yield from objects(named, whole, at)
         return
+    if schema.get("additionalProperties") is True:
+        return  # an object of a provider, which is kept as given
     for branch in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
         yield from objects(branch, whole, at)
     if "items" in schema:

@@ -1,0 +1,158 @@
+"""The shapes of content parts, tool calls and messages that the API documents show.
+
+They describe values and do not validate them: values of any other shape are kept as given, so each union ends with a
+shape for all that a provider may add.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import GenericAlias
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from typing_extensions import TypeAliasType
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentedAs:
+    """An annotation: the documents show the schema of `shape`, and values are not validated by it."""
+
+    shape: object
+
+    def __get_pydantic_json_schema__(
+        self, _schema: Mapping[str, Any], handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema of the shape."""
+        # as the item of a list, since a shape by itself would be written out instead of referred to by its name
+        shapes: Any = GenericAlias(list, (self.shape,))
+        adapter: TypeAdapter[object] = TypeAdapter(shapes)
+        return cast("JsonSchemaValue", handler(adapter.core_schema)["items"])
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class TextPart(_Open):
+    """A part with text."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class ImageUrl(_Open):
+    """The address of an image, as chat completions have it."""
+
+    url: str
+
+
+class ImagePart(_Open):
+    """A part with an image: by an http or data URL, by the id of a file, or as Anthropic's `source`."""
+
+    type: Literal["image", "image_url", "input_image"]
+    image_url: str | ImageUrl | None = None
+    url: str | None = None
+    file_id: str | None = None
+    source: dict[str, Any] | None = None
+
+
+class InputAudio(_Open):
+    """Sound in base64, and its encoding (`wav`, `mp3`)."""
+
+    data: str
+    format: str
+
+
+class AudioPart(_Open):
+    """A part with sound."""
+
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class FilePart(_Open):
+    """A part with a document: of chat completions and Responses, or as Anthropic's `source`."""
+
+    type: Literal["file", "input_file", "document"]
+    file: dict[str, Any] | None = None
+    filename: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    file_data: str | None = None
+    title: str | None = None
+    source: dict[str, Any] | None = None
+
+
+class OtherPart(_Open):
+    """A part of another type, which is kept as given."""
+
+    type: str | None = None
+
+
+ContentPart = TypeAliasType("ContentPart", TextPart | ImagePart | AudioPart | FilePart | OtherPart)
+
+
+class FunctionCall(_Open):
+    """The function that a model wants to call; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class CanonicalToolCall(_Open):
+    """A tool call in the shape of this API."""
+
+    id: str
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class FunctionToolCall(_Open):
+    """A tool call in the shape of chat completions."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class OtherToolCall(_Open):
+    """A tool call of another shape, which is kept as given."""
+
+    id: str | None = None
+
+
+ToolCall = TypeAliasType("ToolCall", CanonicalToolCall | FunctionToolCall | OtherToolCall)
+
+
+class ToolOutput(_Open):
+    """What a tool answered to the call `tool_call_id`."""
+
+    tool_call_id: str
+    content: str | list[ContentPart] | None = None
+    is_error: bool = Field(False, description="Whether the tool failed.")
+
+
+class ProviderMessage(_Open):
+    """A message of chat completions, Anthropic or Workers AI, or a turn in the canonical format."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class ResponsesItem(_Open):
+    """An item of OpenAI Responses: a message, a function call, its output, reasoning."""
+
+    type: str
+    role: str | None = None
+    content: str | list[ContentPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[ContentPart] | None = None
+
+
+Message = TypeAliasType("Message", ProviderMessage | ResponsesItem)

@@ -6,8 +6,12 @@ between which the work of other requests has its turn.
 """
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -16,11 +20,26 @@ R = TypeVar("R")
 _THREADS: Final = 3
 _STEP_CHARACTERS: Final = 64 * 2**10
 INLINE_CHARACTERS: Final = 20_000
+_NICE_STEP: Final = 10
+_MAX_NICE: Final = 19
 
 
 def bound_threads() -> None:
     """Let `asyncio.to_thread` of the running event loop use so many threads and no more."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="work"))
+
+
+def lower_priority() -> None:
+    """Let the calling thread give way to the other threads of this process, where the cores are too few for all.
+
+    For threads that work outside of Python for long: one that holds Python's lock would delay the event loop instead.
+    Only Linux has priorities of threads; elsewhere this changes nothing.
+    """
+    if sys.platform == "linux":
+        thread_id = threading.get_native_id()
+        with suppress(OSError):  # a sandbox may forbid it
+            nice = os.getpriority(os.PRIO_PROCESS, thread_id) + _NICE_STEP
+            os.setpriority(os.PRIO_PROCESS, thread_id, min(nice, _MAX_NICE))
 
 
 async def map_in_threads(

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from app.core.errors import AppError, Unavailable
+from app.core.threads import lower_priority
 from app.providers.schemas import Purpose, Vectors
 
 _ORDER: Final[tuple[Purpose, ...]] = ("query", "document", "backlog")
@@ -74,7 +75,7 @@ class FairQueue:
         self._passed_over = 0
         self._busy = 0
         self._closed = False
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="embedder")
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="embedder", initializer=lower_priority)
 
     async def run(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
         """Vectors of texts (at least one), in order."""

@@ -1,6 +1,8 @@
 """The bundled embedder: right vectors, fair order, bounded queue, calm cancellation."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -281,6 +283,22 @@ async def test_the_backlog_of_a_job_waits_for_documents_and_is_not_forgotten() -
     await backlog
     await queue.close()
     assert model.purposes == model.order
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+async def test_the_threads_of_the_model_give_way_to_the_event_loop() -> None:
+    found: list[int] = []
+
+    def embed_one(_text: str, _purpose: Purpose) -> Vectors:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return np.ones(2, dtype=np.float32)
+
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    queue = FairQueue(embed_one, dimensions=2, threads=2, most_rows=10)
+    await queue.run(["one", "two"], "document")
+    await queue.close()
+    assert found == [min(own + 10, 19)] * 2
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
 async def test_only_texts_that_a_job_embeds_return_working_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,6 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
             stack.push_async_callback(_end, asyncio.create_task(side.tiers.keep_forever()))
         await container.index.spaces.follow()
         stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
-        stack.push_async_callback(container.close_chat)
         hearers = container.follower, container.watcher, container.conversations.streams.handover
         await bus.start(_listener(container, listener(*hearers)))
         stack.callback(container.end_live)
@@ -147,6 +146,8 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         streaming = asyncio.create_task(container.conversations.streams.run_forever())
         stack.push_async_callback(container.conversations.streams.close)
         stack.push_async_callback(_end, streaming)
+        # first of all: answers that are being stored end before their turns are released
+        stack.push_async_callback(container.close_chat)
         yield container
 
 

@@ -1,7 +1,7 @@
 """What a caller asks of a context and what it gets (SPEC §5)."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, Final, Literal, TypeAlias, cast
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
+    TypeAdapter,
     field_validator,
 )
 
@@ -44,8 +45,8 @@ def _join_texts(value: object) -> object:
     if not isinstance(value, list) or len(cast("list[object]", value)) > _MAX_SYSTEM_TEXTS:
         return cast("object", value)
     given = [_text_of(one) for one in cast("list[object]", value)]
-    texts = [text for text in given if isinstance(text, str)]
-    return "\n\n".join(texts) if len(texts) == len(given) else cast("object", value)
+    # its error names the place in the list, and becomes one of the request
+    return "\n\n".join(_TEXTS.validate_python(given, strict=True))
 
 
 def _text_of(value: object) -> object:
@@ -57,6 +58,7 @@ def _text_of(value: object) -> object:
 
 
 _Text: TypeAlias = Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)]
+_TEXTS: Final = TypeAdapter(list[_Text])
 SystemText: TypeAlias = Annotated[
     str,
     Field(max_length=MAX_SYSTEM_CHARACTERS),

@@ -68,10 +68,10 @@ class Ender:
             await self._require_ours(caller, tx, held, lock=False)
             row = await get_turn(caller, tx, held.conversation_id, held.turn_id)
             parts = await self._whole(tx, held)
-        held.require_confirmed(content=ending.length is not None)
         if held.falls_short(parts):
             # what was acknowledged, if not as durable, is not left out in silence: the writer sends it again
             raise fenced()
+        held.require_confirmed(content=ending.length is not None)
         turn = committed_turn(row, parts, ending)
         draft = make_draft(
             turn,

@@ -8,7 +8,7 @@ written again.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import monotonic
 from uuid import UUID
@@ -259,18 +259,24 @@ class Flusher:
 
         Their calls find the turns released, and need not wait for an answer of this process.
         """
-        whole = [held for held in self._held.values() if not held.has_tail() and not held.lacks_text()]
-        for tenant_id, turns in _by_tenant(whole).items():
-            try:
-                async with self._database.transaction(tenant_id) as tx:
-                    named = [_named(held) for held in turns]
-                    released = await stream_store.release(tx, tenant_id, named, holder=self._holder)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the others are released
-                self._log.warning("stream.release_failed", code=_code(error), error_type=error_type(error))
-                continue
-            for held in turns:
-                if _named(held) in released:
-                    self.drop(held, fenced())
+        idle = [held for held in self._held.values() if not held.ending.locked()]
+        for tenant_id, turns in _by_tenant(idle).items():
+            async with AsyncExitStack() as locks:
+                for held in turns:
+                    await locks.enter_async_context(held.ending)  # nothing is taken and nothing ends meanwhile
+                await self._release_whole(tenant_id, [held for held in turns if _is_whole(held)])
+
+    async def _release_whole(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+        named = [_named(held) for held in turns]
+        try:
+            async with self._database.transaction(tenant_id) as tx:
+                released = await stream_store.release(tx, tenant_id, named, holder=self._holder)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the others are released
+            self._log.warning("stream.release_failed", code=_code(error), error_type=error_type(error))
+            return
+        for held in turns:
+            if _named(held) in released:
+                self.drop(held, fenced())
 
     async def _ask_unsure(self, tx: Transaction, tenant_id: TenantId, turns: Sequence[Held]) -> None:
         unsure = [held for held in turns if held.unsure]
@@ -329,6 +335,10 @@ class Flusher:
                 held.renewed = now
             elif not held.ending.locked():  # what ends it finds out by itself, and says why
                 self.drop(held, fenced())
+
+
+def _is_whole(held: Held) -> bool:
+    return not (held.dropped or held.has_tail() or held.flush is not None or held.lacks_text())
 
 
 def _code(error: Exception) -> str:

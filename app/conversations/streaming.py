@@ -204,10 +204,10 @@ class Streams:
         size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
         held.require_space(size, most=self._limits.max_text_bytes)
         if self._flusher.unflushed > self._options.max_unflushed:
-            detail = "Too much text waits to be written; send it again."
-            raise Unavailable("database_unavailable", detail, retry_after_s=1)
+            raise Unavailable("database_unavailable", "Too much text waits; send it again.", retry_after_s=1)
         fresh = part.take(chunk.offset, chunk.delta)
-        held.unconfirmed.discard(chunk.part)
+        if fresh or chunk.offset == offset:  # an old chunk that is sent again says nothing of what came after it
+            held.unconfirmed.discard(chunk.part)
         if listener is not None:
             held.listener = listener
         if fresh:
@@ -224,7 +224,7 @@ class Streams:
             )
             self._flusher.taken(len(fresh))
         end = chunk.offset + len(chunk.delta)
-        if wait and part.durable < end:
+        if (wait or held.unsure) and part.durable < end:
             durable = asyncio.get_running_loop().create_future()
             held.waiters.append((chunk.part, end, durable))
             try:
@@ -278,7 +278,8 @@ class Streams:
         if ours and (known := self._known(call.key, stream.epoch)) is not None:
             return known  # another call took it over at the same time, and may have taken text since
         held = self._hold(caller, row, opened, None, key_id=key_id, size=size)
-        if not ours and stream.holder != stream_store.NO_HOLDER:
+        # so too where the row names this process: the answer to its first attempt was lost
+        if stream.holder != stream_store.NO_HOLDER:
             held.unconfirmed.update((CONTENT, *held.parts))
         return held
 

@@ -39,6 +39,11 @@ class TenantShares:
         """How much all tenants use."""
         return self._used
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
     def take(self, tenant: TenantId, amount: int) -> bool:
         """Use so much more at once; says whether there is room."""
         has_room = self._fits_share(tenant, amount) and self._fits(amount)

@@ -56,6 +56,9 @@ _INLINE_APPENDS = 4
 # a job is short, so that a stop does not wait long for it and a retry does not repeat much
 _ENTRIES_PER_JOB = 50
 
+_DATES_FACTOR = 20
+"""Reading the dates of a text takes so many times as long as hashing and counting it, and more at worst."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
@@ -235,7 +238,9 @@ class SearchIndex:
 
     async def resolve_dates(self, documents: Mapping[UUID, Document]) -> list[DatedEntry]:
         """What relative dates in documents mean, by entry; only those that have any."""
-        return await asyncio.to_thread(_dated, documents)
+        items = list(documents.items())
+        found = await map_in_threads(_dated, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0)
+        return [entry for entry in found if entry is not None]
 
     async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]) -> None:
         """Add resolved dates to entries, whose sources the caller has locked and found unchanged."""
@@ -412,26 +417,24 @@ def _worth_resolving(entry_ids: Sequence[UUID], texts: Mapping[UUID, str]) -> li
     return [entry_id for entry_id in entry_ids if may_have_dates(texts[entry_id])]
 
 
-def _dated(documents: Mapping[UUID, Document]) -> list[DatedEntry]:
-    analyser = Analyser()
-    entries: list[DatedEntry] = []
-    for entry_id, document in documents.items():
-        found = resolve_dates(document.text, occurred_at=document.occurred_at)
-        if found:
-            words = date_words(found, occurred_at=document.occurred_at)
-            lexemes = list(dict.fromkeys(analyser.lexemes(words, query=False)))
-            literal = " ".join(f"{quote(lexeme)}:{place}" for place, lexeme in enumerate(lexemes, start=1))
-            shown = [
-                {
-                    "start": one.start,
-                    "end": one.end,
-                    "first_day": one.first_day.isoformat(),
-                    "last_day": one.last_day.isoformat(),
-                }
-                for one in found
-            ]
-            entries.append(DatedEntry(entry_id, json.dumps(shown), literal, len(lexemes)))
-    return entries
+def _dated(item: tuple[UUID, Document]) -> DatedEntry | None:
+    entry_id, document = item
+    found = resolve_dates(document.text, occurred_at=document.occurred_at)
+    if not found:
+        return None
+    words = date_words(found, occurred_at=document.occurred_at)
+    lexemes = list(dict.fromkeys(Analyser().lexemes(words, query=False)))
+    literal = " ".join(f"{quote(lexeme)}:{place}" for place, lexeme in enumerate(lexemes, start=1))
+    shown = [
+        {
+            "start": one.start,
+            "end": one.end,
+            "first_day": one.first_day.isoformat(),
+            "last_day": one.last_day.isoformat(),
+        }
+        for one in found
+    ]
+    return DatedEntry(entry_id, json.dumps(shown), literal, len(lexemes))
 
 
 async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:

@@ -1,8 +1,8 @@
 """The bytes of request bodies that one process works on at once, by tenant.
 
-A body takes several times its size in memory, from its first byte until its answer is sent. A request for which there
-is no room waits, unread, for a while. Bodies of up to 64 KiB are counted apart from larger ones: large requests never
-keep small ones from being served.
+A body takes several times its size in memory, from its first byte until its answer is sent. A large request for which
+there is no room waits, unread, for a while. Bodies of up to 64 KiB are counted apart from larger ones, and only once
+they are whole: neither large requests nor senders that stop in the middle keep small ones from being served.
 """
 
 from typing import Final
@@ -29,6 +29,11 @@ class BytesInFlight:
         self._small = TenantShares(max(max_bytes // _SMALL_PART, 2 * SMALL_BODY_BYTES))
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a large request waits for room."""
+        return self._large.is_awaited
+
+    @property
     def used(self) -> int:
         """Bytes that are being worked on."""
         return self._large.used + self._small.used
@@ -53,11 +58,16 @@ class BodyReservation:
             raise _overloaded()
         self._tenant, self._size = tenant, size
 
-    def grow_to(self, size: int, tenant: TenantId) -> None:
-        """Reserve more for a body that said no length. Raises Unavailable `overloaded` at once.
+    async def grow_to(self, size: int, tenant: TenantId, *, is_whole: bool) -> None:
+        """Reserve more for a body of which so much has come. Raises Unavailable `overloaded`.
 
-        Bodies that are read in part do not wait: each could wait for what the other one has.
+        A small body waits for room once it is whole. A large one that said no length does not wait: each could wait for
+        what the other one has.
         """
+        if size <= SMALL_BODY_BYTES and not self._size:
+            if is_whole and size:
+                await self.make(size, tenant)
+            return
         if size <= self._size:
             return
         before, shares = self._bytes_in_flight.shares_for(self._size), self._bytes_in_flight.shares_for(size)
@@ -66,6 +76,16 @@ class BodyReservation:
         if shares is not before:
             self.release()
         self._tenant, self._size = tenant, size
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a large body is reserved."""
+        return self._size > SMALL_BODY_BYTES
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a large request waits for room."""
+        return self._bytes_in_flight.is_awaited
 
     def release(self) -> None:
         """Give the bytes back. May be called again."""

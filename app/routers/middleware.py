@@ -24,10 +24,11 @@ from starlette.websockets import WebSocket
 from structlog.contextvars import bound_contextvars
 
 from app.core.error_codes import ERROR_CODES
-from app.core.errors import AppError, Forbidden, NotFound, RateLimited, TooLarge
-from app.core.ids import TenantId, format_id, new_uuid
+from app.core.errors import AppError, Forbidden, NotFound
+from app.core.ids import format_id, new_uuid
 from app.core.telemetry import get_logger
-from app.routers.inflight import NO_TENANT, BodyReservation, BytesInFlight
+from app.routers.body_reading import Body, too_large
+from app.routers.inflight import BodyReservation, BytesInFlight
 from app.routers.problems import internal_error_response, problem_response, request_id_of
 from app.settings import Settings
 from app.settings.hosts import accepts_host
@@ -320,7 +321,7 @@ class BodyLimitMiddleware:
         if declared > self._max_bytes:
             # who expects 100 Continue sends nothing unless we read
             await _refuse(
-                scope, receive, send, _too_large(self._max_bytes), is_sending="expect" not in Headers(scope=scope)
+                scope, receive, send, too_large(self._max_bytes), is_sending="expect" not in Headers(scope=scope)
             )
             return
         reservation = BodyReservation(self._bytes_in_flight)
@@ -332,7 +333,7 @@ class BodyLimitMiddleware:
     async def _pass_on(
         self, scope: Scope, receive: Receive, send: Send, declared: int, reservation: BodyReservation
     ) -> None:
-        body = _Body(scope, receive, declared, reservation, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
+        body = Body(scope, receive, declared, reservation, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
         has_begun = False
 
         async def send_unless_refused(message: Message) -> None:
@@ -352,68 +353,6 @@ class BodyLimitMiddleware:
             # a client that expects 100 Continue sends nothing before the body is read
             is_sending = body.is_read or "expect" not in Headers(scope=scope)
             await _refuse(scope, receive, send, body.refusal, is_sending=is_sending)
-
-
-def _too_large(max_bytes: int) -> AppError:
-    return TooLarge("body_too_large", f"A request body may have up to {max_bytes} bytes.")
-
-
-class _Body:
-    """A body as it comes. `refusal` is the error that `receive` has raised, if any."""
-
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        declared: int,
-        reservation: BodyReservation,
-        *,
-        max_bytes: int,
-        timeout_s: float,
-    ) -> None:
-        self.refusal: AppError | None = None
-        self.is_read = False
-        self._scope = scope
-        self._receive = receive
-        self._declared = declared
-        self._reservation = reservation
-        self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
-        self._until = asyncio.get_running_loop().time() + timeout_s
-        self._received = 0
-        self._is_whole = False
-
-    async def receive(self) -> Message:
-        """Receive the next part. Raises TooLarge, RateLimited `body_too_slow`, and Unavailable `overloaded`."""
-        if self._is_whole:  # then it is the end of the connection that is waited for
-            return await self._receive()
-        try:
-            return await self._receive_part()
-        except AppError as error:
-            self.refusal = error
-            raise
-
-    async def _receive_part(self) -> Message:
-        if not self.is_read and self._declared:
-            await self._reservation.make(self._declared, self._tenant())
-        self.is_read = True
-        try:
-            async with asyncio.timeout_at(self._until):
-                message = await self._receive()
-        except TimeoutError:
-            detail = f"A request body has {self._timeout_s:g} seconds to be whole, from its head on."
-            raise RateLimited("body_too_slow", detail) from None
-        self._received += len(message.get("body", b""))
-        if self._received > self._max_bytes:
-            raise _too_large(self._max_bytes)
-        self._reservation.grow_to(self._received, self._tenant())
-        self._is_whole = not message.get("more_body", False)
-        return message
-
-    def _tenant(self) -> TenantId:
-        # the request is authenticated before its body is read
-        state = cast("Mapping[str, TenantId]", self._scope.get("state", {}))
-        return state.get("tenant", NO_TENANT)
 
 
 def _is_event_stream(message: Message) -> bool:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from app.routers import body_reading
 from app.routers.inflight import BytesInFlight
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Socket, serving
@@ -31,8 +32,11 @@ async def service(words_database: TestDatabase, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def patient(words_database: TestDatabase, tmp_path: Path) -> AsyncIterator[Service]:
-    """The same, but requests wait for as long as a test takes."""
+async def patient(
+    words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Service]:
+    """The same, but requests wait for as long as a test takes, also for senders that stop in the middle."""
+    monkeypatch.setattr(body_reading, "_FIRST_BYTES_S", 60.0)
     limits = {"max_request_bytes": MOST, "live_frame_bytes": MOST, "in_flight_wait_s": 60}
     async with open_service(words_database, tmp_path, embedder="none", **limits) as opened:
         yield opened
@@ -133,17 +137,44 @@ async def test_a_tenant_that_floods_the_server_stops_nobody_else_and_none_of_its
     assert in_flight(service) == 0
 
 
-async def test_many_small_requests_of_one_tenant_leave_room_for_those_of_another(
-    service: Service, client: Client
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "without a length"])
+async def test_senders_of_small_bodies_that_stop_in_the_middle_keep_nobody_from_being_served(
+    service: Service, client: Client, *, chunked: bool
 ) -> None:
-    conversation = await client.conversation()
-    flood = [Sending(client, conversation, body_of(f"flood {number}", 60_000)) for number in range(20)]
-    await until(lambda: sum(one.task.done() for one in flood) == 19)
-    async with await service.new_tenant() as other:
-        assert (await append(other, await other.conversation(), body_of("other", 60_000))).status_code == 201
-    answers = [await one.finish() for one in flood]
-    assert sum(answer.status_code == 201 for answer in answers) == 1
-    assert in_flight(service) == 0
+    async with await service.new_tenant() as one, await service.new_tenant() as two:
+        stopped = [
+            Sending(sender, await sender.conversation(), body_of("stopped", 60_000), chunked=chunked)
+            for sender in (one, two)
+            for _ in range(20)
+        ]
+        await asyncio.sleep(0.2)
+        conversation = await client.conversation()
+        for size in (500, 60_000):
+            assert (await append(client, conversation, body_of("other", size))).status_code == 201
+        assert in_flight(service) == 0
+        answers = [await sending.finish() for sending in stopped]
+        assert {answer.status_code for answer in answers} <= {201, 503}
+        assert in_flight(service) == 0
+
+
+async def test_a_large_body_that_does_not_arrive_is_cut_while_another_waits(
+    patient: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_reading, "_FIRST_BYTES_S", 1.0)
+    async with (
+        await patient.new_tenant() as one,
+        await patient.new_tenant() as two,
+        await patient.new_tenant() as three,
+    ):
+        stopped = [Sending(sender, await sender.conversation(), body_of("stopped", LARGE)) for sender in (one, two)]
+        await until(lambda: in_flight(patient) >= 2 * LARGE)
+        await asyncio.sleep(2.5)
+        assert not any(sending.task.done() for sending in stopped), "nobody waits"
+        assert (await append(three, await three.conversation(), body_of("third", LARGE))).status_code == 201
+        await until(lambda: any(sending.task.done() for sending in stopped))
+        answers = [await sending.finish() for sending in stopped]
+        assert any(answer.status_code == 408 and answer.json()["code"] == "body_too_slow" for answer in answers)
+        assert in_flight(patient) == 0
 
 
 @pytest.mark.parametrize(

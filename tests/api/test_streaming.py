@@ -22,13 +22,14 @@ from app.conversations.ending import Ender
 from app.conversations.frames import Chunk, Opening, OpenTurn
 from app.conversations.held import Held
 from app.conversations.streaming import Streams
-from app.core.db import Transaction
+from app.core.db import Database, Transaction
 from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller, Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.timing import PATIENT_S
 
 ANSWER = "Grüße, 世界! The quokka 🦘 is a small marsupial; it lives on an island and smiles. " * 3
 
@@ -1127,6 +1128,87 @@ async def test_a_commit_is_refused_while_a_process_may_have_died_with_text_of_th
         await writing.chunk(7, "", client=there)
         done = await writing.commit(client=there)
     assert (done.status_code, done.json()["content"]) == (200, "durable"), done.text
+
+
+async def test_an_old_chunk_that_is_sent_again_confirms_nothing(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "durable")
+    await lost_tail(writing, service, monkeypatch)
+    assert (await writing.chunk(0, "dur", client=there, durable="false")).status_code == 200
+    problem(await writing.commit(client=there), 409, "stream_gap")
+
+
+async def test_a_take_over_whose_end_was_not_heard_of_is_remembered_as_one(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    streams = replica.container.conversations.streams
+    monkeypatch.setattr(streams.handover, "_wait_s", 0.0)
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "durable")
+    await lost_tail(writing, service, monkeypatch)
+    transaction = Database.transaction
+
+    @asynccontextmanager
+    async def unheard(self: Database, tenant_id: TenantId, **more: Any) -> AsyncIterator[Transaction]:
+        async with transaction(self, tenant_id, **more) as tx:
+            yield tx
+        if self is streams._database and not more.get("read_only"):  # noqa: SLF001
+            raise Unavailable("database_unavailable", "The connection was lost.", retry_after_s=1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "transaction", unheard)
+        problem(await writing.commit(client=there), 503, "database_unavailable")
+    problem(await writing.commit(client=there), 409, "stream_gap")
+
+
+async def test_a_process_that_could_not_write_answers_chunks_only_when_they_are_durable(
+    client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+    streams = service.container.conversations.streams
+    writing = await opened(client, conversation)
+    with monkeypatch.context() as patched:
+        patched.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
+        patched.setattr(stream_store, "hold_streams", AsyncMock(side_effect=OSError))
+        await writing.chunk(0, "one ", durable="false")
+        async with asyncio.timeout(PATIENT_S):
+            while not held_of(streams, writing.id).unsure:  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.01)
+        problem(await writing.chunk(4, "two ", client=there, durable="false"), 409, "stream_gap")
+        assert (await writing.chunk(0, "one ", client=there, durable="false")).status_code == 200
+        patched.setattr(streams, "_options", replace(streams._options, wait_s=0.3))  # noqa: SLF001
+        problem(await writing.chunk(4, "two ", durable="false"), 503, "database_unavailable")
+        assert (await writing.commit(client=there)).json()["content"] == "one "
+
+
+async def test_a_turn_that_is_being_committed_is_not_released_when_the_process_stops(
+    client: Client, conversation: str, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = replica.client(client.key)
+    streams = replica.container.conversations.streams
+    writing = await opened(there, conversation)
+    await writing.chunk(0, "all of it")
+    work_out = Appender.work_out
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly(self: Appender, *given: Any) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await work_out(self, *given)
+
+    monkeypatch.setattr(Appender, "work_out", slowly)
+    committing = asyncio.create_task(writing.commit(client=there))
+    await begun.wait()
+    await streams.close()
+    goes_on.set()
+    answer = await committing
+    assert (answer.status_code, answer.json()["content"]) == (200, "all of it"), answer.text
 
 
 async def test_a_commit_is_refused_while_text_of_a_tool_call_may_be_lost(

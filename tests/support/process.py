@@ -46,6 +46,7 @@ class Process:
         }
         self.env |= {f"TURNKEEP_{name.upper()}": value for name, value in settings.items()}
         self.serving: subprocess.Popen[str] | None = None
+        self._log = tempfile.TemporaryFile("a+")  # noqa: SIM115
 
     def command(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -53,9 +54,15 @@ class Process:
             timeout=START_S, check=False,
         )  # fmt: skip
 
-    def start(self, command: str = "serve", *, stderr: int = subprocess.PIPE) -> "Process":
+    def start(self, command: str = "serve", *, stderr: int | None = None) -> "Process":
+        # a file: nothing reads a pipe while the process runs, and it stops at a line that finds no room
+        self._log = tempfile.TemporaryFile("a+")  # noqa: SIM115
         self.serving = subprocess.Popen(
-            [*self.begun_by, command], env=self.env, cwd=self.code, text=True, stderr=stderr
+            [*self.begun_by, command],
+            env=self.env,
+            cwd=self.code,
+            text=True,
+            stderr=self._log if stderr is None else stderr,
         )
         self.started.append(self.serving)
         return self
@@ -68,7 +75,7 @@ class Process:
                     return self
             except OSError:
                 assert self.serving is not None
-                assert self.serving.poll() is None, self.serving.stderr and self.serving.stderr.read()
+                assert self.serving.poll() is None, self._said()
                 time.sleep(0.05)
         raise AssertionError("not ready in time")
 
@@ -76,8 +83,12 @@ class Process:
         assert self.serving is not None
         if self.serving.poll() is None:
             self.serving.send_signal(signal.SIGTERM)
-        _, said = self.serving.communicate(timeout=START_S)
-        return self.serving.returncode, said
+        self.serving.wait(START_S)
+        return self.serving.returncode, self._said()
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
 
     @property
     def key(self) -> str:

@@ -34,7 +34,7 @@ def messages_of(block: Block, _named: frozenset[Role]) -> list[JsonObject]:
         return []
     before = [_turn(turn, ()) for turn in block.before]
     after = [_turn(turn, ()) for turn in block.after]
-    return [*before, _turn(block.turn, block.answered), *after, *(_result(answered) for answered in block.answered)]
+    return [*before, _turn(block.turn, block.answered), *(_result(answered) for answered in block.answered), *after]
 
 
 def finish(system: str | None, messages: list[JsonObject]) -> Rendered:

@@ -77,7 +77,7 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
     pairs = [_pair(answered, whole=whole) for answered in block.answered]
     led = [item for item in before if whole and _is_replayed(item)]
     ended = _ended([item for turn in block.after for item in items_in(turn.content, FORMAT)])
-    return [*led, *said, *(call for call, _ in pairs), *ended, *(output for _, output in pairs)]
+    return [*led, *said, *(call for call, _ in pairs), *(output for _, output in pairs), *ended]
 
 
 def finish(system: str | None, messages: list[JsonObject]) -> Rendered:

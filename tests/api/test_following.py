@@ -485,10 +485,10 @@ async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
     failures: list[Exception] = [asyncpg.PostgresError("odd"), ValueError("ours")]
     original = listing_store.find_listed
 
-    async def failing(*args: Any) -> Any:
+    async def failing(*args: Any, **more: Any) -> Any:
         if failures:
             raise failures.pop()
-        return await original(*args)
+        return await original(*args, **more)
 
     monkeypatch.setattr(listing_store, "find_listed", failing)
     watch = one.container.watcher.watch(await caller_of(one, user), project=None, last=None)

@@ -34,6 +34,7 @@ async def tiered(wide: Service) -> AsyncIterator[tuple[Client, list[str], list[l
         for part, conversation in enumerate(conversations):
             texts = [f"the {ANIMALS[n % 8]} number {n} of {part} likes place {n // 8}" for n in range(TURNS)]
             turns.append([turn["id"] for turn in (await client.append(conversation, *texts))["turns"]])
+        await wide.run_jobs()  # they make the vectors that were too many for one append
         assert await wide.container.tiers.keep(client.tenant_id) == 4 * TURNS
         yield client, conversations, turns
 

@@ -5,7 +5,7 @@ stays true until the commit.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -123,7 +123,7 @@ class Appender:
         placed: Placed | None = None
         if fresh:
             require_seq(head, expected_seq)
-            await check_answers(caller, tx, conversation_id, incoming)
+            await check_answers(caller, tx, conversation_id, incoming, stored=known)
             placed = await self.write_last(caller, tx, head, fresh)
         new_rows = iter(placed.rows if placed else ())
         rows = [
@@ -263,11 +263,12 @@ async def check_answers(
     *,
     root: str | None = None,
     before: int | None = None,
+    stored: Collection[UUID] = (),
 ) -> None:
     """Check that every tool result answers a call made before it, in this append or by a live turn, and once.
 
-    `root` is where in the body the turn stands that does not come in a list, `before` the position it takes. Raises
-    Invalid `tool_call_unknown`, `tool_call_answered`.
+    `root` is where in the body the turn stands that does not come in a list, `before` the position it takes. `stored`
+    are ids of turns that are stored and sent again. Raises Invalid `tool_call_unknown`, `tool_call_answered`.
     """
     ids = {call_id for item in incoming for call_id in item.draft.answered_ids}
     if not ids:
@@ -276,6 +277,8 @@ async def check_answers(
     uncalled: list[FieldError] = []
     answered: list[FieldError] = []
     for index, item in enumerate(incoming):
+        if item.draft.id in stored:
+            continue
         for number, call_id in enumerate(item.draft.answered_ids):
             at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
             pointer = f"{f'/turns/{index}' if root is None else root}/{at}"

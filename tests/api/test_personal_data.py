@@ -164,7 +164,7 @@ async def tell_all(client: Client, service: Service, **facts: Any) -> None:
 
 
 async def what_is_stored(service: Service) -> bytes:
-    """A dump of the database without the turns and what the index has of them."""
+    """A dump of the database without the turns, their first words in titles, and what the index has of them."""
     connection = await asyncpg.connect(service.database.superuser)
     try:
         seen = (await dump(service)).count(b"quokka blue")
@@ -173,6 +173,10 @@ async def what_is_stored(service: Service) -> bytes:
         await connection.execute(f"delete from vectors where (tenant_id, entry_id) in {of_turns}")  # noqa: S608
         await connection.execute("delete from index_entries where kind = 'turn'")
         await connection.execute("delete from turns")
+        # the first words of a turn, which go with it
+        await connection.execute(
+            "update conversations set derived_title = null where derived_title_source = 'question'"
+        )
     finally:
         await connection.close()
     return await dump(service)

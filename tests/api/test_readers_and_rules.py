@@ -97,6 +97,16 @@ async def test_a_second_result_of_one_call_is_refused(client: Client) -> None:
     problem(await append(client, conversation, {**RESULT, "tool_call_id": "call_2"}), 422, "tool_call_unknown")
 
 
+async def test_a_result_that_is_sent_again_under_its_id_is_no_second_one(client: Client) -> None:
+    conversation = await client.conversation()
+    result = {**RESULT, "id": "01KAXXQ7J0ZK5ZK5ZK5ZK5ZK5Z"}
+    await client.append(conversation, CALL, result)
+    assert (await append(client, conversation, result)).status_code == 200
+    more = await append(client, conversation, result, {"role": "user", "content": "thanks"})
+    assert more.status_code == 201, more.text
+    assert len(await client.history(conversation)) == 3
+
+
 async def test_a_policy_that_is_changed_from_never_starts_compaction(client: Client, service: Service) -> None:
     triggers = {"trigger_turns": 6, "trigger_tokens": 100_000}
     conversation = await client.conversation(compaction=triggers | {"strategy": "never"})

@@ -264,7 +264,9 @@ class Walk:
         self.counts["resolved by reading"] += 1
         fitting: list[list[ModelConversation]] = []
         told = [] if deleted else await self.read(conversation.id)
-        for order in permutations(ordered):
+        # an erasure that is sent again erases what took the place of its turns meanwhile, or changes nothing
+        again = [one for one in ordered if one.unsure and one.name == "erase"]
+        for order in permutations([*ordered, *again]):
             try:
                 history = follow(conversation, order)
             except AssertionError:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, cast
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.conversations.schemas import MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
+from app.conversations.schemas import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
 from app.formats import service as formats
 from app.formats.reading import refusal
 from app.formats.schemas import Format, JsonObject
@@ -51,7 +51,7 @@ class GivenTurns(BaseModel):
         if named is None or named == Format.CANONICAL:
             read = _detected(turns)
         elif named in list(Format):
-            read = [one.members() for one in formats.parse(Format(named), turns, root="/turns")]
+            read = [one for index, turn in enumerate(turns) for one in _parsed(Format(named), turn, f"/turns/{index}")]
         else:
             return given
         return given if read is None else {**given, "turns": read}
@@ -61,6 +61,13 @@ class Append(Strict, GivenTurns):
     """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
 
     expected_seq: NonNegative | None = None
+
+
+def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
+    if not isinstance(turn, dict):
+        raise refusal(at, "an object")
+    # every body and frame is checked as JSON before; to look at each value of a large one again would take a second
+    return [one.members() for one in formats.parse_one(source, cast("JsonObject", turn), at)]
 
 
 def _detected(turns: Sequence[object]) -> list[object] | None:
@@ -84,7 +91,7 @@ def _format_of(turn: object) -> Format | None:
     kind, content = members.get("type"), members.get("content")
     if kind == "message" or (kind in _ITEMS and "role" not in members):
         return Format.OPENAI_RESPONSES
-    blocks = cast("list[object]", content) if isinstance(content, list) else []
+    blocks = cast("list[object]", content)[:MAX_PARTS] if isinstance(content, list) else []
     ours = any(name in members for name in ("tool_calls", "tool_results", "tool_call_id"))
     if not ours and any(isinstance(one, dict) and cast("JsonObject", one).get("type") in _BLOCKS for one in blocks):
         return Format.ANTHROPIC
@@ -94,7 +101,7 @@ def _format_of(turn: object) -> Format | None:
 def _read(source: Format, given: JsonObject, at: str) -> list[JsonObject]:
     """One message as turns. What is no member of the message (`actor`, `metadata`) is of each turn that it becomes."""
     if source is Format.OPENAI_RESPONSES:
-        return [one.members() for one in formats.parse_one(source, given, at)]
+        return _parsed(source, given, at)
     of_turns = {name: value for name, value in given.items() if name in _OF_TURNS}
     message = {name: value for name, value in given.items() if name not in _OF_TURNS}
     parsed = formats.parse_one(source, message, at)

@@ -177,43 +177,33 @@ async def renew(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
     """Renew the leases of those of these streams that this process still holds, and return them."""
-    rows = await tx.fetch(
-        """
-        with ours as materialized (
-            select s.turn_id from turn_streams s
-            join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
-              on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
-            where s.tenant_id = $1 and s.holder = $5 order by s.turn_id for update of s
-        )
-        update turn_streams s set renewed_at = clock_timestamp() from ours
-        where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.conversation_id, s.turn_id, s.epoch
-        """,
-        tenant_id,
-        *_columns(streams),
-        holder,
-    )
-    return {OpenStream(*row.values()) for row in rows}
+    return await _update_ours(tx, tenant_id, streams, holder, "renewed_at = clock_timestamp()")
 
 
 async def release(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
     """Release those of these streams that this process still holds, and return them."""
+    return await _update_ours(tx, tenant_id, streams, holder, f"holder = '{NO_HOLDER}'")
+
+
+async def _update_ours(
+    tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], holder: UUID, change: str
+) -> set[OpenStream]:
     rows = await tx.fetch(
-        """
+        f"""
         with ours as materialized (
             select s.turn_id from turn_streams s
             join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
               on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
             where s.tenant_id = $1 and s.holder = $5 order by s.turn_id for update of s
         )
-        update turn_streams s set holder = $6 from ours
+        update turn_streams s set {change} from ours
         where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.conversation_id, s.turn_id, s.epoch
-        """,
+        """,  # noqa: S608
         tenant_id,
         *_columns(streams),
         holder,
-        NO_HOLDER,
     )
     return {OpenStream(*row.values()) for row in rows}
 

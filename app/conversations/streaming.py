@@ -224,7 +224,7 @@ class Streams:
             )
             self._flusher.taken(len(fresh))
         end = chunk.offset + len(chunk.delta)
-        if (wait or held.unsure) and part.durable < end:
+        if (wait or (held.unsure and listener is None)) and part.durable < end:  # unsure: another may have the turn
             durable = asyncio.get_running_loop().create_future()
             held.waiters.append((chunk.part, end, durable))
             try:

@@ -3,11 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
+from app.core.ids import format_id, new_uuid
 from app.formats.schemas import Format, Role
 from app.formats.service import write
-from tests.support.api import Client, problem
+from tests.support.api import Client, Service, problem
+from tests.support.live import serving, socket_on
+from tests.support.mcp import call
+from tests.support.mcp import post as post_mcp
 
 _PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aWlpaQ=="}}
 _ANTHROPIC: list[dict[str, Any]] = [
@@ -118,6 +123,33 @@ async def test_what_cannot_be_read_is_refused_by_its_place(client: Client, body:
     conversation = await client.conversation()
     answer = await client.post(f"/v1/conversations/{conversation}/turns", json=body)
     problem(answer, 422, "invalid_request", pointer)
+    assert await client.history(conversation) == []
+
+
+@pytest.mark.parametrize("named", [*MESSAGES, None])
+@pytest.mark.parametrize(
+    ("turn", "code"),
+    [
+        ({"role": "user", "content": "a\0b"}, "text_not_storable"),
+        ({"role": "user", "content": "a", "x": 2**60}, "number_not_interoperable"),
+        ("badger", "invalid_request"),
+    ],
+    ids=["NUL", "too large a number", "no object"],
+)
+async def test_what_no_turn_may_hold_no_message_may_hold_either(
+    service: Service, client: Client, named: str | None, turn: Any, code: str
+) -> None:
+    conversation = await client.conversation()
+    body = {"turns": [turn]} | ({"format": named} if named else {})
+    problem(await client.post(f"/v1/conversations/{conversation}/turns", json=body), 422, code)
+    tool = call("append_turns", body | {"conversation_id": conversation})
+    async with serving(service.app, service.settings) as port, httpx.AsyncClient() as http:
+        answer = (await post_mcp(http, port, client.key, tool)).json()
+        assert "error" in answer or answer["result"]["isError"], answer
+        async with socket_on(port, conversation, client.key) as live:
+            await live.send("append", id=format_id(new_uuid()), **body)
+            refusal = await live.until("error")
+            assert refusal["code"] == code, refusal
     assert await client.history(conversation) == []
 
 

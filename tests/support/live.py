@@ -46,9 +46,11 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
         running = asyncio.create_task(server.serve(sockets=sockets))
         while not server.started:  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(0.01)
-        yield sockets[0].getsockname()[1]
-        server.should_exit = True
-        await running
+        try:
+            yield sockets[0].getsockname()[1]
+        finally:
+            server.should_exit = True
+            await running
 
 
 class _NoSignals:

@@ -153,7 +153,7 @@ class Appender:
         title = await title_of_new(caller, tx, head, placed.rows, drafts)
         also.extend(self._titles.due(head, drafts, title))
         await self._index.write(caller, tx, entries=placed.entries, also=also)
-        await store.update_head(
+        owner = await store.update_head(
             tx,
             caller.tenant_id,
             conversation_id,
@@ -166,6 +166,8 @@ class Appender:
             last_occurred_at=placed.last_occurred_at,
             updated_at=placed.at,
         )
+        if owner is not None and owner != head.owner:  # set while this append waited for the lock
+            await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=owner)
         participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
         is_stale = placed.at - head.listed_at >= store.ACTIVITY_GRAIN
         if participants or is_stale or title is not None:

@@ -10,6 +10,7 @@ from app.conversations.title_schemas import TitleSource
 from app.conversations.titles import DerivedTitles
 from app.conversations.views import participants_column
 from app.core.db import Transaction
+from app.core.errors import Conflict, FieldError
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue
 from app.formats.schemas import JsonObject
@@ -24,21 +25,24 @@ async def change_conversation(
     *,
     jobs: JobQueue,
     titles: DerivedTitles,
-) -> ConversationRow:
-    """Change what was given; everything left out stays. What is not to be kept any more, a job erases.
+) -> tuple[ConversationRow, bool]:
+    """Change what was given; everything left out stays. Says whether the conversation got an owner.
 
-    A conversation whose title is cleared gets a derived one.
+    A job erases what is not to be kept any more. A conversation whose title is cleared gets a derived one. Raises
+    Conflict `conversation_owned` where it has another owner.
     """
     given = body.model_fields_set
     await lock_conversation(caller, tx, conversation_id)
     # read only now that the head is held, so that no change made meanwhile is lost
     row = await get_conversation(caller, tx, conversation_id)
+    owner = _owner(row, body)
     retention = body.retention.value if "retention" in given else row.retention
     facts = facts_policy(body.facts, row.facts)
     await store.update_conversation(
         tx,
         caller.tenant_id,
         conversation_id,
+        owner=owner,
         title=body.title if "title" in given else row.title,
         participants=await _participants(caller, tx, row, body) if "participants" in given else row.participants,
         metadata=body.metadata if "metadata" in given else row.metadata,
@@ -60,7 +64,20 @@ async def change_conversation(
     changed = await get_conversation(caller, tx, conversation_id)
     if changed.compaction != row.compaction and is_due(changed, turns=changed.turn_count, tokens=changed.token_count):
         await jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
-    return changed
+    return changed, owner != row.owner
+
+
+def _owner(row: ConversationRow, body: ConversationUpdate) -> str | None:
+    """Return the owner after a change. The owner of a conversation is set once."""
+    if "owner" not in body.model_fields_set or body.owner == row.owner:
+        return row.owner
+    if row.owner is not None:
+        raise Conflict(
+            "conversation_owned",
+            "The conversation has another owner. An owner is set once.",
+            fields=[FieldError("/owner", "not the owner of this conversation")],
+        )
+    return body.owner
 
 
 async def _participants(

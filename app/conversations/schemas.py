@@ -187,11 +187,12 @@ class ForkRequest(Strict):
 
 
 class ConversationUpdate(_PoliciesInMetadata):
-    """What of a conversation may change. A member left out stays; null clears ttl_s.
+    """What of a conversation may change. A member left out stays; null clears ttl_s. An owner is set once.
 
     `title: null` gives the conversation a derived title again, `title: ""` leaves it without one.
     """
 
+    owner: Name | None = None
     title: Title | None = None
     participants: ParticipantsIn = Field(default=[])
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None

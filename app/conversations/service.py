@@ -260,14 +260,18 @@ class Conversations:
         )
 
     async def update(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ConversationUpdate
-    ) -> Conversation:
-        """Change what was given; everything left out stays."""
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, body: ConversationUpdate
+    ) -> tuple[Conversation, bool]:
+        """Change what was given, in the transaction of the caller; everything left out stays.
+
+        Says whether the conversation got an owner: what is derived from it is then to get that owner too.
+        """
         require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
-        async with self._database.transaction(caller.tenant_id) as tx:
-            row = await change_conversation(caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles)
-            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
-            return conversation_view_for(caller, row)
+        row, is_claimed = await change_conversation(
+            caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles
+        )
+        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
+        return conversation_view_for(caller, row), is_claimed
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""

@@ -76,7 +76,9 @@ class Sources:
         """Hold conversations until the transaction ends, of those that there are; before their turns, as everywhere."""
         heads: dict[UUID, SourceHead] = {}
         for conversation_id in sorted(set(conversation_ids)):
-            head = await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
+            await store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
+            # a statement of its own: one that waited for the lock sees the owner of before it waited
+            head = await store.find_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
             if head is not None:
                 heads[conversation_id] = SourceHead(
                     head.owner, head.project, _participants(head), head.rev, head.facts_seq
@@ -84,11 +86,12 @@ class Sources:
         return heads
 
     async def is_asked_the_same(self, caller: Caller, tx: Transaction, unread: Unread) -> bool:
-        """Whether a locked conversation still wants facts, and has them redacted, as when it was read."""
-        # a statement of its own: one that waited for the lock sees the policy of before it waited
+        """Whether a locked conversation has the owner and the policy of facts that it had when it was read."""
+        # a statement of its own: one that waited for the lock sees the row of before it waited
         head = await get_conversation(caller, tx, ConversationId(unread.conversation_id))
         policy = Facts.model_validate(head.facts)
-        return (policy.enabled, policy.redact) == (unread.enabled, unread.redact)
+        before = (unread.enabled, unread.redact, unread.owner)
+        return (policy.enabled, policy.redact, head.owner) == before
 
     async def hold(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
         """Hold turns of locked conversations; gives those that are live and not erased."""

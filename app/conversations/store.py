@@ -313,7 +313,7 @@ async def lock_by_external_id(
 
 
 async def update_conversation(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, title: str | None,
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, owner: str | None, title: str | None,
     participants: Sequence[JsonValue], metadata: JsonObject, retention: str, compaction: JsonObject,
     facts: JsonObject, ttl_s: int | None,
 ) -> None:  # fmt: skip
@@ -321,13 +321,13 @@ async def update_conversation(
     await tx.execute(
         """
         update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,
-            compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, updated_at = n.now,
+            compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, owner = $10, updated_at = n.now,
             expires_at = n.now + make_interval(secs => $9::bigint)
         from (select date_trunc('milliseconds', clock_timestamp()) as now) n
         where c.tenant_id = $1 and c.id = $2
         """,
         tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
-        json.dumps(compaction), json.dumps(facts), ttl_s,
+        json.dumps(compaction), json.dumps(facts), ttl_s, owner,
     )  # fmt: skip
 
 
@@ -371,17 +371,19 @@ async def touch_conversation(
 async def update_head(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
     token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, updated_at: datetime,
-) -> None:  # fmt: skip
-    """Write the counters of a locked head, after a turn was written at `updated_at`."""
-    await tx.execute(
+) -> str | None:  # fmt: skip
+    """Write the counters of a locked head, after a turn was written at `updated_at`. Gives the conversation's owner."""
+    row = await tx.fetchrow(
         """
         update conversation_heads set last_seq = $3, rev = $4, turn_count = $5, token_count = $6, chain_hash = $7,
             session = $8, last_occurred_at = $9, updated_at = $10, active_at = $10
         where tenant_id = $1 and conversation_id = $2
+        returning (select c.owner from conversations c where c.tenant_id = $1 and c.id = $2) as owner
         """,
         tenant_id, conversation_id, last_seq, rev, turn_count, token_count, chain_hash, session, last_occurred_at,
         updated_at,
     )  # fmt: skip
+    return None if row is None else row["owner"]
 
 
 async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[TurnRow]) -> None:

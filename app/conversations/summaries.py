@@ -198,7 +198,9 @@ class Summaries:
         prepared = await self._prepare(caller, draft)
         summary_id = new_uuid()
         async with self._database.transaction(caller.tenant_id) as tx:
-            head = await lock_conversation(caller, tx, conversation_id)
+            await lock_conversation(caller, tx, conversation_id)
+            # read only now that the head is held: an owner that was set meanwhile is not missed
+            head = await get_conversation(caller, tx, conversation_id)
             discarded = await self._changed(caller, tx, head, draft)
             if discarded is not None:
                 return discarded

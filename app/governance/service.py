@@ -6,7 +6,7 @@ What belongs to a conversation or a turn is listed in `registry`.
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.conversations.schemas import ErasedTurns
+from app.conversations.schemas import Conversation, ConversationUpdate, ErasedTurns
 from app.conversations.service import Conversations
 from app.core.db import Database, Transaction
 from app.core.ids import ConversationId
@@ -49,6 +49,24 @@ class Governance:
         self.purger = Purger(database, lifetimes=conversations.lifetimes, facts=facts, index=index)
         """Deletes conversations whose time is over, and large ones, a step at a time."""
         self._log = get_logger()
+
+    async def update_conversation(
+        self, caller: Caller, conversation_id: ConversationId, *, body: ConversationUpdate
+    ) -> Conversation:
+        """Change what was given; everything left out stays.
+
+        An owner that is set becomes the owner of the facts and the index entries of the conversation too. NotFound;
+        Conflict `conversation_owned`; Invalid.
+        """
+        async with self._database.transaction(caller.tenant_id) as tx:
+            conversation, is_claimed = await self._conversations.update(
+                caller, tx, conversation_id=conversation_id, body=body
+            )
+            if is_claimed and body.owner is not None:
+                # facts first: who makes their vectors locks a fact before its entry
+                await self._facts.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
+                await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
+        return conversation
 
     async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation with all that was derived from it; says how many rows went from each table.

@@ -254,6 +254,10 @@ class SearchIndex:
         """Let an entry be found until another time, or for good."""
         await store.set_expiry(tx, caller.tenant_id, entry_id, expires_at=expires_at)
 
+    async def set_owner(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str) -> None:
+        """Set the owner of the entries of a conversation that have none. Its head is locked, and their facts are."""
+        await store.set_owner(tx, caller.tenant_id, conversation_id, owner)
+
     async def restore(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
         """Let entries be found again that were retired."""
         await store.restore_entries(tx, caller.tenant_id, entry_ids)

@@ -105,6 +105,16 @@ async def restore_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Seque
     )
 
 
+async def set_owner(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, owner: str) -> None:
+    """Set the owner of the entries of a conversation that have none."""
+    await tx.execute(
+        "update index_entries set owner = $3 where tenant_id = $1 and conversation_id = $2 and owner is null",
+        tenant_id,
+        conversation_id,
+        owner,
+    )
+
+
 async def copy_entries(
     tx: Transaction,
     tenant_id: TenantId,

@@ -9,7 +9,7 @@ from app.conversations.schemas import Participant
 from app.conversations.service import Conversations
 from app.conversations.source_schemas import SourceHead, SourceTurn
 from app.core.db import Database, Transaction
-from app.core.errors import Conflict, FieldError, Invalid, NotFound
+from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
 from app.core.times import truncate_ms
 from app.memory.keeper import Keeper
@@ -73,6 +73,7 @@ class Asserter:
             if repeat is not None and (replay := await self._tenancy.claim(caller, tx, request=repeat)):
                 return _replayed(replay)
             heads = await self._heads(caller, tx, place, body.project)
+            _require_owner(body, place, heads)
             origins = await self._origins(caller, tx, body, place, heads)
             shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
             done = _merged(shelf, statement, origins)
@@ -142,6 +143,14 @@ class Asserter:
         of = None if place.conversation_id is None else heads[place.conversation_id]
         origins[None] = Origin(place.conversation_id, place.project, rev=None if of is None else of.rev + 1)
         return origins
+
+
+def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, SourceHead]) -> None:
+    """Raise Busy where the conversation got an owner after it was read: the fact is to have that owner too."""
+    if body.owner is not None or place.conversation_id is None:
+        return
+    if heads[place.conversation_id].owner != place.owner:
+        raise Busy("resource_busy", "The conversation got an owner right now; send the fact again.", retry_after_s=1)
 
 
 def _origin(source: SourceTurn, heads: Mapping[UUID, SourceHead]) -> Origin:

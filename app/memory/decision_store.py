@@ -4,7 +4,7 @@ A decision holds what facts said. So it goes with the turns and conversations th
 in a table of their own; and of each key only the newest are kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -142,6 +142,27 @@ async def find_last(tx: Transaction, tenant_id: TenantId, key: Key, fact_id: UUI
         fact_id,
     )
     return None if row is None else KeptDecision(row["id"], _read(row["decision"]))
+
+
+async def move(tx: Transaction, tenant_id: TenantId, moves: Mapping[Key, Key], *, fact_ids: Sequence[UUID]) -> None:
+    """Let decisions follow facts from locked keys to others: those that changed none but these facts."""
+    pairs = list(moves.items())
+    await tx.execute(
+        """
+        update fact_decisions d set owner = nullif(k.new_owner, ''), subject_key = k.new_subject
+        from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+            as k (owner, subject_key, predicate, new_owner, new_subject)
+        where d.tenant_id = $1 and d.subject_key = k.subject_key and d.predicate = k.predicate
+          and d.owner is not distinct from nullif(k.owner, '') and d.fact_ids <@ $7::uuid[]
+        """,
+        tenant_id,
+        [old.owner for old, _ in pairs],
+        [old.subject for old, _ in pairs],
+        [old.predicate for old, _ in pairs],
+        [new.owner for _, new in pairs],
+        [new.subject for _, new in pairs],
+        list(fact_ids),
+    )
 
 
 async def delete(tx: Transaction, tenant_id: TenantId, decision_id: UUID) -> None:

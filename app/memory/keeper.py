@@ -75,7 +75,9 @@ class Keeper:
             evidence = {one.fact.id: shelf.evidence(one.fact) for shelf, one in written}
             await store.write_evidence(tx, caller.tenant_id, evidence)
         before = {fact_id: one for shelf in shelves for fact_id, one in shelf.before.items()}
-        await self._write_entries(caller, tx, before, deleted, [one for _, one in written], prepared)
+        moved = {one.fact.id for _, one in written}
+        gone_ids = [fact_id for fact_id in deleted if fact_id not in moved]
+        await self._write_entries(caller, tx, before, gone_ids, [one for _, one in written], prepared)
         for shelf in shelves:
             if shelf.expired:
                 await decision_store.delete_of_facts(tx, caller.tenant_id, shelf.key, shelf.expired)

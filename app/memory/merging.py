@@ -161,6 +161,21 @@ def let_go(fact_ids: Collection[UUID], held: Sequence[HeldFact], clock: Clock) -
     return apply(_redraw(rest, _pool(rest), rest[0], clock), rest) if rest else []
 
 
+def join(others: Sequence[HeldFact], held: Sequence[HeldFact], clock: Clock) -> list[HeldFact]:
+    """The facts of a key with those of another key that join it: their evidence makes one timeline.
+
+    A fact keeps its id, unless it becomes one with another. What the same source has said already is not added.
+    """
+    known = [one for fact in held for one in fact.evidence]
+    fresh = [
+        replace(fact, evidence=evidence)
+        for fact in others
+        if (evidence := tuple(one for one in fact.evidence if not _is_among(one, known)))
+    ]
+    every = [*held, *fresh]
+    return apply(_redraw(every, _pool(every), every[0], clock), every) if fresh else list(held)
+
+
 def retract(fact_id: UUID, held: Sequence[HeldFact], clock: Clock) -> Decision:
     """A fact was never so: it leaves the timeline, and what it ended is open again. The row stays."""
     fact = next((fact for fact in held if fact.id == fact_id and not fact.retracted), None)

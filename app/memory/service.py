@@ -33,8 +33,8 @@ from app.memory.schemas import (
     FactUpdate,
     fact_text,
 )
-from app.memory.shelf import Kept, Shelf
-from app.memory.store import FactRow, StoredFact, Where
+from app.memory.shelf import Kept, Shelf, owned_key
+from app.memory.store import FactRow, Key, StoredFact, Where
 from app.memory.views import fact_view, fact_view_for
 from app.providers.schemas import ChatModel
 from app.tenancy.schemas import Caller, Repeatable, job_caller
@@ -45,6 +45,7 @@ __all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts", "Kept"]
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
 _TOLD_AT_ONCE = 500
+_MOVED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,35 @@ class Facts:
                 decisions, sources = await decision_store.delete_of_conversation(tx, caller.tenant_id, conversation_id)
                 counts.update({"fact_decisions": decisions, "fact_decision_sources": sources})
         return dict(counts), more
+
+    # when a conversation gets an owner
+
+    async def set_owner(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str) -> None:
+        """Let the owner of a locked conversation own what it says, in the transaction that sets the owner.
+
+        Evidence of other conversations stays where it is. The index entries of facts that are otherwise unchanged are
+        left as they are: the caller changes their owner with that of the conversation's other entries.
+        """
+        keys = await store.keys_of_conversations(tx, caller.tenant_id, [conversation_id], limit=None)
+        moves = {key: owned_key(key, owner) for key in keys if not key.owner}
+        # all of them before any is changed, so that their order is the same everywhere
+        await store.lock_keys(tx, caller.tenant_id, [*moves, *moves.values()])
+        unowned = list(moves)
+        for start in range(0, len(unowned), _MOVED_AT_ONCE):
+            some = {key: moves[key] for key in unowned[start : start + _MOVED_AT_ONCE]}
+            await self._move(caller, tx, some, conversation_id)
+
+    async def _move(
+        self, caller: Caller, tx: Transaction, moves: Mapping[Key, Key], conversation_id: ConversationId
+    ) -> None:
+        shelves = await self._keeper.open(caller, tx, keys=sorted({*moves, *moves.values()}))
+        before = {fact_id for key in moves for fact_id in shelves[key].before}
+        for key, owned in moves.items():
+            released = shelves[key].release(lambda origin: origin.conversation_id == conversation_id)
+            shelves[owned].take(released)
+        await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={})
+        kept = {fact.id for key in moves for fact in shelves[key].held}
+        await decision_store.move(tx, caller.tenant_id, moves, fact_ids=sorted(before - kept))
 
     # by jobs
 

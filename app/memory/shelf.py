@@ -11,6 +11,7 @@ from uuid import UUID
 
 from app.memory import merging
 from app.memory.merging import Clock, Decision, HeldFact, Outcome, apply
+from app.memory.naming import name_key, resolve_subject
 from app.memory.schemas import Statement
 from app.memory.store import NO_PROJECT, Key, Origin, StoredFact
 from app.memory.timeline import Evidence, expires_at
@@ -18,6 +19,11 @@ from app.settings import Settings
 
 MAX_FACTS_OF_A_KEY = 1000
 _NOWHERE = Origin(None, NO_PROJECT)
+
+
+def owned_key(key: Key, owner: str) -> Key:
+    """The key of a fact without an owner once it has one. "The user" is then the owner."""
+    return Key(owner, resolve_subject(key.subject, speaker=None, owner=owner), key.predicate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,14 @@ class Kept:
     def of(cls, settings: Settings) -> "Kept":
         """Take it out of the settings."""
         return cls(timedelta(days=settings.l1_retention_days), timedelta(days=settings.l2_retention_days))
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Facts that leave a key for another one, and where their evidence comes from."""
+
+    facts: Sequence[HeldFact]
+    origins: Mapping[Evidence, Origin]
 
 
 class Shelf:
@@ -120,6 +134,34 @@ class Shelf:
         gone = [one for fact in self.held for one in fact.evidence if is_gone(one, self.origin(one))]
         self.held = apply(merging.remove(gone, self.held, self._clock).changes, self.held)
         return len(gone)
+
+    def release(self, is_released: Callable[[Origin], bool]) -> Released:
+        """Take evidence out for another key. A fact that loses all of its evidence goes with it, under its id."""
+        facts: list[HeldFact] = []
+        whole: set[UUID] = set()
+        for fact in self.held:
+            evidence = tuple(one for one in fact.evidence if is_released(self.origin(one)))
+            if len(evidence) == len(fact.evidence):
+                whole.add(fact.id)
+            if evidence:
+                fact_id = fact.id if fact.id in whole else self._clock.new_id()
+                facts.append(replace(fact, id=fact_id, evidence=evidence))
+        origins = {one: self.origin(one) for fact in facts for one in fact.evidence}
+        self.held = merging.let_go(whole, self.held, self._clock)
+        self.remove(lambda _, origin: is_released(origin))
+        return Released(facts, origins)
+
+    def take(self, released: Released) -> None:
+        """Add facts that another key has released: their evidence and that of this key make one timeline."""
+        before = {one for fact in self.held for one in fact.evidence}
+        others = [replace(fact, subject=self._subject(fact)) for fact in released.facts]
+        self.held = merging.join(others, self.held, self._clock)
+        self._origins.update({one: origin for one, origin in released.origins.items() if one not in before})
+
+    def _subject(self, fact: HeldFact) -> str:
+        if self.held:
+            return self.held[0].subject
+        return fact.subject if name_key(fact.subject) == self.key.subject else self.key.subject
 
     def _decided(self, decision: Decision) -> Decision:
         if decision.outcome is not Outcome.IGNORED:

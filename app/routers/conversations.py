@@ -87,15 +87,17 @@ async def get_conversation(
     return await services.conversations.get(caller, conversation_id)
 
 
-@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def update_conversation(
     conversation_id: ConversationPath, body: ConversationUpdate, caller: Writer, services: Services
 ) -> Conversation:
     """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s.
 
-    A conversation whose title is cleared has a derived one (`title_source`); an empty title stays empty.
+    A conversation whose title is cleared has a derived one (`title_source`); an empty title stays empty. A
+    conversation without an owner takes `owner`, for its turns, summaries and facts too; one with another owner answers
+    409 `conversation_owned`.
     """
-    return await services.conversations.update(caller, conversation_id, body=body)
+    return await services.governance.update_conversation(caller, conversation_id, body=body)
 
 
 @router.post(

@@ -624,7 +624,7 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
         container.contexts.build(caller, here, request=ContextRequest(token_budget=1000)),
         container.governance.delete_conversation(caller, here),
         container.governance.erase_turns(caller, here, turn_ids=[turn]),
-        conversations.update(caller, here, body=ConversationUpdate(title="x")),
+        container.governance.update_conversation(caller, here, body=ConversationUpdate(owner="x")),
         conversations.revise(caller, here, turn_id=turn, body=Revision(content="x")),
         conversations.fork(caller, here, body=ForkRequest(), repeat=None),
         conversations.verify(caller, here),

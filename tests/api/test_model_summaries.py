@@ -93,6 +93,17 @@ async def test_rolling_reads_the_summary_before_and_the_turns_after_it(
     assert "I paid 7 euros" in sent(fake)
 
 
+async def test_the_summaries_of_a_claimed_conversation_are_its_owners(user: Client, modelled: Service) -> None:
+    conversation = await talk(user, 11)
+    await modelled.run_jobs()
+    wanted = {"query": "Maria in Lisbon", "owner": "ann", "kinds": ["summary"]}
+    assert (await user.post("/v1/recall", json=wanted)).json()["data"] == []
+    claimed = await user.patch(f"/v1/conversations/{conversation}", json={"owner": "ann"})
+    assert claimed.status_code == 200, claimed.text
+    (hit,) = (await user.post("/v1/recall", json=wanted)).json()["data"]
+    assert hit["text"] == "They paid Maria in Lisbon, again and again."
+
+
 async def test_summaries_are_recalled_and_a_replaced_one_is_not(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:

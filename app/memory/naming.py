@@ -43,7 +43,9 @@ _ALTERNATIVES: Mapping[str, frozenset[str]] = {
         {"vegetarian", "vegan", "pescatarian", "omnivore", "carnivore", "flexitarian", "lacto-vegetarian"}
     )
 }
-_CALLED = re.compile(r"(?<=\w )called(?= \w)")
+_CALLED = re.compile(
+    r"(?<=\w )(?:called|whose name is|by the name of|(?:that|which|who)(?: is|'s) (?:called|named))(?= \w)"
+)
 
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "lives_in": (

@@ -22,6 +22,8 @@ CONFIDENCE_OF_OTHERS = 0.7
 _MAX_OBJECT_WORDS = 8
 _AM = r"(?:i am|i'm|im)"
 _ADVERB = r"(?:(?:also|really|absolutely|currently|now|just|still|mostly|mainly|recently|always|actually|only|both) )?"
+# not `mostly`: a person who is mostly vegan may be vegetarian
+_WHOLLY = r"(?:(?:also|currently|now|just|still|recently|always|actually|both|strictly|fully|completely) )?"
 _PERSON = r"(?P<who>[A-Z][\w'-]{1,30}(?: [A-Z][\w'-]{1,30}){0,2})"
 _KIN = "wife|husband|spouse|partner|girlfriend|boyfriend|brother|sister|mother|mom|mum|father|dad|son|daughter"
 _PETS = "dog|cat|parrot|rabbit|hamster|horse|puppy|kitten|turtle|bird|fish|snake|guinea pig|budgie|tortoise"
@@ -32,7 +34,7 @@ _STOP = re.compile(
     r"again|anymore|any more|any longer|too|also|though|very|a lot|so much|last|by|from|on|who's|"
     rf"in (?:(?:19|20)\d\d|{_MONTHS})|"
     r"alone|currently|together|please|thanks)\b|"
-    r"[,;:(\[!?]|\.(?=\s|$)",
+    r"[,;:(\[!?]|(?<!\bSt)\.(?=\s|$)",
     re.IGNORECASE,
 )
 _NOT_PEOPLE_WORDS = (
@@ -49,13 +51,22 @@ _NOT_PLACES_WORDS = (
     "ios android python rust go postgres mysql aws azure gcp slack teams notion github gitlab kubernetes docker chrome "
     "postgres postgresql sqlite mongodb redis kafka terraform jira confluence figma zoom discord typescript javascript "
     "java ruby node react vue svelte angular django flask fastapi rails kotlin swift ubuntu debian excel "
-    "firefox vim emacs marketing sales engineering management production"
+    "firefox vim emacs marketing sales engineering management production constant chaos isolation terror misery dread "
+    "google microsoft amazon apple openai anthropic claude gemini chatgpt copilot cursor azure cloud stripe shopify "
+    "salesforce hubspot snowflake databricks bigquery airflow spark looker tableau tailwind bootstrap rest graphql "
+    "grpc scrum kanban agile gmail outlook office word excel sheets whatsapp telegram messenger trello asana linear "
+    "netlify vercel heroku cloudflare digitalocean oracle mariadb elastic elasticsearch opensearch rabbitmq jenkins "
+    "ansible podman spotify netflix plan phase stage chapter section part page step option version release level "
+    "room table floor desk gate platform terminal track lane tier team product sprint monday tuesday wednesday "
+    "thursday friday saturday sunday january february march april may june july august september october november "
+    "december english german french spanish italian chinese japanese remote"
 )
 _NOT_PLACES = frozenset(_NOT_PLACES_WORDS.split())
 _NOT_LIKED = frozenset(
     {"it", "that", "this", "them", "him", "her", "you", "to", "when", "how", "what", "your", "the", "my", "our"}
 )
 _NOT_NAMES = frozenset({"a", "the", "not", "on", "my", "so", "when", "hard", "pretty"})
+_NEGATIONS = frozenset({"not", "never", "neither"})
 _NOTHING_NAMED = frozenset({"it", "that", "this", "when", "how"})
 _NO_BEGINNING: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("lives_in", "born_in", "from"), _NOT_PLACES),
@@ -83,8 +94,31 @@ _JOBS_WORDS = (
 )
 _JOBS = frozenset(_JOBS_WORDS.split())
 _JOB = rf"(?P<o>(?:[\w-]{{2,20}} ){{0,2}}(?:{'|'.join(sorted(_JOBS))}))"
-_SINCE = r"(?: (?:for years|since [\w ]{2,20}|(?:last|this) (?:week|month|year)|a (?:week|month|year) ago))?"
+_SINCE = r"(?: (?:since [\w ]{2,20}|for (?:[\w-]{1,12} ){0,3}(?:years|months|weeks)))?"
+_LATELY = r"(?: (?:since [\w ]{2,20}|(?:last|this) (?:week|month|year)|(?:\w{1,12} ){1,2}ago))?"
 _DIETS = "vegetarian|vegan|pescatarian|kosher|halal"
+
+_O = r"(?P<o>[^\x00]{1,200})"
+_CALLED_LONG = r"(?:whose name is|by the name of|(?:that|which|who)(?: is|'s) (?:named|called))"
+_CALLED = rf"(?:named|called|{_CALLED_LONG})"
+# behind a place: it is not where the speaker lives
+_FOR_NOW = (
+    r"temporarily|during|half|part of|most of|on (?:week|mon|tues|wednes|thurs|fri|satur|sun)\w*|at weekends|for now|"
+    r"this (?:week|month|summer|autumn|fall|winter|spring|semester|term)"
+)
+_LIVED_FOR_NOW = re.compile(rf"\b(?:{_FOR_NOW})\b", re.IGNORECASE)
+# behind a place that somebody moved to: they may have moved on since
+_MOVED_LONG_AGO = re.compile(
+    rf"\b(?:{_FOR_NOW}|when|while|as (?:an? )?(?:kids?|child|children|teens?|teenagers?|bab(?:y|ies)|students?)|before|"
+    r"after|then|once|twice|until|for (?:[\w-]{1,12} ){1,3}(?:years?|months?|weeks?|days?|summers?|winters?))\b",
+    re.IGNORECASE,
+)
+# "Room 5", "OpenAI", "SAP"
+_NO_TOWN = re.compile(r"\d|[a-z]{2}[A-Z]|\A(?!(?:UK|USA?|UAE|NYC|LA|DC|SF)\b)[A-Z]{2,4}\b")
+_WITH_ARTICLE = frozenset(
+    {"uk", "us", "usa", "uae", "united", "netherlands", "philippines", "bahamas", "maldives", "hague", "bronx", "czech"}
+)
+_AFTER_PLACE = re.compile(r"\s(?:to|for|(?:\w{1,12} ){1,2}ago|permanently|full[- ]time)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +130,35 @@ class _Form:
     negated: bool = False
     # opposites: "I don't like" ends a liking and is a dislike
     besides: str | None = None
+    # the form says nothing where its object contains this
+    unless: re.Pattern[str] | None = None
+    # only a capital distinguishes a town from a tool or a plan
+    is_capital: bool = False
 
 
 def _own(predicate: str, expression: str, *, negated: bool = False, besides: str | None = None) -> _Form:
     return _Form(predicate, re.compile(rf"{expression}\Z", re.IGNORECASE), negated, besides)
 
 
+def _lives(expression: str, *, unless: re.Pattern[str], is_capital: bool) -> _Form:
+    full = re.compile(rf"{expression} {_O}\Z", re.IGNORECASE)
+    return _Form("lives_in", full, unless=unless, is_capital=is_capital)
+
+
 def _others(predicate: str, expression: str, *, negated: bool = False) -> _Form:
     return _Form(predicate, re.compile(rf"{_PERSON} {expression}\Z"), negated)
 
 
-_O = r"(?P<o>[^\x00]{1,200})"
-_PLACE = r"(?P<o>(?-i:[A-Z\u00c0-\u00de])[^\x00]{1,200})"
 _FORMS: tuple[_Form, ...] = (
     _own("name", rf"my (?:full |real |first )?name(?: is|'s) {_O}"),
     _own("preferred_name", rf"(?:please )?(?:call me|i go by|my nickname is) {_O}"),
-    _own("lives_in", rf"(?:i {_ADVERB}(?:live|reside)|{_AM} {_ADVERB}(?:living|based)|i've been living) in {_O}"),
-    _own("lives_in", rf"i(?:'ve| have)? {_ADVERB}(?:moved|relocated) (?:from [\w' -]{{1,40}} )?to {_O}"),
-    # others are named with the speaker: only a capital tells a town from a plan or a tool that they moved to
-    _own("lives_in", rf"(?:we (?:{_ADVERB}live|all live)|we(?:'re| are) {_ADVERB}living|we've been living) in "
-        rf"{_PLACE}"),
-    _own("lives_in", rf"we(?:'ve| have)? {_ADVERB}(?:moved|relocated) (?:from [\w' -]{{1,40}} )?to {_PLACE}"),
+    _lives(rf"(?:i {_ADVERB}(?:live|reside)|{_AM} {_ADVERB}(?:living|based)|i(?:'ve| have) been living) in",
+        unless=_LIVED_FOR_NOW, is_capital=False),
+    # others are named with the speaker
+    _lives(rf"(?:we (?:{_ADVERB}live|all live)|we(?:'re| are) {_ADVERB}living|we(?:'ve| have) been living) in",
+        unless=_LIVED_FOR_NOW, is_capital=True),
+    _lives(rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:moved|relocated)(?: back)? (?:from [\w' -]{{1,40}} )?to",
+        unless=_MOVED_LONG_AGO, is_capital=True),
     _own("lives_in", rf"i (?:no longer live|don't live|do not live|used to live|left living|moved away) (?:in|"
         rf"from) {_O}", negated=True),
     _own("works_at", rf"(?:i {_ADVERB}work|{_AM} {_ADVERB}working|{_AM} employed) (?:at|for) {_O}"),
@@ -149,15 +191,17 @@ _FORMS: tuple[_Form, ...] = (
     _own("allergic_to", rf"{_AM} (?:not|no longer) allergic to {_O}", negated=True),
     _own("allergic_to", r"i have a (?P<o>[\w-]{3,20}) allergy"),
     _own("has_pet", rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:have|own|got|adopted) an? "
-        rf"(?P<o>(?:[\w-]{{2,20}} ){{0,2}}(?:{_PETS})(?: (?:named|called) [\w'-]{{1,30}})?)"),
+        rf"(?P<o>(?:[\w-]{{2,20}} ){{0,2}}(?:{_PETS})(?: {_CALLED} [\w'-]{{1,30}})?)"),
     _own("marital_status", rf"{_AM} {_ADVERB}(?P<o>married|single|divorced|widowed|engaged)"),
     _own("spouse", rf"{_AM} {_ADVERB}married to {_O}"),
-    _own("diet", rf"(?:{_AM}|i've been|we(?:'re| are)) {_ADVERB}(?:an? )?(?P<o>{_DIETS}){_SINCE}"),
-    _own("diet", rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:become|became|gone|went|turned) (?:an? )?(?P<o>{_DIETS})"
+    _own("diet", rf"(?:{_AM}|i(?:'ve| have) been|we(?:'re| are)|we(?:'ve| have) been) {_WHOLLY}(?:an? )?(?P<o>{_DIETS})"
         rf"{_SINCE}"),
-    _own("diet", rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:switched|changed) to an? (?P<o>{_DIETS}) diet{_SINCE}"),
-    _own("diet", rf"i {_ADVERB}eat (?P<o>{_DIETS})"),
+    _own("diet", rf"(?:i|we)(?:'ve| have)? {_WHOLLY}(?:become|became|gone|went|turned) (?:an? )?(?P<o>{_DIETS})"
+        rf"{_LATELY}"),
+    _own("diet", rf"(?:i|we)(?:'ve| have)? {_WHOLLY}(?:switched|changed) to an? (?P<o>{_DIETS}) diet{_LATELY}"),
+    _own("diet", rf"i {_WHOLLY}eat (?P<o>{_DIETS})"),
     _own("diet", rf"{_AM} (?:not|no longer) (?:an? )?(?P<o>{_DIETS})(?: anymore| any more)?", negated=True),
+    _own("diet", rf"i(?:'ve| have)? {_WHOLLY}(?:stopped|quit) being (?:an? )?(?P<o>{_DIETS})", negated=True),
     _own("studies", rf"(?:i {_ADVERB}study|{_AM} {_ADVERB}studying|i major in|{_AM} majoring in) (?!at\b|"
         rf"in\b)(?P<o>[^\x00]{{1,80}})"),
     _own("studies_at", rf"(?:i {_ADVERB}study|{_AM} {_ADVERB}studying) at {_O}"),
@@ -176,12 +220,15 @@ _FORMS: tuple[_Form, ...] = (
     _others("spouse", rf"is married to {_O}"),
 )  # fmt: skip
 _KIN_NAMED = re.compile(
-    rf"[Mm]y (?P<kin>{_KIN})(?:(?:'s)? name)?(?: is| was|'s)? ?(?:is |called |named )(?P<o>[A-Z][\w'-]{{1,30}}(?: "
+    rf"[Mm]y (?P<kin>{_KIN})(?:(?:'s)? name)?(?: is|'s)? ?(?:is |called |named )(?P<o>[A-Z][\w'-]{{1,30}}(?: "
     rf"[A-Z][\w'-]{{1,30}})?)\Z"
 )
-_PET_NAMED = re.compile(rf"[Mm]y (?P<kin>{_PETS})(?:(?:'s)? name)? is (?:called |named )?(?P<o>[A-Z][\w'-]{{1,30}})\Z")
+_PET_NAMED = re.compile(
+    rf"(?:[Mm]y|[Oo]ur) (?P<kin>{_PETS})(?:(?:'s)? name)?(?: is|'s) (?:called |named )?(?P<o>[A-Z][\w'-]{{1,30}})\Z"
+)
 _FAVOURITE = re.compile(rf"my favou?rite (?P<what>[\w-]{{2,20}}(?: [\w-]{{2,20}})?) is {_O}\Z", re.IGNORECASE)
 _NOW = re.compile(r",? (?:now|nowadays|these days|at the moment|currently)\Z", re.IGNORECASE)
+_END_SIGNS = re.compile(r"[^\w\])%+#]+\Z")
 _NO_LONGER = re.compile(r" (?:anymore|any more|any longer)\Z", re.IGNORECASE)
 _AGAINST = {"likes": "dislikes", "dislikes": "likes"}
 
@@ -259,9 +306,15 @@ def _said(form: _Form, who: str | None, text: str) -> Iterator[_Said]:
     negated = form.negated
     if _NO_LONGER.search(text) and not negated:
         return
+    if form.unless is not None and form.unless.search(text):
+        return
+    if form.is_capital and text[0].islower() and not text.startswith("the "):
+        return
+    if form.predicate == "has_pet":
+        text = re.sub(_CALLED_LONG, "named", text, flags=re.IGNORECASE)
     for part in _parts(form.predicate, text):
-        value = _object(part)
-        if value is None or not _fits(form.predicate, value):
+        value = _object(_AFTER_PLACE.split(part)[0] if form.predicate == "lives_in" else part)
+        if value is None or not _fits(form.predicate, value) or (form.is_capital and _NO_TOWN.search(value)):
             continue
         yield who, form.predicate, value, negated
         opposite = form.besides or (None if negated else _AGAINST.get(form.predicate))
@@ -281,8 +334,9 @@ def _object(text: str) -> str | None:
     """The object without what follows it; None for one that is too long to be plain, or nothing."""
     stop = _STOP.search(text)
     value = (text[: stop.start()] if stop else text).strip(" .,!'-")
+    value = _END_SIGNS.sub("", value)
     words = value.split()
-    if not words or len(words) > _MAX_OBJECT_WORDS or not object_key(value):
+    if not words or words[0].casefold() in _NEGATIONS or len(words) > _MAX_OBJECT_WORDS or not object_key(value):
         return None
     return value
 
@@ -298,6 +352,8 @@ def _fits(predicate: str, value: str) -> bool:
         return False
     if predicate == "preferred_name" and not value[0].isupper():  # "call me later"
         return False
+    if predicate in {"lives_in", "born_in", "from"} and words[0] == "the" and words[1:2] and words[1] in _WITH_ARTICLE:
+        return len(words) <= _MOST_WORDS[predicate]
     return len(words) <= _MOST_WORDS.get(predicate, _MAX_OBJECT_WORDS) and words[0] not in _NO_BEGINNING.get(
         predicate, _NOTHING_NAMED
     )

@@ -46,6 +46,8 @@ _NOT_SO_SENTENCE = re.compile(
     r"jok(?:e|ing|ed)|kidding|lied?|lying|fake|example|e\.g|dream(?:t|ed|s)?|novel|story|movie|film|song|lyrics|"
     r"character|"
     r"game|would|could|should|might|perhaps|maybe|probably|possibly|supposedly|apparently|assum\w+|guess(?:ing)?|"
+    r"(?:but|and|then|before)(?: [\w']{1,12}){0,3} (?:(?:moved|went|came|moving|coming|going) (?:back|away|on)|"
+    r"returned)|"
     r"as though)\b|"
     r"\bas if\b|\bwhat if\b|\bnot sure\b|/s$",
     re.IGNORECASE,
@@ -75,7 +77,7 @@ _OPENING = re.compile(
 _CLAUSES = re.compile(
     r"\s*[;\u2014\u2013]\s*|\s-\s|,?\s(?:but|while|whereas|although|though|because|so)\s(?=\S)|"
     r",?\s(?:and|,)\s(?=(?:i|i'm|i've|my|we|he|she|they|[A-Z]\w+ (?:is|lives|works|has|loves|likes|hates|speaks))\b)|"
-    r",\s(?=(?:i|i'm|i've|my|not)\b)",
+    r",\s(?=(?:(?:now )?(?:i|i'm|i've|we|we're|we've|my|our)|not)\b)",
     re.IGNORECASE,
 )
 

@@ -41,6 +41,8 @@ TABLE: list[tuple[list[str], list[str]]] = [
      ["ana|diet|vegetarian 1-3", "ana|diet|gluten-free 2-", "ana|diet|vegan 3-"]),
     (["1 I|diet|Vegetarian diet", "2 I|diet|vegan"], ["ana|diet|Vegetarian diet 1-2", "ana|diet|vegan 2-"]),
     (["1 I|has pet|cat named Biscuit", "2 I|has pet|a cat called Biscuit"], ["ana|has_pet|a cat called Biscuit 1- x2"]),
+    (["1 I|has pet|cat named Biscuit", "2 I|has pet|a cat whose name is Biscuit"],
+     ["ana|has_pet|a cat whose name is Biscuit 1- x2"]),
     (["1 I|diet|vegan", "2 I|diet|gluten-free"], ["ana|diet|vegan 1-", "ana|diet|gluten-free 2-"]),
     (["1 I|is|tired", "2 I|is|happy"], ["ana|is|tired 1-", "ana|is|happy 2-"]),
     (["1 I|visited|Rome", "2 I|visited|Oslo"], ["ana|visited|Rome 1-", "ana|visited|Oslo 2-"]),

@@ -19,6 +19,8 @@ _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thi
 _ITEMS: Final = frozenset(
     {"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
 )
+# no provider has these, so they are of the turn in any format
+_BESIDE_MESSAGES: Final = ("actor", "metadata", "occurred_at")
 _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
     "content",
     "tool_calls",
@@ -66,8 +68,11 @@ class Append(Strict, GivenTurns):
 def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
     if not isinstance(turn, dict):
         raise refusal(at, "an object")
+    given = cast("JsonObject", turn)
+    beside = {name: given[name] for name in _BESIDE_MESSAGES if name in given}
+    message = {name: value for name, value in given.items() if name not in beside} if beside else given
     # every body and frame is checked as JSON before; to look at each value of a large one again would take a second
-    return [one.members() for one in formats.parse_one(source, cast("JsonObject", turn), at)]
+    return [{**one.members(), **beside} for one in formats.parse_one(source, message, at)]
 
 
 def _detected(turns: Sequence[object]) -> list[object] | None:

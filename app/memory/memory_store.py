@@ -78,7 +78,7 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
         where m.tenant_id = $1 and m.id = (
             select id from memories
             where tenant_id = $1 and agent_id = $2 and md5(content) = md5($3) and content = $3
-              and owner is not distinct from $4 and metadata::text = $5 and {_UNEXPIRED}
+              and owner is not distinct from $4 and metadata::jsonb = $5::jsonb and {_UNEXPIRED}
             order by created_at, id limit 1
         )
         returning m.id, m.expires_at

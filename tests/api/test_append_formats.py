@@ -93,6 +93,24 @@ async def test_messages_of_anthropic_are_recognised_by_their_blocks(client: Clie
     assert written("anthropic", turns) == _ANTHROPIC
 
 
+@pytest.mark.parametrize("named", list(MESSAGES))
+async def test_who_said_a_message_and_when_is_of_its_turn_in_every_format(client: Client, named: str) -> None:
+    conversation, said_at = await client.conversation(), "2024-05-01T08:00:00.000Z"
+    beside = {"actor": "ana", "metadata": {"from": "a client"}, "occurred_at": said_at}
+    await client.append(conversation, *({**one, **beside} for one in MESSAGES[named]), format=named)
+    turns = await client.history(conversation)
+    assert {(turn["actor"], turn["metadata"]["from"], turn["occurred_at"]) for turn in turns} == {
+        ("ana", "a client", said_at)
+    }
+    assert written(named, turns) == MESSAGES[named]
+
+
+async def test_who_said_an_item_that_is_recognised_is_of_its_turn(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, {"type": "message", "role": "user", "content": "Hello", "actor": "ana"})
+    assert [turn["actor"] for turn in await client.history(conversation)] == ["ana"]
+
+
 async def test_items_of_responses_are_recognised_by_their_type(client: Client) -> None:
     conversation = await client.conversation()
     items = [{"type": "message", **one} if "role" in one else one for one in _RESPONSES]

@@ -732,6 +732,13 @@ async def test_a_memory_that_is_stored_three_times_is_one_memory_with_three_date
     assert one["stored_at"] == entry["stored_at"]
 
 
+async def test_the_order_of_the_metadata_makes_no_other_memory(client: Client) -> None:
+    ids = [await store(client, "likes tea", metadata=given) for given in ({"a": 1, "b": [2]}, {"b": [2], "a": 1})]
+    assert len(set(ids)) == 1
+    [one] = await listed(client)
+    assert (list(one["metadata"]), len(one["stored_at"])) == (["a", "b"], 2)
+
+
 async def test_another_agent_owner_text_or_metadata_is_another_memory(client: Client, other: Client) -> None:
     await store(client, "likes tea")
     for more in ({"owner": "ana"}, {"metadata": {"a": 1}}, {"agent_id": "second"}):

@@ -117,7 +117,10 @@ class OpenAIConversations:
     ) -> OpenAIConversation:
         """Change the metadata."""
         change = ConversationUpdate(metadata=body.metadata or {})
-        return _view(await self._governance.update_conversation(caller, conversation_id, body=change))
+        changed = await self._governance.update_conversation(
+            caller, conversation_id, body=change, replaces_metadata=True
+        )
+        return _view(changed)
 
     async def delete(self, caller: Caller, conversation_id: ConversationId) -> DeletedConversation:
         """Delete a conversation with everything derived from it."""

@@ -1,9 +1,11 @@
 """Changes what of a conversation may change, in the transaction of whoever changes it."""
 
+from dataclasses import dataclass
+
 from app.conversations import store, turn_store
 from app.conversations.covering import compact_job, is_due, retain_job
 from app.conversations.finding import get_conversation, lock_conversation
-from app.conversations.policies import compaction_policy, facts_job, facts_policy
+from app.conversations.policies import compaction_policy, facts_job, facts_policy, merge_patch, require_small
 from app.conversations.schemas import ConversationUpdate, Facts, Retention
 from app.conversations.store import ConversationRow
 from app.conversations.title_schemas import TitleSource
@@ -17,6 +19,15 @@ from app.formats.schemas import JsonObject
 from app.tenancy.schemas import Caller
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeConditions:
+    """How a change is applied. `tags`: the revs that the conversation may have; None is any."""
+
+    max_metadata_bytes: int
+    replaces_metadata: bool = False
+    tags: frozenset[str] | None = None
+
+
 async def change_conversation(
     caller: Caller,
     tx: Transaction,
@@ -25,16 +36,18 @@ async def change_conversation(
     *,
     jobs: JobQueue,
     titles: DerivedTitles,
+    conditions: ChangeConditions,
 ) -> tuple[ConversationRow, bool]:
     """Change what was given; everything left out stays. Says whether the conversation got an owner.
 
     A job erases what is not to be kept any more. A conversation whose title is cleared gets a derived one. Raises
-    Conflict `conversation_owned` where it has another owner.
+    Conflict `revision_changed`, and `conversation_owned` where it has another owner; Invalid for too much metadata.
     """
     given = body.model_fields_set
     await lock_conversation(caller, tx, conversation_id)
     # read only now that the head is held, so that no change made meanwhile is lost
     row = await get_conversation(caller, tx, conversation_id)
+    _require_revision(row, conditions)
     owner = _owner(row, body)
     retention = body.retention.value if "retention" in given else row.retention
     facts = facts_policy(body.facts, row.facts)
@@ -45,7 +58,7 @@ async def change_conversation(
         owner=owner,
         title=body.title if "title" in given else row.title,
         participants=await _participants(caller, tx, row, body) if "participants" in given else row.participants,
-        metadata=body.metadata if "metadata" in given else row.metadata,
+        metadata=_metadata(row, body, conditions) if "metadata" in given else row.metadata,
         retention=retention,
         compaction=compaction_policy(body.compaction, row.compaction),
         facts=facts,
@@ -65,6 +78,22 @@ async def change_conversation(
     if changed.compaction != row.compaction and is_due(changed, turns=changed.turn_count, tokens=changed.token_count):
         await jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
     return changed, owner != row.owner
+
+
+def _require_revision(row: ConversationRow, conditions: ChangeConditions) -> None:
+    if conditions.tags is not None and str(row.rev) not in conditions.tags:
+        raise Conflict(
+            "revision_changed",
+            "The conversation has another rev than If-Match says. Read it again.",
+            fields=[FieldError("/If-Match", "not the rev of the conversation", "header")],
+            extra={"rev": row.rev},
+        )
+
+
+def _metadata(row: ConversationRow, body: ConversationUpdate, conditions: ChangeConditions) -> JsonObject:
+    metadata = body.metadata if conditions.replaces_metadata else merge_patch(row.metadata, body.metadata)
+    require_small(metadata, at_most=conditions.max_metadata_bytes)
+    return metadata
 
 
 def _owner(row: ConversationRow, body: ConversationUpdate) -> str | None:

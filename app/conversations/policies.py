@@ -26,6 +26,20 @@ def require_small(metadata: JsonObject, *, at_most: int) -> None:
         )
 
 
+def merge_patch(base: JsonObject, patch: JsonObject) -> JsonObject:
+    """Merge a patch into an object by RFC 7396: objects are merged, null removes a member, all else is replaced."""
+    merged = dict(base)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict):
+            before = merged.get(name)
+            merged[name] = merge_patch(before if isinstance(before, dict) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
 def compaction_policy(given: CompactionIn, base: JsonObject) -> JsonObject:
     """A policy of compaction with what was given changed; null clears the model."""
     changed = given.model_dump(exclude_none=True)

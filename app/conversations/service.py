@@ -14,7 +14,7 @@ from uuid import UUID
 from app.conversations import listing_store, store, stream_store, token_store, turn_store
 from app.conversations.announcer import Announcer
 from app.conversations.appender import Appender
-from app.conversations.changing import change_conversation
+from app.conversations.changing import ChangeConditions, change_conversation
 from app.conversations.context_turns import (
     ContextTurns,
     LeftOut,
@@ -260,16 +260,18 @@ class Conversations:
         )
 
     async def update(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, body: ConversationUpdate
-    ) -> tuple[Conversation, bool]:
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, body: ConversationUpdate,
+        tags: frozenset[str] | None, replaces_metadata: bool,
+    ) -> tuple[Conversation, bool]:  # fmt: skip
         """Change what was given, in the transaction of the caller; everything left out stays.
 
         Says whether the conversation got an owner: what is derived from it is then to get that owner too.
         """
-        require_small(body.metadata, at_most=self._options.limits.max_metadata_bytes)
+        max_bytes = self._options.limits.max_metadata_bytes
         row, is_claimed = await change_conversation(
-            caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles
-        )
+            caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles,
+            conditions=ChangeConditions(max_bytes, replaces_metadata=replaces_metadata, tags=tags),
+        )  # fmt: skip
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
         return conversation_view_for(caller, row), is_claimed
 

@@ -317,7 +317,12 @@ async def update_conversation(
     participants: Sequence[JsonValue], metadata: JsonObject, retention: str, compaction: JsonObject,
     facts: JsonObject, ttl_s: int | None,
 ) -> None:  # fmt: skip
-    """Write everything of a conversation that may change."""
+    """Write everything of a conversation that may change, behind its locked head, whose rev moves on."""
+    await tx.execute(
+        "update conversation_heads set rev = rev + 1 where tenant_id = $1 and conversation_id = $2",
+        tenant_id,
+        conversation_id,
+    )
     await tx.execute(
         """
         update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,

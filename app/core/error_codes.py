@@ -86,6 +86,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "rate_limited": "Too many requests.",
         "replicas_outdated": "Replicas of an older release are connected.",
         "resource_busy": "Another request is changing the same thing right now.",
+        "revision_changed": "The conversation has another rev than If-Match says.",
         "route_not_found": "There is nothing at this path.",
         "schema_newer": "The database schema is of a newer release, and this release cannot run on it.",
         "schema_outdated": "The database schema is older than this release needs.",

@@ -51,16 +51,22 @@ class Governance:
         self._log = get_logger()
 
     async def update_conversation(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ConversationUpdate
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        body: ConversationUpdate,
+        tags: frozenset[str] | None = None,
+        replaces_metadata: bool = False,
     ) -> Conversation:
-        """Change what was given; everything left out stays.
+        """Change what was given; everything left out stays. Metadata is merged, unless `replaces_metadata`.
 
-        An owner that is set becomes the owner of the facts and the index entries of the conversation too. NotFound;
-        Conflict `conversation_owned`; Invalid.
+        An owner that is set becomes the owner of the facts and the index entries of the conversation too. `tags`: the
+        revs that the conversation may have. NotFound; Conflict `revision_changed`, `conversation_owned`; Invalid.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             conversation, is_claimed = await self._conversations.update(
-                caller, tx, conversation_id=conversation_id, body=body
+                caller, tx, conversation_id=conversation_id, body=body, tags=tags, replaces_metadata=replaces_metadata
             )
             if is_claimed and body.owner is not None:
                 # facts first: who makes their vectors locks a fact before its entry

@@ -20,6 +20,7 @@ from app.routers.deps import (
     ConversationPath,
     ConversationReader,
     Cursor,
+    EntityTags,
     Order,
     QueryText,
     Reader,
@@ -51,7 +52,7 @@ async def create_conversation(
     response.status_code = 201 if created else 200
     if replayed:
         response.headers["Idempotent-Replayed"] = "true"
-    return conversation
+    return _tagged(response, conversation)
 
 
 @router.get("", responses=problem_responses(401, 403, 422, 503))
@@ -81,23 +82,38 @@ async def search_conversations(
 
 @router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))
 async def get_conversation(
-    conversation_id: ConversationPath, caller: ConversationReader, services: Services
+    conversation_id: ConversationPath, caller: ConversationReader, services: Services, response: Response
 ) -> Conversation:
-    """Read one conversation with its counters."""
-    return await services.conversations.get(caller, conversation_id)
+    """Read one conversation with its counters. The header `ETag` is its `rev`, to be sent as `If-Match` of a change."""
+    return _tagged(response, await services.conversations.get(caller, conversation_id))
 
 
-@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 503))
 async def update_conversation(
-    conversation_id: ConversationPath, body: ConversationUpdate, caller: Writer, services: Services
+    conversation_id: ConversationPath,
+    body: ConversationUpdate,
+    caller: Writer,
+    services: Services,
+    tags: EntityTags,
+    response: Response,
 ) -> Conversation:
     """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s.
+
+    `metadata` is merged into that of the conversation, and null removes a member (RFC 7396). With `If-Match`, a
+    conversation that has another `rev` is not changed: 412 `revision_changed`. Each change moves `rev` on.
 
     A conversation whose title is cleared has a derived one (`title_source`); an empty title stays empty. A
     conversation without an owner takes `owner`, for its turns, summaries and facts too; one with another owner answers
     409 `conversation_owned`.
     """
-    return await services.governance.update_conversation(caller, conversation_id, body=body)
+    changed = await services.governance.update_conversation(caller, conversation_id, body=body, tags=tags)
+    return _tagged(response, changed)
+
+
+def _tagged(response: Response, conversation: Conversation) -> Conversation:
+    """The conversation, with its rev as the `ETag` of the response."""
+    response.headers["ETag"] = f'"{conversation.rev}"'
+    return conversation
 
 
 @router.post(
@@ -119,7 +135,7 @@ async def fork_conversation(
     response.status_code = 201 if created else 200
     if replayed:
         response.headers["Idempotent-Replayed"] = "true"
-    return fork
+    return _tagged(response, fork)
 
 
 @router.get("/{conversation_id}/verify", responses=problem_responses(401, 403, 404, 422, 503))

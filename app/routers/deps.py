@@ -1,5 +1,6 @@
 """What every route takes in the same way: who asks, which conversation, how much of a list."""
 
+import re
 from typing import Annotated, Literal, TypeAlias, cast
 from uuid import UUID
 
@@ -206,6 +207,33 @@ def _named_turns(
 
 
 NamedTurns: TypeAlias = Annotated[list[TurnId], Depends(_named_turns)]
+
+
+_TAG = re.compile(r'(W/)?"([^"]*)"')
+_TAGS = re.compile(r'[ \t]*(?:W/)?"[^"]*"(?:[ \t]*,[ \t]*(?:W/)?"[^"]*")*[ \t]*')
+
+
+def _entity_tags(
+    if_match: Annotated[
+        str | None,
+        Header(
+            alias="If-Match",
+            min_length=1,
+            max_length=1024,
+            description='The `ETag` of the conversation when it was read: its `rev`, such as `"7"`. 412 if it differs.',
+        ),
+    ] = None,
+) -> frozenset[str] | None:
+    """The revs of which one is asked for; None where any will do. A weak tag never matches (RFC 9110)."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    if _TAGS.fullmatch(if_match) is None:
+        problem = FieldError("/If-Match", 'entity tags in quotes, such as "7", or *', "header")
+        raise Invalid("invalid_request", "The request breaks a rule; nothing was changed.", fields=[problem])
+    return frozenset(tag for weak, tag in _TAG.findall(if_match) if not weak)
+
+
+EntityTags: TypeAlias = Annotated[frozenset[str] | None, Depends(_entity_tags)]
 
 
 async def get_repeatable(

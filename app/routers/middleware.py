@@ -53,7 +53,7 @@ _CORS_REQUEST_HEADERS: Final = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Agent-Id", REQUEST_ID_HEADER,
     "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", "X-Conversation-Id", "X-Project",
 )  # fmt: skip
-_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "Idempotent-Replayed", "Retry-After", "X-Conversation-Id")
+_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "ETag", "Idempotent-Replayed", "Retry-After", "X-Conversation-Id")
 _CORS_MAX_AGE_S: Final = 600
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0

@@ -63,6 +63,7 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "model_invalid": 502,
     "model_rate_limited": 429,
     "model_refused": 422,
+    "revision_changed": 412,
 }
 
 _ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {

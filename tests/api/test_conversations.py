@@ -68,7 +68,7 @@ async def test_patch_changes_what_is_given_and_null_clears(client: Client) -> No
     assert changed["compaction"]["trigger_turns"] == 9
     assert changed["facts"] == {"enabled": True, "redact": True}
     changed = (await client.patch(path, json={"metadata": {"b": 2}, "compaction": {"strategy": "never"}})).json()
-    assert changed["metadata"] == {"b": 2}
+    assert changed["metadata"] == {"a": 1, "b": 2}
     assert changed["compaction"] == {
         "strategy": "never",
         "trigger_turns": 9,

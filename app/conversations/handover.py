@@ -4,6 +4,9 @@ Calls of one writer may reach any process. A process that gets a call on a turn 
 one over the bus to write its text and to release the turn, and waits for this. When no answer comes in time (the other
 process has died, or the message was lost), the turn is taken over without it: text that was not durable is missing
 then, and the writer is told the offset from which to send again.
+
+A writer that does not wait for its answers makes processes ask each other again and again. So a process that has
+released a turn leaves it to the one that asked, for a moment, before it takes it back for a call of its own.
 """
 
 import asyncio
@@ -22,6 +25,7 @@ from app.core.db import Database
 _FIRST_PAUSE_S: Final = 0.004
 _LONGEST_PAUSE_S: Final = 0.05
 _ASK_AGAIN_S: Final = 0.2
+_GIVE_WAY_S: Final = 0.25
 
 
 class Handover:
@@ -44,14 +48,25 @@ class Handover:
         self._flusher = flusher
         self._wait_s = wait_s
         self._releasing: dict[StreamKey, asyncio.Task[None]] = {}
+        self._released: dict[StreamKey, float] = {}
 
-    async def request(self, key: StreamKey, *, holder: UUID) -> None:
-        """Ask the process that holds a turn to release it, and wait until it has, or for `wait_s` at most."""
-        if holder in {self._holder, NO_HOLDER}:
-            return
-        deadline, pause_s, ask_at = monotonic() + self._wait_s, _FIRST_PAUSE_S, 0.0
-        while (now := monotonic()) < deadline:
-            if now >= ask_at:
+    async def request(self, key: StreamKey, *, holder: UUID) -> bool:
+        """Ask the process that holds a turn to release it, and return whether it has, after `wait_s` at most.
+
+        A turn that this process has just released is left to the process that asked for it, for a moment.
+        """
+        if holder == self._holder:
+            return True
+        if holder == NO_HOLDER:
+            await self._wait_while(key, holder, until=self._released.pop(key, 0.0) + _GIVE_WAY_S)
+            return True
+        return await self._wait_while(key, holder, until=monotonic() + self._wait_s, asks=True)
+
+    async def _wait_while(self, key: StreamKey, holder: UUID, *, until: float, asks: bool = False) -> bool:
+        """Wait while the holder of a turn is the same. Return whether it has changed."""
+        pause_s, ask_at = _FIRST_PAUSE_S, 0.0
+        while (now := monotonic()) < until:
+            if asks and now >= ask_at:
                 # more than once: it may have released the turn and taken it back for a call of its own
                 self._announcer.wanted(key.tenant_id, key.conversation_id, turn_id=key.turn_id, holder=holder)
                 ask_at = now + _ASK_AGAIN_S
@@ -60,7 +75,8 @@ class Handover:
             async with self._database.transaction(key.tenant_id, read_only=True) as tx:
                 stream = await stream_store.find_stream(tx, key.tenant_id, key.turn_id)
             if stream is None or stream.holder != holder:
-                return
+                return True
+        return False
 
     def hear(self, told: Told) -> None:
         """Release a turn that another process asks for, if this one holds it."""
@@ -83,6 +99,10 @@ class Handover:
                 await asyncio.shield(held.flush)
             if not held.dropped:
                 await self._flusher.release(held)
+        if held.dropped:
+            now = monotonic()
+            self._released = {key: at for key, at in self._released.items() if now < at + _GIVE_WAY_S}
+            self._released[held.key] = now
 
     async def close(self) -> None:
         """Wait for what is being released."""

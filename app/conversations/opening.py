@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from app.conversations import store, stream_store
 from app.conversations.announcer import Announcer
 from app.conversations.drafts import Draft, DraftLimits, make_draft
-from app.conversations.ending import Ender
+from app.conversations.ending import Ender, not_open
 from app.conversations.finding import get_turn, lock_conversation
 from app.conversations.folding import opened_turn
-from app.conversations.frames import Opening
+from app.conversations.frames import CONTENT, Offset, OpenedTurn, Opening
 from app.conversations.permits import require_may_continue, voice_of
 from app.conversations.reviser import require_kept, require_standing
 from app.conversations.store import ConversationRow, TurnRow
+from app.conversations.views import turn_view_for
 from app.core.db import Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
@@ -138,6 +140,25 @@ class Opener:
             old = await get_turn(caller, tx, ConversationId(head.id), turn_id)
         require_standing(old)
         require_kept(head, old, truncate_after=False)
+
+    async def read(self, caller: Caller, tx: Transaction, row: TurnRow) -> tuple[OpenedTurn, int]:
+        """Return an open turn, and the number of its bytes that are durable."""
+        turn_id = TurnId(row.id)
+        stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
+        if stream is None:
+            raise not_open(row)
+        found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
+        lengths = {part: length for part, (length, _) in found.items()}
+        left_s = max(0.0, self._options.lease_s - stream.age_s)
+        opened = OpenedTurn(
+            turn=turn_view_for(caller, row),
+            writer=stream.writer,
+            epoch=stream.epoch,
+            durable_offset=lengths.get(CONTENT, 0),
+            parts=[Offset(part=part, durable_offset=length, offset=length) for part, length in lengths.items()],
+            lease_expires_at=datetime.now(UTC) + timedelta(seconds=left_s),
+        )
+        return opened, sum(size for _, size in found.values())
 
     async def _require_room(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None

@@ -8,7 +8,7 @@ from uuid import UUID
 from app.conversations.held import StreamKey, fenced
 from app.conversations.stream_store import StreamRow
 from app.core.db import Transaction
-from app.core.errors import Conflict
+from app.core.errors import Busy, Conflict
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.tenancy.schemas import Binding, Caller, Scope
 
@@ -40,3 +40,8 @@ def require_writer(caller: Caller, *, key_id: UUID, current: int, epoch: int | N
         raise Conflict("writer_mismatch", "Another key writes this turn; resume it as its writer, or give the epoch.")
     if epoch is not None and epoch != current:
         raise fenced()
+
+
+def taken_in_turns() -> Busy:
+    """Return the error for a call on a turn that other processes take over again and again."""
+    return Busy("resource_busy", "Several processes get calls on this turn at once; send it again.", retry_after_s=1)

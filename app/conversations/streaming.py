@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
+from uuid import UUID
 
 from app.conversations import stream_store
 from app.conversations.announcer import Announcer
@@ -27,7 +28,6 @@ from app.conversations.frames import (
     Chunk,
     ChunkResult,
     Ending,
-    Offset,
     OpenedTurn,
     Opening,
     Resuming,
@@ -39,7 +39,7 @@ from app.conversations.permits import permitted_opening, require_may_continue, v
 from app.conversations.reviser import Reviser
 from app.conversations.schemas import Turn
 from app.conversations.store import TurnRow
-from app.conversations.stream_call import FindStream, StreamCall, require_writer
+from app.conversations.stream_call import FindStream, StreamCall, require_writer, taken_in_turns
 from app.conversations.stream_store import StreamRow
 from app.conversations.views import turn_view_for
 from app.core.db import Database, Transaction
@@ -53,6 +53,7 @@ from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
 _SWEEP_LIMIT = 1000
+_TAKE_OVERS = 20
 _MAYBE_STALE = frozenset({"stream_fenced", "stream_gap"})
 _OVER = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
 
@@ -132,13 +133,13 @@ class Streams:
                 if replay is not None:
                     turn_id = TurnId(replay.result_ids[0])
                     row = await get_turn(caller, tx, conversation_id, turn_id)
-                    opened, _ = await self._read(caller, tx, row)
+                    opened, _ = await self._opener.read(caller, tx, row)
                     return opened, replay.status == _CREATED, True
             row, created = await self._opener.open(caller, tx, conversation_id, opening, bound=bound)
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            opened, _ = await self._read(caller, tx, row)
+            opened, _ = await self._opener.read(caller, tx, row)
         if created:
             self._hold_opened(caller, row, opened, listener)
         elif listener is not None:
@@ -179,14 +180,16 @@ class Streams:
         held = await self._hold_here(call)
         if listener is None and chunk.part != CONTENT and held.part_is_new(chunk.part):
             wait = True  # a process that takes the turn over after this one has died finds every part of it
-        try:
-            return await self._take(held, chunk, wait=wait, listener=listener)
-        except Conflict as error:
-            if listener is not None or error.code not in _MAYBE_STALE:
-                raise
-        # calls of the same writer may have gone to another process, which holds the turn since
-        held = await self._take_over_again(call, held)
-        return await self._take(held, chunk, wait=wait, listener=listener)
+        for _ in range(_TAKE_OVERS):
+            try:
+                return await self._take(held, chunk, wait=wait, listener=listener)
+            except Conflict as error:
+                if listener is not None or error.code not in _MAYBE_STALE:
+                    raise
+                before, held = held, await self._take_over(replace(call, epoch=held.epoch))
+                if held is before:  # no call of the same writer went to another process meanwhile
+                    raise
+        raise taken_in_turns()
 
     async def _take(self, held: Held, chunk: Chunk, *, wait: bool, listener: StreamListener | None) -> ChunkResult:
         if held.ending.locked():
@@ -259,22 +262,32 @@ class Streams:
 
     async def _take_over(self, call: StreamCall) -> Held:
         """Hold an open turn that another process held, for a call of its writer that came here."""
+        for _ in range(_TAKE_OVERS):
+            async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
+                stream, _ = await self._find(call, tx, stream_store.find_stream)
+                require_writer(call.caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
+            released = await self.handover.request(call.key, holder=stream.holder)
+            held = await self._take_from(call, silent=None if released else stream.holder)
+            if held is not None:
+                return held
+        raise taken_in_turns()
+
+    async def _take_from(self, call: StreamCall, *, silent: UUID | None) -> Held | None:
+        """Hold an open turn that no process holds, or the `silent` one; None where another one holds it, with text."""
         caller = call.caller
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            stream, _ = await self._find(call, tx, stream_store.find_stream)
-            require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
-        await self.handover.request(call.key, holder=stream.holder)
         async with self._database.transaction(caller.tenant_id) as tx:
             stream, row = await self._lock(call, tx)
             require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
             ours = stream.holder == self._holder
             if ours and (known := self._known(call.key, stream.epoch)) is not None:
                 return known
+            if not ours and stream.holder not in {stream_store.NO_HOLDER, silent}:
+                return None
             key_id = KeyId(stream.key_id)
             await stream_store.take(
                 tx, caller.tenant_id, call.key.turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
             )
-            opened, size = await self._read(caller, tx, row)
+            opened, size = await self._opener.read(caller, tx, row)
         if ours and (known := self._known(call.key, stream.epoch)) is not None:
             return known  # another call took it over at the same time, and may have taken text since
         held = self._hold(caller, row, opened, None, key_id=key_id, size=size)
@@ -286,10 +299,6 @@ class Streams:
     def _known(self, key: StreamKey, epoch: int) -> Held | None:
         held = self._held.get(key)
         return held if held is not None and held.epoch == epoch else None
-
-    async def _take_over_again(self, call: StreamCall, held: Held) -> Held:
-        """The same for a call that began with what was held here, unless somebody has resumed the turn since."""
-        return await self._take_over(replace(call, epoch=held.epoch))
 
     async def resume(
         self,
@@ -311,7 +320,7 @@ class Streams:
             await stream_store.take(
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
             )
-            opened, size = await self._read(caller, tx, row)
+            opened, size = await self._opener.read(caller, tx, row)
             self._announcer.turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
         self._hold(caller, row, opened, listener, key_id=caller.key_id, size=size)
         return opened
@@ -329,25 +338,6 @@ class Streams:
         if stream.age_s > self._options.lease_s:
             raise Conflict("turn_aborted", "The lease of this turn is over: it was aborted with what it had.")
         return stream, row
-
-    async def _read(self, caller: Caller, tx: Transaction, row: TurnRow) -> tuple[OpenedTurn, int]:
-        """An open turn, and the bytes that are durable of it."""
-        turn_id = TurnId(row.id)
-        stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
-        if stream is None:
-            raise not_open(row)
-        found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
-        lengths = {part: length for part, (length, _) in found.items()}
-        left_s = max(0.0, self._options.lease_s - stream.age_s)
-        opened = OpenedTurn(
-            turn=turn_view_for(caller, row),
-            writer=stream.writer,
-            epoch=stream.epoch,
-            durable_offset=lengths.get(CONTENT, 0),
-            parts=[Offset(part=part, durable_offset=length, offset=length) for part, length in lengths.items()],
-            lease_expires_at=datetime.now(UTC) + timedelta(seconds=left_s),
-        )
-        return opened, sum(size for _, size in found.values())
 
     def _hold(
         self,
@@ -433,7 +423,7 @@ class Streams:
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                row = await self._end_here(call.caller, await self._take_over_again(call, held), how)
+                row = await self._end_here(call.caller, await self._take_over(replace(call, epoch=held.epoch)), how)
         except Conflict as error:
             if error.code != done:
                 raise

@@ -1315,3 +1315,55 @@ async def test_a_process_releases_no_turn_that_is_asked_of_another_one(
     assert list(streams.handover._releasing) == [held.key]  # noqa: SLF001
     await streams.handover.close()
     assert held.dropped
+
+
+async def test_text_that_a_process_takes_after_it_released_the_turn_is_not_lost(
+    client: Client, conversation: str, replica: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = await opened(client, conversation)
+    await writing.chunk(0, "first", durable="false")
+    handover = replica.container.conversations.streams.handover
+    request = handover.request
+    taken: list[httpx.Response] = []
+
+    async def request_and_be_late(*args: Any, **more: Any) -> Any:
+        answer = await request(*args, **more)
+        if not taken:  # before this process takes the turn, the other one takes it back for a call of its own
+            taken.append(await writing.chunk(5, ", second", durable="false"))
+        return answer
+
+    monkeypatch.setattr(handover, "request", request_and_be_late)
+    answer = await writing.chunk(13, ", third", client=replica.client(client.key), durable="false")
+    assert [one.status_code for one in (*taken, answer)] == [200, 200], answer.text
+    done = await writing.commit(length=20)
+    assert (done.status_code, done.json()["content"]) == (200, "first, second, third"), done.text
+
+
+async def test_chunks_that_two_processes_get_at_the_same_time_lose_no_text(
+    client: Client, conversation: str, replica: Service
+) -> None:
+    places = client, replica.client(client.key)
+    writing = await opened(client, conversation)
+    words = [f"{n:03} wörter🦘 " for n in range(30)]
+    waiting = list(enumerate(words))
+    sent = 0
+
+    async def send() -> None:
+        """Send the words in their order, as one of several, each again until it is taken."""
+        nonlocal sent
+        while waiting:
+            n, word = waiting.pop(0)
+            for _ in range(200):
+                sent += 1
+                place = places[sent % 2]
+                answer = await writing.chunk(n * len(words[0]), word, client=place, durable="false")
+                if answer.status_code == 200:
+                    break
+                assert answer.json()["code"] in {"stream_gap", "resource_busy"}, answer.text
+                await asyncio.sleep(0.02)
+            else:
+                raise AssertionError(f"chunk {n} was never taken")
+
+    await asyncio.gather(*(send() for _ in range(2)))
+    done = await writing.commit(length=len(words[0]) * len(words))
+    assert (done.status_code, done.json()["content"]) == (200, "".join(words)), done.text

@@ -19,6 +19,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.conversations.flushing.Flusher._held": (Why.TENANT, "the same map, given to what writes it"),
     "app.conversations.flushing.Flusher._owed": (Why.TENANT, "text of open turns that was taken and lost"),
     "app.conversations.handover.Handover._releasing": (Why.TENANT, "open turns that another process has asked for"),
+    "app.conversations.handover.Handover._released": (Why.TENANT, "open turns that another process was just given"),
     "app.conversations.flushing._TenantTasks._tasks": (Why.TENANT, "one write for each tenant"),
     "app.conversations.flushing._TenantTasks._behind": (Why.TENANT, "tenants whose write is due again"),
     # followers, projections, and the bus

@@ -12,7 +12,7 @@ from app.conversations.covering import covered_through, standing_summary
 from app.conversations.finding import get_conversation
 from app.conversations.schemas import Participant
 from app.conversations.store import ConversationRow, TurnRow
-from app.conversations.summary_schemas import StandingSummary
+from app.conversations.summary_schemas import StandingSummary, SummaryKind
 from app.conversations.views import canonical_turn
 from app.core.db import Transaction
 from app.core.ids import ConversationId
@@ -130,10 +130,26 @@ async def _read_newest(
     uncovered = head.turn_count - (head.summarized_turns if is_current else 0)
     reads_uncovered = wanted.without_summary or bool(accepted)
     await pages.read(max(wanted.newest + _SPARE, min(uncovered, _PAGE) if reads_uncovered else 0))
-    while reads_uncovered and pages.oldest > first_uncovered and pages.tokens < wanted.max_tokens and pages.can_go_on:
+    while reads_uncovered and pages.tokens < wanted.max_tokens and pages.can_go_on:
+        covering = _with_unread_lines(pages, accepted) if wanted.without_summary else accepted
+        if pages.oldest <= 1 + covered_through(covering, erased_position=head.erased_position):
+            break
         await pages.read(_PAGE)
     if wanted.actors is None:
         await _complete_exchanges(pages, wanted)
+
+
+def _with_unread_lines(pages: "_Pages", summaries: Sequence[StandingSummary]) -> list[StandingSummary]:
+    """The summaries without the highlights that have lines of turns that were read alone.
+
+    A context that shows these turns does not show such highlights, and has to show all turns under them.
+    """
+    read = {row.id for row in pages.rows}
+    return [
+        one
+        for one in summaries
+        if one.kind is not SummaryKind.HIGHLIGHTS or any(line.turn_id not in read for line in one.lines)
+    ]
 
 
 async def _complete_exchanges(pages: "_Pages", wanted: TurnsWanted) -> None:

@@ -295,3 +295,21 @@ async def test_an_erased_turn_is_not_the_query_of_a_window_full_of_tools(client:
     assert (await client.delete(f"/v1/conversations/{conversation}/turns/{gone}")).status_code == 204
     made = await client.context(conversation, 4000, semantic_recall={"k": 2}, recent_turns=10)
     assert "Coco" in json.dumps(made["messages"])
+
+
+@pytest.mark.parametrize("turns", [150, 400])
+async def test_turns_under_highlights_of_shown_turns_alone_are_shown_while_there_is_room(
+    client: Client, turns: int
+) -> None:
+    conversation = await client.conversation(compaction=NEVER)
+    said = [f"Line {number}: " + "word " * 60 for number in range(turns)]
+    for start in range(0, turns, 200):
+        await client.append(conversation, *said[start : start + 200])
+    [last] = (await client.get(f"/v1/conversations/{conversation}/turns?before={turns - 30}&limit=1")).json()["data"]
+    made = await client.post(f"/v1/conversations/{conversation}/summaries", json={"through": last["id"]})
+    assert made.status_code == 200, made.text
+    context = await client.context(conversation, 100_000)
+    assert (len(context["included"]["turn_ids"]), context["gap"]) == (turns, None)
+    assert context["included"]["summary_ids"] == []
+    small = await client.context(conversation, 6_000)
+    assert small["usage"]["used"] > 5_000

@@ -96,7 +96,6 @@ class McpServer:
             "turnkeep",
             title="Turnkeep",
             version=version("turnkeep"),
-            instructions=instructions(self._tools),
             lifespan=_no_lifespan,
             get_tool_input_schema=self._input_schema,
             on_list_tools=self._list_tools,
@@ -106,8 +105,16 @@ class McpServer:
             on_read_resource=self._read_resource if self._has_resources else None,
         )
         # its traces name spans after what the caller sent; requests are traced by the application
-        server.middleware[:] = [_unquoted]
+        server.middleware[:] = [_unquoted, self._instruct]
         return server
+
+    async def _instruct(self, ctx: ServerRequestContext[None, object], call_next: CallNext) -> HandlerResult:
+        """Add the instructions for the caller: the SDK has one text for all callers."""
+        result = await call_next(ctx)
+        if ctx.method not in {"initialize", "server/discover"} or not isinstance(result, dict):
+            return result
+        caller = _asking(cast("Context", ctx)).caller
+        return {**result, "instructions": instructions(self._tools.values(), caller)}
 
     def _input_schema(self, name: str) -> dict[str, object] | None:
         tool = self._tools.get(name)

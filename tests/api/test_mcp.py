@@ -254,6 +254,12 @@ async def test_what_is_another_tenants_is_not_there(client: Client, other: Clien
     assert len(await other.history(foreign)) == 1
 
 
+IN_INSTRUCTIONS = {
+    "recall_memory", "store_memory", "recall", "get_history", "create_conversation", "find_conversations",
+    "build_context",
+}  # fmt: skip
+
+
 async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, client: Client, port: int) -> None:
     conversation = await client.conversation()
     keys = {
@@ -295,6 +301,9 @@ async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, 
         async with mcp_client(port, key) as mcp:
             listed = [tool.name for tool in (await mcp.list_tools()).tools]
             assert listed == [tool for tool in OFFERED if tool not in expected[name]]
+            said = (mcp.instructions or "").replace(".", " ").split()
+            assert {tool for tool in OFFERED if tool in said} == IN_INSTRUCTIONS - expected[name].keys()
+            assert ("long-term memory" in (mcp.instructions or "")) is (name != "forgetful")
             for tool, arguments in calls.items():
                 result = await mcp.call_tool(tool, arguments)
                 code = result.structured_content["code"] if result.is_error else None

@@ -24,7 +24,10 @@ from tests.support.postgres import (
     make_template,
     start_container,
 )
+from tests.support.runs import pytest_terminal_summary, share_bytecode
 from tests.support.shared import share
+
+__all__ = ["pytest_terminal_summary"]
 
 collect_ignore_glob = ["soak/long_*"]
 
@@ -47,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="turnkeep-test-", dir="/tmp")
     Path(folder).chmod(0o711)
     os.environ["TURNKEEP_TEST_FOLDER"] = folder
+    share_bytecode(Path(folder))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if os.environ.get(VARIABLE) == CONTAINER:
         try:

@@ -15,7 +15,7 @@ from app.core.ids import format_id, new_uuid
 from app.memory.merging import Clock
 from app.memory.schemas import Statement, Tier
 from app.memory.shelf import Kept, Shelf
-from app.memory.store import Key
+from app.memory.store import Key, StoredFact
 from tests.support.api import Client, Service, problem
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -311,12 +311,14 @@ async def test_very_many_facts_of_a_key_go_at_once_when_their_time_is_over() -> 
     """Nobody else is answered while a timeline is drawn: so it is drawn once, not once for each that goes."""
     now, ids = datetime(2026, 1, 1, tzinfo=UTC), Clock(datetime(2026, 1, 1, tzinfo=UTC), new_uuid)
     key, kept = Key("ana", "ana", "likes"), Kept(timedelta(days=1), timedelta(days=7))
-    full = Shelf(key, [], {}, clock=ids, kept=kept)
+    stored: list[StoredFact] = []
     for number in range(600):
+        one = Shelf(key, [], {}, clock=ids, kept=kept)  # of its own: a merge takes longer the more facts there are
         tier = Tier.L3 if number == 7 else Tier.L1
-        full.merge(Statement("ana", "likes", f"thing {number}", now + timedelta(seconds=number), tier=tier), {})
+        one.merge(Statement("ana", "likes", f"thing {number}", now + timedelta(seconds=number), tier=tier), {})
+        stored += one.written()
     began = time.process_time()
-    after = Shelf(key, full.written(), {}, clock=replace(ids, now=now + timedelta(days=2)), kept=kept)
+    after = Shelf(key, stored, {}, clock=replace(ids, now=now + timedelta(days=2)), kept=kept)
     assert time.process_time() - began < 1
     assert ([one.object for one in after.held], len(after.deleted())) == (["thing 7"], 599)
 

@@ -35,6 +35,18 @@ def data(folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Process, Process]]:
+    """Two servers on one data directory, for the tests that only need some that run, and leave them running."""
+    with process_folder() as made:
+        migrated_data(made / "data")
+        # their logs are not read while they run
+        one, two = [Process(made / "data", log_level="error").start() for _ in range(2)]
+        yield one.wait(), two.wait()
+        one.stop()
+        two.stop()
+
+
 def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
     process = Process(folder, begun_by=PLAIN).start().wait()
     status, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
@@ -104,8 +116,8 @@ def test_two_processes_start_at_once_on_one_data_directory_and_see_the_same(fold
     two.stop()
 
 
-def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(data: Path) -> None:
-    process = Process(data).start().wait()
+def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(running: tuple[Process, Process]) -> None:
+    process, _ = running
     made = process.command("keys", "create", "--scope", "read", "--name", "reader")
     assert made.returncode == 0, made.stderr
     reader = made.stdout.strip()
@@ -120,13 +132,10 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(data: Path
         assert time.monotonic() < until, "still good after a second"
     other = process.command("keys", "create", "--new-tenant", "second").stdout.strip()
     assert process.call("GET", "/v1/conversations", key=other)[1]["data"] == []
-    process.stop()
 
 
-def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(data: Path) -> None:
-    # asked again and again: their logs would fill the pipe that nobody reads meanwhile
-    pair = [Process(data, log_level="error").start() for _ in range(2)]
-    one, two = [process.wait() for process in pair]
+def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(running: tuple[Process, Process]) -> None:
+    pair = one, two = running
     _, made = one.call("POST", "/v1/admin/keys", {"name": "k", "scopes": ["read"]}, key=one.key)
     assert [process.call("GET", "/v1/conversations", key=made["key"])[0] for process in pair] == [200, 200]
     _, rotated = two.call("POST", f"/v1/admin/keys/{made['id']}/rotate", {}, key=one.key)
@@ -139,8 +148,6 @@ def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(da
     until = time.monotonic() + 1.0
     while two.call("GET", "/v1/conversations", key=rotated["key"])[0] == 200:
         assert time.monotonic() < until, "still good elsewhere after a second"
-    for process in pair:
-        process.stop()
 
 
 def test_the_doctor_looks_and_changes_nothing(folder: Path) -> None:
@@ -227,8 +234,8 @@ def test_a_request_under_way_is_finished_before_the_process_ends(data: Path) -> 
     process.stop()
 
 
-def test_a_head_without_end_is_cut_off_and_nobody_else_notices(data: Path) -> None:
-    process = Process(data).start().wait()
+def test_a_head_without_end_is_cut_off_and_nobody_else_notices(running: tuple[Process, Process]) -> None:
+    process, _ = running
     with socket.create_connection(("127.0.0.1", process.port), timeout=30) as attacker:
         attacker.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: ")
         answer = b""
@@ -243,7 +250,6 @@ def test_a_head_without_end_is_cut_off_and_nobody_else_notices(data: Path) -> No
         caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: " + b"a" * 30_000 + b"\r\n\r\n")
         assert b" 200 " in caller.recv(4096).split(b"\r\n")[0]
     assert process.call("GET", "/readyz")[0] == 200
-    process.stop()
 
 
 def test_a_command_in_the_wrong_folder_makes_no_data_there(folder: Path) -> None:

@@ -30,9 +30,9 @@ NAMESPACE = ("unshare", *AS_ROOT, "--mount")
 def why_not() -> str | None:
     """Why this machine cannot do it; None when it can."""
     if not sys.platform.startswith("linux") or shutil.which("unshare") is None:
-        return "needs Linux and unshare"
+        return "unshare is not installed: on Linux, apt install util-linux"
     done = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
-    return None if done.returncode == 0 else f"no namespaces for this user: {done.stderr.strip()}"
+    return None if done.returncode == 0 else f"this user may make no namespaces ({done.stderr.strip()}): run it as root"
 
 
 @dataclass

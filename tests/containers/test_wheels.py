@@ -20,7 +20,7 @@ PACKAGE = ROOT / "packages/turnkeep-minilm"
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(not UV.exists(), reason="there is no uv in the environment: `make dev` puts it there"),
+    pytest.mark.skipif(not UV.exists(), reason="uv is not installed in the environment: make dev"),
 ]
 
 

@@ -63,10 +63,10 @@ def release_0_1_0(tmp_path: Path) -> Path:
     """The source of release 0.1.0, from the history of this checkout, with the model of this one."""
     git = shutil.which("git")
     if git is None:
-        pytest.skip("git is not installed, so the code of release 0.1.0 is missing")
+        pytest.skip("git is not installed, so the code of release 0.1.0 is missing: apt install git")
     packed = subprocess.run([git, "archive", COMMIT, "app", "alembic"], cwd=ROOT, capture_output=True, check=False)
     if packed.returncode != 0:
-        pytest.skip("this checkout has no history (a shallow clone?), so the code of release 0.1.0 is missing")
+        pytest.skip("the checkout has no code of release 0.1.0: git fetch --unshallow --tags")
     folder = tmp_path / "0.1.0"
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")

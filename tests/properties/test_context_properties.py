@@ -1,6 +1,6 @@
 """Random conversations against the promises of a context.
 
-Two thousand of them, shared out over the formats; `TURNKEEP_PROPERTY_EXAMPLES=20000` is the long form.
+Six hundred of them, shared out over the formats; `TURNKEEP_PROPERTY_EXAMPLES=20000` is the long form.
 """
 
 import json
@@ -34,7 +34,7 @@ from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAG
 from app.formats.units import units_of
 from app.providers.tokens import EncodingName, TiktokenCounter
 
-EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
 START = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 MARGIN = 1.35
 # tiny ones are mostly refused, so they are the lesser part

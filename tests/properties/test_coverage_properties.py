@@ -16,7 +16,7 @@ from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
 from tests.support.postgres import TestDatabase
 
-SEEDS = int(os.environ.get("TURNKEEP_COVERAGE_SEEDS", "8"))
+SEEDS = int(os.environ.get("TURNKEEP_COVERAGE_SEEDS", "4"))
 ACTORS = ["ann", "bert", "planner"]
 WORDS = ["harbour", "I paid 12 euros", "in Lisbon", "yes", "Maria", "on Friday", "the boat", "天気", "we agreed"]
 BUDGETS = [150, 400, 900, 2500, 6000, 300_000]

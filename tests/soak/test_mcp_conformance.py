@@ -188,7 +188,7 @@ def checks_of(version: str, arguments: tuple[str, ...], url: str, folder: Path) 
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(shutil.which("npx") is None, reason="the suite is run by npx")
+@pytest.mark.skipif(shutil.which("npx") is None, reason="npx is not installed: apt install npm")
 @pytest.mark.parametrize("run", RUNS, ids=" ".join)
 async def test_the_public_suite_finds_nothing_but_what_is_expected(
     service: Service, client: Client, run: tuple[str, ...], tmp_path: Path

@@ -29,7 +29,7 @@ PER_ROUND = 250
 
 @pytest.mark.soak
 @pytest.mark.timeout(14_000)
-@pytest.mark.skipif(KILL_EVERY == 0, reason="TURNKEEP_SOAK_MODEL_KILL_EVERY asks for no kills")
+@pytest.mark.skipif(KILL_EVERY == 0, reason="TURNKEEP_SOAK_MODEL_KILL_EVERY is 0: leave it out for a run with kills")
 async def test_five_thousand_random_sequences_agree_with_the_rules_through_kills(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -43,7 +43,7 @@ async def test_five_thousand_random_sequences_agree_with_the_rules_through_kills
 
 @pytest.mark.soak
 @pytest.mark.timeout(7000)
-@pytest.mark.skipif(KILL_EVERY > 0, reason="TURNKEEP_SOAK_MODEL_KILL_EVERY asks for kills")
+@pytest.mark.skipif(KILL_EVERY > 0, reason="a run with kills: set TURNKEEP_SOAK_MODEL_KILL_EVERY=0 for one without")
 async def test_five_thousand_random_sequences_agree_with_the_rules(
     database: TestDatabase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

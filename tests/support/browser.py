@@ -19,7 +19,7 @@ _QUIET = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
-needs_chromium = pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no Chromium: apt install chromium")
+needs_chromium = pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed: apt install chromium")
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from app.core.ids import ConversationId, TenantId, TurnId, format_id
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TENANT, CONVERSATION = TenantId(UUID(int=1)), ConversationId(UUID(int=2))
 TURN = TurnId(UUID(int=3))
-EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "150"))
 
 
 def row(turn_id: UUID = TURN, **more: Any) -> TurnRow:

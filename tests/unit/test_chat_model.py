@@ -25,6 +25,7 @@ from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_
 
 TENANT = TenantId(new_uuid())
 REAL = os.environ.get("TURNKEEP_TEST_LLM_BASE_URL")
+UNNAMED = "no chat model is named: set TURNKEEP_TEST_LLM_BASE_URL, and _API_KEY and _MODEL likewise"
 SECRET = "quokkasecret"
 ASKED = [ChatMessage("system", "You add."), ChatMessage("user", f"What is two and three? {SECRET}")]
 
@@ -107,7 +108,7 @@ def book() -> Book:
 # what every chat model does
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(REAL is None, reason="none is named"))])
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(REAL is None, reason=UNNAMED))])
 async def any_model(request: pytest.FixtureRequest, fake: FakeChat, book: Book) -> AsyncIterator[OpenAIChat]:
     fake.reply = lambda asked: GOOD if "response_format" in asked else says("five")
     more: dict[str, Any] = {}

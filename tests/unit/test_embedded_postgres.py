@@ -191,7 +191,7 @@ def user(name: str) -> tuple[int, int]:
     return entry.pw_uid, entry.pw_gid
 
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="these start Postgres as another user: run them as root")
 
 
 @as_root

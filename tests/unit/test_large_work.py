@@ -158,7 +158,10 @@ print((resident() - before) // 2**20)
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallopt"),
+    reason="the C library is not glibc: run it where it is",
+)
 def test_large_blocks_are_returned_when_they_are_freed() -> None:
     left: dict[str, int] = {}
     for mode in ("as it is", "apart"):

@@ -285,7 +285,7 @@ async def test_the_backlog_of_a_job_waits_for_documents_and_is_not_forgotten() -
     assert model.purposes == model.order
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has thread priorities: run it on Linux")
 async def test_the_threads_of_the_model_give_way_to_the_event_loop() -> None:
     found: list[int] = []
 

@@ -1,0 +1,38 @@
+"""A run of the suite as a whole: the bytecode that its processes share, and the summary of the skipped tests."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+
+def share_bytecode(folder: Path) -> None:
+    """Where Python may write no bytecode, let the processes of this run write it into a folder that goes with the run.
+
+    The tests start about a hundred processes. Without bytecode each of them compiles every module that it imports,
+    which is half of the time that `turnkeep serve` needs to start.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder / "bytecode"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the skipped tests by folder and reason; a reason says how to have the tests run."""
+    lines = skip_lines(terminalreporter.stats.get("skipped", []))
+    if lines:
+        terminalreporter.section("skipped tests, and how to run them")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+def skip_lines(reports: Sequence[pytest.TestReport]) -> list[str]:
+    """Return one line for each folder and reason, like "tests/bus: 29 skipped: nats-server is not installed: ..."."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for report in reports:
+        # of a skipped test: path, line number and "Skipped: reason"
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        folder = "/".join(report.nodeid.partition("::")[0].split("/")[:2])
+        counts[folder, reason.removeprefix("Skipped: ")] += 1
+    return [f"{folder}: {count} skipped: {reason}" for (folder, reason), count in sorted(counts.items())]

@@ -127,11 +127,43 @@ class _Untitled(GenerateJsonSchema):
         return {"$schema": self.schema_dialect, **super().generate(schema, mode)}  # pyright: ignore[reportArgumentType]
 
 
+_PROVIDER_SHAPES: Final[Mapping[str, str]] = {
+    "ContentPart": 'A content part, such as {"type": "text", "text": "Hello"}.',
+    "ToolCall": 'A tool call, such as {"id": "c1", "name": "search", "arguments": "{}"}.',
+    "ToolOutput": 'A tool result, such as {"tool_call_id": "c1", "content": "Done."}.',
+    "Message": 'A message or item, such as {"role": "user", "content": "Hello"}.',
+}
+"""Definitions of what providers shape, and what models are shown of each: written out, they are four times the rest."""
+
+
 def argument_schema(takes: type[BaseModel]) -> JsonSchema:
     """Return the schema of arguments, without `$ref`, titles and defaults of null, which many clients cannot read."""
-    schema = takes.model_json_schema(schema_generator=_Untitled)
+    schema = _without_provider_shapes(takes.model_json_schema(schema_generator=_Untitled))
     definitions = cast("Mapping[str, JsonSchema]", schema.get("$defs", {}))
     return {name: value for name, value in _resolved(schema, definitions).items() if name != "$defs"}
+
+
+def _without_provider_shapes(schema: JsonSchema) -> JsonSchema:
+    """Return a schema in which messages of providers and their parts are plain objects, with an example of each."""
+    definitions = dict(cast("Mapping[str, JsonSchema]", schema.get("$defs", {})))
+    for name in _PROVIDER_SHAPES.keys() & definitions.keys():
+        definitions[name] = {"type": "object", "description": _PROVIDER_SHAPES[name]}
+    made: JsonSchema = {name: value for name, value in schema.items() if name != "$defs"}
+    used: dict[str, JsonSchema] = {}
+    waiting: list[object] = [made]
+    while waiting:
+        match waiting.pop():
+            case dict() as members:
+                named = str(cast("JsonSchema", members).get("$ref", "")).rpartition("/")[2]
+                if named in definitions and named not in used:
+                    used[named] = definitions[named]
+                    waiting.append(used[named])
+                waiting.extend(cast("JsonSchema", members).values())
+            case list() as items:
+                waiting.extend(cast("list[object]", items))
+            case _:
+                pass
+    return {**made, "$defs": {name: used[name] for name in sorted(used)}} if used else made
 
 
 def _resolved(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> JsonSchema:
@@ -184,7 +216,9 @@ def tool(
         title=title,
         description=description,
         input_schema=argument_schema(takes),
-        output_schema=gives.model_json_schema(schema_generator=_Untitled, mode="serialization"),
+        output_schema=_without_provider_shapes(
+            gives.model_json_schema(schema_generator=_Untitled, mode="serialization")
+        ),
         hints=hints,
         group=group,
         access=access,

@@ -1,5 +1,6 @@
 """The schemas of the tools are such that models, their endpoints and clients of any kind take them."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,3 +40,16 @@ def test_no_number_of_the_openapi_document_is_beyond_what_json_readers_agree_on(
     document: dict[str, Any] = openapi_document(create_app(Settings()))
     for value in parts(document):
         assert not isinstance(value, int | float) or abs(value) <= MAX_SAFE_INTEGER
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_arguments_of_a_tool_are_described_briefly(tool: Tool) -> None:
+    """Clients send the schemas of all tools with every call of a model."""
+    assert len(json.dumps(tool.input_schema)) < 4_000
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_an_output_schema_defines_what_it_refers_to_and_no_more(tool: Tool) -> None:
+    found = list(parts(tool.output_schema))
+    used = {one["$ref"].rpartition("/")[2] for one in found if isinstance(one, dict) and "$ref" in one}
+    assert used == set((tool.output_schema or {}).get("$defs", {}))

@@ -110,8 +110,14 @@ def unknown_field(
 
 
 def _most_similar(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most similar to `name`, whatever their case and separators; None if none is similar."""
-    folded = {_fold(one): one for one in known}
+    """Return the known name most similar to `name`, or whose other name is; None if none is similar.
+
+    Neither case nor separators count.
+    """
+    names = list(known)
+    folded = {_fold(other): one for one in names for other in SPELLINGS.get(one, ())} | {
+        _fold(one): one for one in names
+    }
     wanted = _fold(name)
     close = difflib.get_close_matches(wanted, folded, n=1, cutoff=_SIMILAR)
     if not close and len(wanted) >= _MIN_PART_CHARACTERS:

@@ -1,21 +1,23 @@
 """Strict requests: a JSON body is UTF-8, unambiguous, shallow, storable and hashable; a query has declared names only.
 
 `StrictJsonRoute` reads and checks the body (`core/json_text`) before FastAPI does, and hands FastAPI what it parsed.
-FastAPI passes over query parameters that no route declares; `StrictJsonRoute` refuses them by name.
+FastAPI passes over query parameters that no route declares, and all but the last value of one that takes one value;
+`StrictJsonRoute` refuses both by name.
 """
 
 import asyncio
 import email.message
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Final, TypeAlias, cast
+from typing import ClassVar, Final, TypeAlias, cast, get_args, get_origin
 
 from fastapi import Request, Response, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import JsonValue
 
-from app.core.errors import Invalid
+from app.core.errors import FieldError, Invalid
 from app.core.invalid import MAX_FIELDS, unknown_field
 from app.core.json_text import parse_json
 from app.settings import Settings
@@ -47,15 +49,14 @@ class StrictJsonRoute(APIRoute):
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
         takes_json = self.body_field is not None and not isinstance(self.body_field.field_info, params.Form)
-        declared = frozenset(_query_names(self)) if self.refuses_unknown_parameters else None
+        declared = dict(_query_parameters(self)) if self.refuses_unknown_parameters else None
 
         async def handle_strictly(request: Request) -> Response:
-            names = list(request.query_params.keys())
-            unknown = [] if declared is None else [name for name in names if name not in declared]
-            if takes_json or unknown:
+            wrong = None if declared is None else _wrong_parameters(request, declared)
+            if takes_json or wrong is not None:
                 await _guard(request)
-            if unknown:
-                raise unknown_parameters(unknown, sorted(declared or ()), among=names)
+            if wrong is not None:
+                raise wrong
             if not takes_json:
                 return await handler(request)
             body = await request.body()
@@ -98,16 +99,35 @@ async def _guard(request: Request) -> None:
         await guard(request)
 
 
-def _query_names(route: APIRoute) -> Iterator[str]:
+def _query_parameters(route: APIRoute) -> Iterator[tuple[str, bool]]:
+    """Give the name of every query parameter of a route, and whether it takes several values."""
     for field in get_flat_params(route.dependant):
         # a field of a model of parameters says no place; no route has a model of headers
         if getattr(field.field_info, "in_", params.ParamTypes.query) == params.ParamTypes.query:
-            yield field.alias
+            yield field.alias, _is_list(field.field_info.annotation)
+
+
+def _is_list(annotation: object) -> bool:
+    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+
+
+def _wrong_parameters(request: Request, declared: Mapping[str, bool]) -> Invalid | None:
+    """Return the error for a query that names parameters that are not declared, or one twice that takes one value."""
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = [name for name in given if name not in declared]
+    if unknown:
+        return unknown_parameters(unknown, sorted(declared), among=list(given))
+    repeated = [name for name, count in given.items() if count > 1 and not declared[name]]
+    fields = [FieldError(f"/{name}", "This is given more than once.", "query") for name in repeated]
+    return _invalid(fields) if fields else None
 
 
 def unknown_parameters(names: Sequence[str], known: Sequence[str], *, among: Sequence[str]) -> Invalid:
     """Return the error for query parameters that are not known; `among` are all names of the query."""
-    fields = [unknown_field([name], known, among=among, place="query") for name in names[:MAX_FIELDS]]
+    return _invalid([unknown_field([name], known, among=among, place="query") for name in names[:MAX_FIELDS]])
+
+
+def _invalid(fields: Sequence[FieldError]) -> Invalid:
     return Invalid("invalid_request", "The request breaks a rule; `errors` says which and where.", fields=fields)
 
 

@@ -1173,6 +1173,17 @@ async def test_unknown_query_parameters_are_refused_and_named(victim: Victim) ->
         await victim.refused(await victim.client.get(path, params=params), 422, "invalid_request", pointer, "query")
 
 
+async def test_query_parameters_that_are_given_twice_are_refused(victim: Victim) -> None:
+    listed = "/v1/conversations"
+    for query, pointer in (("limit=1&limit=2", "/limit"), (f"owner={MARK}&owner=b", "/owner")):
+        await victim.refused(await victim.client.get(f"{listed}?{query}"), 422, "invalid_request", pointer, "query")
+    history = f"{listed}/{victim.conversation}/turns"
+    assert (await victim.client.get(f"{history}?actors=a&actors=b")).status_code == 200
+    await victim.refused(
+        await victim.client.get(f"{history}?actors=a&order=asc&order=desc"), 422, "invalid_request", "/order", "query"
+    )
+
+
 # routes, and the answer to what nobody expected
 
 

@@ -30,6 +30,9 @@ async def test_k_and_top_k_are_one_field_everywhere(client: Client) -> None:
         assert context["usage"]["sections"]["recalled"]["requested"] > 0
     both = await client.post("/v1/recall", json={"query": "x", "k": 1, "top_k": 1})
     assert details(both) == {"/top_k": "`top_k` is another name of `k`. Give one of them."}
+    for name in ("topK", "topk", "K"):
+        near = await client.post("/v1/recall", json={"query": "x", name: 1})
+        assert details(near) == {f"/{name}": f"Unknown field `{name}`. Did you mean `k`?"}
     wrong = await client.post("/v1/recall", json={"query": "x", "top_k": 0})
     assert details(wrong) == {"/top_k": "Input should be greater than or equal to 1"}
 

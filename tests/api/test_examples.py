@@ -145,7 +145,8 @@ class Run:
             case list(), list():
                 for one, other in zip(recorded, given, strict=False):
                     self.learn(one, other)
-            case str(), str() if len(recorded) > 20 and recorded != given:
+            # ids and tokens, not sentences, which other examples may send
+            case str(), str() if len(recorded) > 20 and " " not in recorded and recorded != given:
                 self.actual.setdefault(recorded, given)
             case _:
                 pass
@@ -218,6 +219,14 @@ async def test_every_example_is_sent_and_answered_as_recorded(
         assert set(members(redacted(answer))) == set(members(example["response"])), name
     if RECORDING:
         EXAMPLES_PATH.write_text(json.dumps(EXAMPLES, indent=1, ensure_ascii=False) + "\n")
+
+
+def test_a_recording_replaces_ids_and_leaves_what_was_said() -> None:
+    run = Run.__new__(Run)
+    run.actual = {}
+    recorded = {"id": "01K9Z3V5Q8T4XAMP1E00000011", "content": "How warm should the dough be?"}
+    run.learn(recorded, {"id": "01M82FA9GZTMAQS420F8SFCYNT", "content": "Facts that are known of Maya"})
+    assert run.substituted(recorded) == recorded | {"id": "01M82FA9GZTMAQS420F8SFCYNT"}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

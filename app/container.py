@@ -5,42 +5,42 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from app.agents.asking import Asker, AskOptions
-from app.agents.generation import Generation, GenerationOptions
-from app.agents.openai_conversations import OpenAIConversations
-from app.agents.service import Lifecycle, LifecycleOptions
-from app.agents.tooling import ToolServices
-from app.context.parts import Policy
+from app.agents.ask.service import Asker, AskOptions
+from app.agents.generation.openai_conversations import OpenAIConversations
+from app.agents.generation.service import Generation, GenerationOptions
+from app.agents.lifecycle.service import Lifecycle, LifecycleOptions
+from app.agents.tools.tool import ToolServices
+from app.context.assembly.parts import Policy
 from app.context.service import Compactor, ContextBuilder, TitleWriter
 from app.conversations.drafts import DraftLimits
-from app.conversations.following import Follower, FollowOptions
-from app.conversations.hearing import listener
-from app.conversations.opening import StreamOptions
+from app.conversations.live.list_subscription import Watcher, WatchOptions
+from app.conversations.live.listener import listener
+from app.conversations.live.subscription import Follower, FollowOptions
 from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
-from app.conversations.watching import Watcher, WatchOptions
-from app.core.bus import Bus, Coalesced, Listener, Message
-from app.core.db import Database
+from app.conversations.streams.open import StreamOptions
+from app.core.bus.messages import Bus, Coalesced, Listener, Message
+from app.core.bus.nats import NatsBus, NatsOptions
+from app.core.bus.notify import NotifyBus, NotifyOptions
+from app.core.database.revisions import application_name
+from app.core.database.servers import Server
+from app.core.database.transactions import Database
 from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId
 from app.core.jobs import JobOptions, JobQueue
-from app.core.nats_bus import NatsBus, NatsOptions
-from app.core.notify_bus import NotifyBus, NotifyOptions
 from app.core.paging import Cursors
-from app.core.revisions import application_name
-from app.core.servers import Server
+from app.diagnostics.service import Statistics
 from app.embedding import base_url, make_tiers, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Governance
-from app.index.administration import SpaceAdministration
 from app.index.service import IndexOptions, LateVectors, SearchIndex, Side, Spaces, Tiers
-from app.memory.memories import Memories, MemoryOptions
+from app.index.spaces.administration import SpaceAdministration
+from app.memory.longterm.service import Memories, MemoryOptions
 from app.memory.service import Facts, Kept
-from app.operators.service import Statistics
 from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream, UpstreamOptions
-from app.recall.gateway import MemoryGateway
+from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import Recaller
 from app.settings import Settings
 from app.tenancy.administration import Administration
@@ -48,7 +48,7 @@ from app.tenancy.first_key import install_first_key, read_bootstrap_key
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
-from app.tenancy.spending import Spending, SpendingOptions
+from app.tenancy.spending.service import Spending, SpendingOptions
 
 _HOUR_S = 3600
 _JOBS_MESSAGE: Message = {"k": "jobs"}

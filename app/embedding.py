@@ -7,9 +7,9 @@ process from starting: it goes without, and says so.
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from app.core.db import Database
+from app.core.database.servers import Server
+from app.core.database.transactions import Database
 from app.core.errors import AppError
-from app.core.servers import Server
 from app.core.telemetry import get_logger
 from app.index.service import TierOptions, Tiers, ensure_space
 from app.providers.local import LocalEmbedder

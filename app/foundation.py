@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from app.core.db import Database, Transaction
+from app.core.database.servers import Server
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, TenantId
-from app.core.servers import Server
 from app.settings import Settings
 from app.tenancy.schemas import TokenEpochs
 from app.tenancy.service import Tenancy, TenancyOptions, installation_secret

@@ -11,40 +11,25 @@ from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCol
 from starlette.routing import Route
 
 from app.container import open_container
-from app.core.bus import Bus
+from app.core.bus.messages import Bus
 from app.core.errors import AppError
 from app.dashboard import pages
-from app.mcp.door import McpDoor
-from app.routers import (
-    admin,
-    agents,
-    context,
-    conversations,
-    docs,
-    events,
-    facts,
-    generation,
-    jobs,
-    lifecycle,
-    live,
-    memories,
-    openai,
-    openai_conversations,
-    ops,
-    recall,
-    spaces,
-    streams,
-    summaries,
-    tokens,
-    turns,
-)
-from app.routers.api_document import openapi_document
-from app.routers.connections import ConnectionLimits, Connections, add_live_metrics
-from app.routers.deps import require_caller
-from app.routers.lifecycle_metrics import add_lifecycle_metrics
-from app.routers.live_frames import frame_members
-from app.routers.middleware import install_middleware
-from app.routers.problems import declared_members, install_problem_handlers
+from app.mcp.endpoint import McpDoor
+from app.routers.documents import docs_pages
+from app.routers.documents.openapi import openapi_document
+from app.routers.http.dependencies import require_caller
+from app.routers.http.lifecycle_metrics import add_lifecycle_metrics
+from app.routers.http.middleware import install_middleware
+from app.routers.http.problems import declared_members, install_problem_handlers
+from app.routers.live import sse, websocket
+from app.routers.live.connection_limits import ConnectionLimits, Connections, add_live_metrics
+from app.routers.live.frames import frame_members
+from app.routers.openai import chat_completions
+from app.routers.openai import conversations as openai_conversations
+from app.routers.rest.agents import ask, generation, lifecycle
+from app.routers.rest.conversations import context, conversations, streams, summaries, tokens, turns
+from app.routers.rest.memory import facts, memories, recall
+from app.routers.rest.operations import admin, embedding_spaces, health, jobs
 from app.settings import Settings
 from app.worker.handlers import make_worker
 from app.worker.runner import add_job_metrics, add_sweep_metrics, working
@@ -52,8 +37,9 @@ from app.worker.runner import add_job_metrics, add_sweep_metrics, working
 _ROUTERS = tuple(
     module.router
     for module in (
-        docs, pages, conversations, streams, turns, summaries, tokens, live, events, context, recall, facts, memories,
-        lifecycle, generation, openai, openai_conversations, agents, admin, jobs, spaces, ops,
+        docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
+        memories, lifecycle, generation, chat_completions, openai_conversations, ask, admin, jobs, embedding_spaces,
+        health,
     )
 )  # fmt: skip
 

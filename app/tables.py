@@ -4,12 +4,12 @@ The migrations are compared with it. A capability's tables are described in its 
 nowhere else.
 """
 
-from app.conversations import models as conversations
-from app.core.tables import METADATA
-from app.index import models as index
-from app.memory import memory_models as memories
-from app.memory import models as facts
-from app.tenancy import models as tenancy
+from app.conversations import tables as conversations
+from app.core.database.metadata import METADATA
+from app.index import tables as index
+from app.memory.facts import tables as facts
+from app.memory.longterm import tables as memories
+from app.tenancy import tables as tenancy
 
 DESCRIBED = (tenancy, conversations, index, memories, facts)
 __all__ = ["DESCRIBED", "METADATA"]

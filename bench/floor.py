@@ -15,9 +15,9 @@ from uuid import uuid4
 import asyncpg
 import numpy as np
 
-from app.core import schema
-from app.core.db import encode_vector
-from app.core.embedded_postgres import EmbeddedPostgres
+from app.core.database import schema
+from app.core.database.transactions import encode_vector
+from app.core.embedded_postgres.server import EmbeddedPostgres
 
 DIMENSIONS: Final = 384
 _ROWS: Final = 600

@@ -38,7 +38,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from app.tenancy.keys import generate_key
+from app.tenancy.key_text import generate_key
 
 MS: Final = 1000.0
 READY_S: Final = 90.0

@@ -30,9 +30,9 @@ from rich.table import Table
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import serve
 
-from app.core import schema
-from app.core.embedded_postgres import EmbeddedPostgres
-from app.tenancy.keys import generate_key
+from app.core.database import schema
+from app.core.embedded_postgres.server import EmbeddedPostgres
+from app.tenancy.key_text import generate_key
 
 READY_S: Final = 90.0
 SETTLE_S: Final = 30.0

@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 from app.container import Container, build_container, make_bus
-from app.conversations.schemas import ConversationCreate, TurnInput
-from app.core import schema
-from app.core.db import encode_vector
-from app.core.embedded_postgres import EmbeddedPostgres
+from app.conversations.schemas.conversations import ConversationCreate, TurnInput
+from app.core.database import schema
+from app.core.database.transactions import encode_vector
+from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation

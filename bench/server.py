@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.core import schema
-from app.core.embedded_postgres import EmbeddedPostgres
-from app.tenancy.keys import generate_key
+from app.core.database import schema
+from app.core.embedded_postgres.server import EmbeddedPostgres
+from app.tenancy.key_text import generate_key
 
 READY_S: Final = 90.0
 

@@ -1,1 +1,4 @@
-"""Turnkeep at the side of agents: what they call around each turn, doors that answer, and tools for models."""
+"""What agents call around each turn of their model, generation, `ask_agent`, and the tools offered to models.
+
+Each sub-package is entered through its `service` and `schemas`; `tools` through `registry`.
+"""

@@ -47,7 +47,7 @@ def mcp(
     """Give a model the tools of a running server over standard input and output. The key: as for `tail`."""
     settings = quiet_settings(**({} if url is None else {"url": url}))
 
-    from app.mcp.target import Target, client_configuration
+    from app.mcp.client_config import Target, client_configuration
 
     target = Target(*_running_server(settings), agent)
     if print_config:

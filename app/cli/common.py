@@ -51,7 +51,7 @@ def admin_key(settings: "Settings") -> str | None:
 def tenant_named(settings: "Settings", text: str | None) -> "TenantId":
     """The tenant of `--tenant`; without one, that of the admin key."""
     from app.core.ids import TenantId, parse_id
-    from app.tenancy.keys import parse_key
+    from app.tenancy.key_text import parse_key
 
     if text is None:
         parsed = parse_key(admin_key(settings) or "")

@@ -16,9 +16,9 @@ def migrate(
     force: Annotated[bool, typer.Option("--force", help="Even while replicas run that it breaks.")] = False,  # noqa: FBT002
 ) -> None:
     """Bring the database to this release's schema."""
-    from app.core import schema
-    from app.core.revisions import SchemaVersion, known_revisions
-    from app.core.servers import Server
+    from app.core.database import schema
+    from app.core.database.revisions import SchemaVersion, known_revisions
+    from app.core.database.servers import Server
     from app.core.telemetry import configure_logging
 
     if sql:

@@ -23,7 +23,7 @@ def openapi() -> None:
 @commands.command()
 def asyncapi() -> None:
     """Print the AsyncAPI document: the WebSocket and the event streams."""
-    from app.routers.asyncapi import asyncapi_document
+    from app.routers.documents.asyncapi import asyncapi_document
 
     print_document(asyncapi_document(version("turnkeep")))
 

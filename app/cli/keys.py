@@ -20,7 +20,7 @@ commands = typer.Typer(help="API keys.", no_args_is_help=True)
 @commands.command("generate")
 def generate() -> None:
     """Print a fresh key, for TURNKEEP_BOOTSTRAP_KEY. Nothing is stored."""
-    from app.tenancy.keys import generate_key
+    from app.tenancy.key_text import generate_key
 
     typer.echo(str(generate_key()))
 
@@ -106,7 +106,7 @@ def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID
 
     from app.core.ids import KeyId, TenantId, parse_id
     from app.foundation import open_foundation
-    from app.tenancy.keys import parse_key
+    from app.tenancy.key_text import parse_key
 
     parsed = parse_key(key)
     if parsed is not None:

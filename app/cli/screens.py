@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.core.ids import TenantId, format_id
-from app.operators.schemas import Level
-from app.operators.service import check_installation, examine
+from app.diagnostics.schemas import Level
+from app.diagnostics.service import check_installation, examine
 from app.settings import Settings
 
 

@@ -15,11 +15,11 @@ from fastapi import FastAPI
 from app.cli.keys import DEFAULT_SCOPES
 from app.container import Container, open_container
 from app.core.errors import AppError, Unavailable
-from app.core.heap import keep_large_blocks_apart
+from app.core.malloc import keep_large_blocks_apart
 from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
 from app.main import create_app
-from app.routers.protocol import protocols
+from app.routers.http.uvicorn_protocols import protocols
 from app.settings import Settings
 from app.worker.handlers import make_worker
 

@@ -1,1 +1,4 @@
-"""What the model should see."""
+"""Build context: recent turns, summaries and recalled entries within a token budget.
+
+Public API: `service` and `schemas`.
+"""

@@ -15,8 +15,8 @@ from pydantic import (
     field_validator,
 )
 
-from app.conversations.schemas import CompactionIn, IdIn, MessageObject
-from app.core.strict import Strict
+from app.conversations.schemas.conversations import CompactionIn, IdIn, MessageObject
+from app.core.validation.strict import Strict
 from app.formats.schemas import Format
 
 MAX_TOKEN_BUDGET = 10_000_000

@@ -11,9 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
 
-from app.context.assembly import assemble
-from app.context.compaction import COMPACT_JOB, Compactor
-from app.context.parts import (
+from app.context.assembly.assemble import assemble
+from app.context.assembly.parts import (
     AskedTurns,
     Assembled,
     ContextParts,
@@ -23,19 +22,20 @@ from app.context.parts import (
     SummaryPart,
     TextPart,
 )
-from app.context.report import ERASED_SOURCES
+from app.context.assembly.report import ERASED_SOURCES
+from app.context.assembly.window import most_of
+from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
-from app.context.window import most_of
-from app.conversations.context_turns import ReadSummary
-from app.conversations.schemas import content_text
+from app.conversations.reading.context_turns import ReadSummary
+from app.conversations.schemas.conversations import content_text
+from app.conversations.schemas.summaries import StandingSummary, SummaryKind
 from app.conversations.service import ContextTurns, Conversations, TurnsWanted
-from app.conversations.summary_schemas import StandingSummary, SummaryKind
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.formats.schemas import CanonicalTurn, Role
-from app.memory.memories import require_reach
+from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.providers.schemas import TokenCounter

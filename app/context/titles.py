@@ -10,8 +10,8 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from app.conversations.previews import first_words
+from app.conversations.schemas.titles import Exchange
 from app.conversations.service import TITLE_JOB, Conversations
-from app.conversations.title_schemas import Exchange
 from app.core.errors import AppError
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import get_logger

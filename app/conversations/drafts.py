@@ -12,8 +12,8 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from app.conversations.chain import canonical_form
-from app.conversations.schemas import Revision, Turn, TurnContent, TurnInput, content_text
+from app.conversations.hash_chain import canonical_form
+from app.conversations.schemas.conversations import Revision, Turn, TurnContent, TurnInput, content_text
 from app.core.errors import FieldError, Invalid, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms

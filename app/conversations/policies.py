@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.conversations.schemas import CompactionIn, FactsIn
+from app.conversations.schemas.conversations import CompactionIn, FactsIn
 from app.core.errors import FieldError, Invalid
 from app.core.jobs import NewJob
 from app.formats.schemas import JsonObject

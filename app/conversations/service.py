@@ -11,34 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.conversations import listing_store, store, stream_store, token_store, turn_store
-from app.conversations.announcer import Announcer
-from app.conversations.appender import Appender
-from app.conversations.changing import ChangeConditions, change_conversation
-from app.conversations.context_turns import (
+from app.conversations.change import ChangeConditions, change_conversation
+from app.conversations.create import Defaults, get_or_create
+from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
+from app.conversations.drafts import DraftLimits
+from app.conversations.events import Announcer
+from app.conversations.find import get_conversation, get_turn_so_far, lock_conversation
+from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
+from app.conversations.reading.context_turns import (
     ContextTurns,
     LeftOut,
     TurnsWanted,
     count_left_out,
     read_context_turns,
 )
-from app.conversations.covering import COMPACT_JOB, RETAIN_JOB
-from app.conversations.creating import Defaults, get_or_create
-from app.conversations.drafts import DraftLimits
-from app.conversations.eraser import erase_turns
-from app.conversations.finding import get_conversation, get_turn_so_far, lock_conversation
-from app.conversations.forker import Forker
-from app.conversations.history import History
-from app.conversations.history_schemas import HistoryPage, HistoryQuery, Order
-from app.conversations.indexing import Indexing
-from app.conversations.lifetimes import Lifetimes
-from app.conversations.opening import StreamOptions
-from app.conversations.permits import permitted_turns
-from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
-from app.conversations.recent import recent_turns
-from app.conversations.retaining import Retainer
-from app.conversations.reviser import Reviser
-from app.conversations.schemas import (
+from app.conversations.reading.history import History
+from app.conversations.reading.recent import recent_turns
+from app.conversations.reading.sources import Sources
+from app.conversations.retention.expiry import Lifetimes
+from app.conversations.retention.service import Retainer
+from app.conversations.schemas.conversations import (
     AppendResult,
     Conversation,
     ConversationCreate,
@@ -56,12 +48,20 @@ from app.conversations.schemas import (
     TurnInput,
     Verification,
 )
-from app.conversations.sessions import Sessions
-from app.conversations.sources import Sources
-from app.conversations.streaming import Streams
-from app.conversations.summaries import Summaries
-from app.conversations.titles import TITLE_JOB, DerivedTitles, Titles
-from app.conversations.verifier import verify
+from app.conversations.schemas.history import HistoryPage, HistoryQuery, Order
+from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
+from app.conversations.streams.open import StreamOptions
+from app.conversations.streams.permissions import permitted_turns
+from app.conversations.streams.service import Streams
+from app.conversations.summaries.invalidation import COMPACT_JOB, RETAIN_JOB
+from app.conversations.summaries.service import Summaries
+from app.conversations.turns.append import Appender
+from app.conversations.turns.erase import erase_turns
+from app.conversations.turns.fork import Forker
+from app.conversations.turns.index_jobs import Indexing
+from app.conversations.turns.revise import Reviser
+from app.conversations.turns.sessions import Sessions
+from app.conversations.turns.verify import verify
 from app.conversations.views import (
     activity_key,
     canonical_turn,
@@ -70,8 +70,8 @@ from app.conversations.views import (
     listed_view,
     turn_view,
 )
-from app.core.bus import Bus
-from app.core.db import Database, Transaction
+from app.core.bus.messages import Bus
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id
 from app.core.jobs import JobQueue
@@ -214,7 +214,7 @@ class Conversations:
                 raise NotFound("not_found", "There is no such conversation.")
             return caller.bound.conversation_id
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await store.find_by_external_id(tx, caller.tenant_id, project, external_id)
+            row = await conversation_store.find_by_external_id(tx, caller.tenant_id, project, external_id)
         if row is None:
             raise NotFound("not_found", "There is no such conversation.")
         return ConversationId(row.id)
@@ -238,7 +238,7 @@ class Conversations:
             moment, last_id = self._cursors.read(scope, cursor)
             after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await listing_store.list_conversations(
+            found = await list_store.list_conversations(
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1,
                 most_bytes=self._options.max_answer_bytes,
             )  # fmt: skip
@@ -411,7 +411,7 @@ class Conversations:
     ) -> dict[UUID, str]:
         """What conversations are called: the title that callers gave, else external id, derived title, id."""
         ids = [one for one in conversation_ids if one is not None]
-        names = await store.find_names(tx, caller.tenant_id, ids)
+        names = await conversation_store.find_names(tx, caller.tenant_id, ids)
         return {one: names.get(one) or format_id(one) for one in ids}
 
     async def newest_of_role(
@@ -419,7 +419,7 @@ class Conversations:
     ) -> CanonicalTurn | None:
         """The newest live turn in this role that still says something, of one of `actors` where they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await store.list_turns(
+            found = await conversation_store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -446,7 +446,7 @@ class Conversations:
     ) -> dict[UUID, list[Participant]]:
         """Who takes part in conversations of a scope, the latest first; those beyond `most_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await listing_store.list_participants(
+            found = await list_store.list_participants(
                 tx,
                 caller.tenant_id,
                 conversation_ids=conversation_ids,

@@ -9,9 +9,8 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from app.conversations.listing_store import ListedRow, MessageRow
 from app.conversations.previews import PREVIEW_CHARACTERS, first_words
-from app.conversations.schemas import (
+from app.conversations.schemas.conversations import (
     Compaction,
     Conversation,
     Facts,
@@ -22,10 +21,11 @@ from app.conversations.schemas import (
     Retention,
     Turn,
 )
-from app.conversations.store import ConversationRow, TurnRow
-from app.conversations.summary_schemas import Summary, SummaryKind, SummaryLine
-from app.conversations.summary_store import SummaryRow
-from app.conversations.title_schemas import TitleSource
+from app.conversations.schemas.summaries import Summary, SummaryKind, SummaryLine
+from app.conversations.schemas.titles import TitleSource
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.stores.list_store import ListedRow, MessageRow
+from app.conversations.stores.summary_store import SummaryRow
 from app.core.ids import format_id
 from app.core.paging import Key
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role

@@ -1,1 +1,1 @@
-"""Technology without product words."""
+"""Technology without product words: database, bus, jobs, errors, ids, paging, validation, telemetry."""

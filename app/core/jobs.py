@@ -20,7 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.db import Database, Transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.ids import JobId, TenantId, new_uuid
 
 INSTALLATION: Final = TenantId(UUID(int=0))

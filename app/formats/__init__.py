@@ -1,1 +1,4 @@
-"""Pure adapters between providers' message shapes and the canonical turn."""
+"""Pure adapters between the message shapes of providers and the canonical turn.
+
+Public API: `service` and `schemas`. Nothing here reads the database or the network.
+"""

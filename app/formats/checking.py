@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.errors import Invalid
-from app.formats.given import items_in
+from app.formats.extra_fields import items_in
 from app.formats.parts import parts_of
 from app.formats.schemas import Fault, Format, JsonObject, ParsedTurn, Role
 

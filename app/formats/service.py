@@ -10,21 +10,15 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from app.core.errors import Invalid
-from app.formats import (
-    anthropic,
-    canonical,
-    checking,
-    from_anthropic,
-    from_canonical,
-    from_openai,
-    from_responses,
-    openai,
-    openai_responses,
-    reading,
-    workers_ai,
-)
-from app.formats.given import is_silent
+from app.formats import checking
+from app.formats.extra_fields import is_silent
+from app.formats.parse import anthropic as from_anthropic
+from app.formats.parse import canonical as from_canonical
+from app.formats.parse import openai as from_openai
+from app.formats.parse import openai_responses as from_responses
+from app.formats.parse import validation
 from app.formats.parts import fenced, has_content, parts_of, plain, result_text
+from app.formats.render import anthropic, canonical, openai, openai_responses, workers_ai
 from app.formats.schemas import (
     Block,
     CanonicalTurn,
@@ -157,7 +151,7 @@ def parse(
     field: `invalid_request`, `json_too_deep`, `text_not_storable`, `number_not_interoperable`. What a
     sequence breaks is not looked at: see `check` and `repair`.
     """
-    given = reading.checked_objects(messages, root)
+    given = validation.checked_objects(messages, root)
     first = from_anthropic.parse_system(source, system, system_root)
     return [*first, *(turn for index, one in enumerate(given) for turn in parse_one(source, one, f"{root}/{index}"))]
 
@@ -191,7 +185,7 @@ def check(source: Format, messages: object, *, root: str = "/messages") -> list[
     Raises Invalid only where they are no list of JSON objects. The names are those of `checking.DETAILS`, and
     `malformed` for a message that cannot be read.
     """
-    given = reading.checked_objects(messages, root)
+    given = validation.checked_objects(messages, root)
     read: list[list[ParsedTurn] | Invalid] = []
     for index, message in enumerate(given):
         try:

@@ -4,16 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
 
-from app.formats.schemas import (
-    GIVEN,
-    CanonicalTurn,
-    JsonObject,
-    ParsedTurn,
-    ToolCall,
-    ToolResult,
-    TurnLike,
-    kind_of,
-)
+from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, ParsedTurn, ToolCall, ToolResult, TurnLike, kind_of
 
 
 def tool_call_of(call: JsonObject) -> ToolCall:

@@ -8,7 +8,7 @@ each turn belongs to one unit at most, and one that belongs to none is named in 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.formats.given import is_silent
+from app.formats.extra_fields import is_silent
 from app.formats.parts import has_content
 from app.formats.schemas import Answered, CanonicalTurn, Kind, Role, ToolCall, ToolResult, TurnBlock
 from app.formats.turns import results_of

@@ -6,14 +6,14 @@ What belongs to a conversation or a turn is listed in `registry`.
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.conversations.schemas import Conversation, ConversationUpdate, ErasedTurns
+from app.conversations.schemas.conversations import Conversation, ConversationUpdate, ErasedTurns
 from app.conversations.service import Conversations
-from app.core.db import Database, Transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
-from app.governance.purging import Purger
+from app.governance.purge import Purger
 from app.index.service import SearchIndex
-from app.memory.memories import Memories
+from app.memory.longterm.service import Memories
 from app.memory.service import Facts
 from app.tenancy.schemas import Caller, Scope
 

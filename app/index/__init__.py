@@ -1,1 +1,4 @@
-"""One search index for everything that can be recalled."""
+"""One search index for turns, summaries, facts and memories.
+
+Public API: `service` and `schemas`. Owners of what is indexed write entries in their own transactions.
+"""

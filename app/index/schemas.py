@@ -9,10 +9,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
-from app.core.db import FloatVector
+from app.core.database.transactions import FloatVector
 from app.core.ids import ConversationId
-from app.core.strict import Strict
 from app.core.times import TimeOut
+from app.core.validation.strict import Strict
 
 VECTORS_JOB: Final = "index.vectors"
 """Make the vectors of entries that wait for theirs; the subjects are entry ids."""

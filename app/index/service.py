@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.core.db import Database, FloatVector, Transaction
+from app.core.database.transactions import Database, FloatVector, Transaction
 from app.core.errors import AppError, Conflict
+from app.core.fair_shares import TenantShares
 from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
-from app.core.shares import TenantShares
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index import late_store, removal_store, search_store, store, wide
-from app.index.analyser import Analyser, quote
-from app.index.dates import date_words, may_have_dates, resolve_dates
-from app.index.late import LateVectors, Maker
+from app.index.analyser.analyser import Analyser, quote
+from app.index.analyser.dates import date_words, may_have_dates, resolve_dates
+from app.index.backfill import store as late_store
+from app.index.backfill.vector_backfill import LateVectors, Maker
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -35,9 +35,11 @@ from app.index.schemas import (
     Prepared,
     Scope,
 )
-from app.index.spaces import ChosenSpace, Side, Spaces, chosen_space
-from app.index.tiers import TierOptions, Tiers
-from app.index.wide import Holding, Space
+from app.index.search import ann_search, exact_search
+from app.index.search.ann_maintenance import TierOptions, Tiers
+from app.index.search.ann_search import Holding, Space
+from app.index.spaces.runtime import ChosenSpace, Side, Spaces, chosen_space
+from app.index.write import removal_store, store
 from app.providers.schemas import Embedder
 from app.settings import Settings
 from app.tenancy.schemas import Caller
@@ -371,7 +373,7 @@ class SearchIndex:
             found = await self._search_wide(caller, tx, scope, query, pool, holding, tiers)
             if found is not None:
                 return found
-        return await search_store.search(
+        return await exact_search.search(
             tx,
             caller.tenant_id,
             scope,
@@ -390,17 +392,19 @@ class SearchIndex:
         if query.vector is not None and not holding.tiered_and_indexed:
             return None
         options = tiers.options
-        corpus = await wide.measure(tx, caller.tenant_id, scope, query.lexemes, entries=options.exact_scope_entries)
+        corpus = await ann_search.measure(
+            tx, caller.tenant_id, scope, query.lexemes, entries=options.exact_scope_entries
+        )
         if corpus.entries <= options.exact_scope_entries:
             return None
-        by_words = await wide.best_by_words(
+        by_words = await ann_search.best_by_words(
             tx, scope, query.lexemes, corpus, pool=pool, matches=options.text_candidates
         )
-        return await wide.search_wide(
+        return await ann_search.search_wide(
             tx,
             caller.tenant_id,
             scope,
-            wide.Wanted(query.vector, query.lexemes, by_words, corpus, pool),
+            ann_search.Wanted(query.vector, query.lexemes, by_words, corpus, pool),
             space=tiers.space,
             uncovered=holding.uncovered,
         )

@@ -31,7 +31,7 @@ from mcp.types import INTERNAL_ERROR, PROTOCOL_VERSION_META_KEY, jsonrpc_message
 from pydantic import JsonValue, ValidationError
 
 from app.core.telemetry import error_type, get_logger
-from app.mcp.target import Target
+from app.mcp.client_config import Target
 
 _TIMEOUT_S: Final = 300.0
 _MOST_AT_ONCE: Final = 32

@@ -10,8 +10,8 @@ from mcp.types import ReadResourceResult, Resource, ResourceTemplate, TextResour
 from pydantic import BaseModel
 
 from app.container import Container
-from app.conversations.history_schemas import HistoryQuery
-from app.conversations.schemas import Conversation, ConversationFilter
+from app.conversations.schemas.conversations import Conversation, ConversationFilter
+from app.conversations.schemas.history import HistoryQuery
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.mcp.schemas import ConversationContents

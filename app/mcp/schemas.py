@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from app.conversations.schemas import Conversation, Turn
+from app.conversations.schemas.conversations import Conversation, Turn
 
 
 class ConversationContents(BaseModel):

@@ -29,16 +29,16 @@ from mcp.types import (
 from pydantic import JsonValue
 from starlette.requests import Request
 
-from app.agents.tooling import Tool
+from app.agents.tools.tool import Tool
 from app.container import Container
 from app.core.errors import AppError
-from app.core.invalid import property_names
 from app.core.telemetry import error_stack, error_type, get_logger
-from app.formats.reading import MEMBER_NAMES
+from app.core.validation.invalid import property_names
+from app.formats.parse.validation import MEMBER_NAMES
 from app.mcp import resources
-from app.mcp.accounts import UNKNOWN, Account, Accounts
-from app.mcp.listing import agent_is_exclusive, instructions, listed, offered_tools
-from app.mcp.refusals import protocol_error, tool_error
+from app.mcp.errors import protocol_error, tool_error
+from app.mcp.request_log import UNKNOWN, Account, Accounts
+from app.mcp.tool_list import agent_is_exclusive, instructions, listed, offered_tools
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 

@@ -1,1 +1,4 @@
-"""What outlives a conversation: facts."""
+"""Facts and long-term memories: what is remembered across conversations.
+
+Public API: `service` and `schemas` for facts, `longterm.service` and `longterm.schemas` for memories.
+"""

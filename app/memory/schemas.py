@@ -9,9 +9,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StringConstraints, model_validator
 
-from app.conversations.schemas import Filter, IdIn, Name
-from app.core.strict import Strict
+from app.conversations.schemas.conversations import Filter, IdIn, Name
 from app.core.times import TimeIn, TimeOut
+from app.core.validation.strict import Strict
 
 MAX_SOURCES = 100
 MAX_OBJECT_CHARACTERS = 4_096

@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
-from app.core.db import Database, Transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
 from app.index.service import LateVectors, SearchIndex
-from app.memory import decision_store, store
-from app.memory.asserting import Asserted, Asserter, hand_statement, require_taken
-from app.memory.extractor import Extractor
-from app.memory.keeper import VECTORS_JOB, Keeper
-from app.memory.merging import Decision, HeldFact, Outcome
-from app.memory.naming import name_key, predicate_key
+from app.memory.extraction.service import Extractor
+from app.memory.facts import decision_store, store
+from app.memory.facts.assertion import Asserted, Asserter, hand_statement, require_taken
+from app.memory.facts.fact_timeline import Kept, Shelf, owned_key
+from app.memory.facts.fact_writer import VECTORS_JOB, Keeper
+from app.memory.facts.merge import Decision, HeldFact, Outcome
+from app.memory.facts.spelling import name_key, predicate_key
+from app.memory.facts.store import FactRow, Key, StoredFact, Where
+from app.memory.facts.views import fact_view, fact_view_for
 from app.memory.schemas import (
     Extraction,
     Fact,
@@ -33,9 +36,6 @@ from app.memory.schemas import (
     FactUpdate,
     fact_text,
 )
-from app.memory.shelf import Kept, Shelf, owned_key
-from app.memory.store import FactRow, Key, StoredFact, Where
-from app.memory.views import fact_view, fact_view_for
 from app.providers.schemas import ChatModel
 from app.tenancy.schemas import Caller, Repeatable, job_caller
 from app.tenancy.service import Tenancy

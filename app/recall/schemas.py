@@ -6,13 +6,13 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
-from app.conversations.schemas import IdIn, Name, Turn
-from app.conversations.summary_schemas import Summary
-from app.core.strict import Strict
+from app.conversations.schemas.conversations import IdIn, Name, Turn
+from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn
+from app.core.validation.strict import Strict
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.schemas import EntryKind, Mode
-from app.memory.memory_schemas import Memory
+from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]

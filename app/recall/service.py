@@ -14,20 +14,20 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from app.conversations.schemas import Hydrated, Participant, Turn, turn_text
+from app.conversations.schemas.conversations import Hydrated, Participant, Turn, turn_text
+from app.conversations.schemas.summaries import Summary
 from app.conversations.service import Conversations
-from app.conversations.summary_schemas import Summary
-from app.core.db import Database, Transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Found, Mode, Scope
 from app.index.service import Query, SearchIndex, Side
-from app.memory.memories import Memories, require_reach
-from app.memory.memory_schemas import Memory, MemoryEntry, MemoryFilters
+from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
+from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
-from app.recall.comparing import overlap, rank_agreement
+from app.recall.rank_overlap import overlap, rank_agreement
 from app.recall.ranking import Ranked, rank, read_intent, without_names
 from app.recall.schemas import (
     ComparedHit,

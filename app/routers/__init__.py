@@ -1,1 +1,1 @@
-"""REST: parse, authenticate, call one service method, shape the answer."""
+"""Everything over HTTP: parse, authenticate, call one service method, shape the response."""

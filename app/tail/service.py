@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from app.conversations.frames import ErrorFrame, RereadFrame, SnapshotFrame
+from app.conversations.schemas.frames import ErrorFrame, RereadFrame, SnapshotFrame
 from app.tail.connection import Follower, Target
 from app.tail.screen import Plain, Raw, Screen, Terminal
 from app.tail.view import HoleError, View, read

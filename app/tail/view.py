@@ -10,7 +10,8 @@ from typing import Annotated, Final, Literal, TypeAlias, assert_never
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from app.conversations.frames import (
+from app.conversations.schemas.conversations import Turn
+from app.conversations.schemas.frames import (
     AckFrame,
     ErrorFrame,
     PendingTurn,
@@ -27,7 +28,6 @@ from app.conversations.frames import (
     TurnOpenedFrame,
     TurnSupersededFrame,
 )
-from app.conversations.schemas import Turn
 
 _REMEMBERED: Final = 10_000
 _ADAPTER: Final[TypeAdapter[ServerFrame]] = TypeAdapter(Annotated[ServerFrame, Field(discriminator="type")])

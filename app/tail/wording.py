@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from app.conversations.schemas import Turn
+from app.conversations.schemas.conversations import Turn
 from app.formats.schemas import GIVEN, JsonObject
 from app.tail.view import OpenText
 

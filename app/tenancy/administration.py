@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from app.core.db import Database, Transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
 from app.core.paging import Cursors, Page, make_page
 from app.core.paging import Key as SortKey
 from app.tenancy import store
-from app.tenancy.keys import KeyText, generate_key
+from app.tenancy.key_text import KeyText, generate_key
 from app.tenancy.schemas import (
     Caller,
     Key,

@@ -8,7 +8,7 @@ from app.core.errors import Unauthenticated, Unavailable
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.settings import Settings
-from app.tenancy.keys import KeyText, generate_key, parse_key
+from app.tenancy.key_text import KeyText, generate_key, parse_key
 from app.tenancy.service import Tenancy
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from app.core.db import Database, Transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId, format_id
 from app.core.jobs import Job, JobQueue, JobState, cancel_job, list_jobs, lock_job, requeue_job

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
-from app.core.db import Transaction
+from app.core.database.transactions import Transaction
 from app.core.errors import FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
-from app.core.strict import Strict
 from app.core.times import TimeIn, TimeOut
+from app.core.validation.strict import Strict
 from app.formats.schemas import Role
 from app.tenancy.scopes import Scope
 

@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
-from app.core.db import Database, Transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Busy, Conflict, FieldError, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.tenancy import store
-from app.tenancy.keys import KeyText, generate_key, key_hmac, parse_key
+from app.tenancy.key_text import KeyText, generate_key, key_hmac, parse_key
 from app.tenancy.schemas import (
     Access,
     ApiKey,
@@ -34,7 +34,7 @@ from app.tenancy.schemas import (
     scopes_of,
     token_expired,
 )
-from app.tenancy.tokens import PREFIX, TokenClaims, read_token, sign_token, token_hmac
+from app.tenancy.token_text import PREFIX, TokenClaims, read_token, sign_token, token_hmac
 
 ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
 _TEND_S = 60.0

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.db import Transaction
+from app.core.database.revisions import FIRST_RELEASE
+from app.core.database.transactions import Transaction
 from app.core.ids import KeyId, TenantId, format_id
-from app.core.revisions import FIRST_RELEASE
 from app.tenancy.schemas import ApiKey, Key, Replay, Scope, Tenant
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
-from app.agents.service import COMPACT_EARLY_JOB
+from app.agents.lifecycle.service import COMPACT_EARLY_JOB
 from app.container import Container
 from app.context.service import COMPACT_JOB, TITLE_JOB
 from app.conversations.service import RETAIN_JOB

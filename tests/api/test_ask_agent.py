@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.agents.asking import MOST_CALLS, UNFINISHED, WITHHELD
+from app.agents.ask.service import MOST_CALLS, UNFINISHED, WITHHELD
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.tenancy.schemas import Scope

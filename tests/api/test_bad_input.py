@@ -17,9 +17,9 @@ import pytest
 from app.core.ids import format_id, parse_id
 from app.core.telemetry import configure_logging
 from app.main import create_app, openapi_document
-from app.routers.problems import internal_error_response
+from app.routers.http.problems import internal_error_response
 from app.settings import Settings
-from app.tenancy.keys import generate_key, parse_key
+from app.tenancy.key_text import generate_key, parse_key
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from app.routers import body_reading
-from app.routers.inflight import BytesInFlight
+from app.routers.http import body_reader
+from app.routers.http.bytes_in_flight import BytesInFlight
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Socket, serving
 from tests.support.mcp import call
@@ -36,7 +36,7 @@ async def patient(
     words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Service]:
     """The same, but requests wait for as long as a test takes, also for senders that stop in the middle."""
-    monkeypatch.setattr(body_reading, "_FIRST_BYTES_S", 60.0)
+    monkeypatch.setattr(body_reader, "_FIRST_BYTES_S", 60.0)
     limits = {"max_request_bytes": MOST, "live_frame_bytes": MOST, "in_flight_wait_s": 60}
     async with open_service(words_database, tmp_path, embedder="none", **limits) as opened:
         yield opened
@@ -160,7 +160,7 @@ async def test_senders_of_small_bodies_that_stop_in_the_middle_keep_nobody_from_
 async def test_a_large_body_that_does_not_arrive_is_cut_while_another_waits(
     patient: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_reading, "_FIRST_BYTES_S", 1.0)
+    monkeypatch.setattr(body_reader, "_FIRST_BYTES_S", 1.0)
     async with (
         await patient.new_tenant() as one,
         await patient.new_tenant() as two,

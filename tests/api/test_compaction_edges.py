@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.context import compaction
-from app.conversations import summary_store
-from app.core.db import Database, PoolOptions
+from app.context.compaction import service as compaction
+from app.conversations.stores import summary_store
+from app.core.database.transactions import Database, PoolOptions
 from tests.api.test_compaction import compact, say, summaries, talk
 from tests.api.test_doctor import faults
 from tests.support.api import Client, Service, open_service, problem

@@ -16,17 +16,17 @@ import asyncpg
 import pytest
 
 from app.core import times
-from app.core.db import Database, PoolOptions
+from app.core.database.revisions import SchemaVersion
+from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import NotFound
 from app.core.ids import TenantId, new_uuid, parse_id
-from app.core.revisions import SchemaVersion
-from app.operators.judgements import check_disk, check_schema, check_server, check_settings
-from app.operators.machine import check_data_directory, check_model, check_port
-from app.operators.schemas import Check, Fault, Level
-from app.operators.service import DataCheck, check_installation, examine
-from app.operators.store import RoleFacts, ServerFacts
+from app.diagnostics.checks import check_disk, check_schema, check_server, check_settings
+from app.diagnostics.machine import check_data_directory, check_model, check_port
+from app.diagnostics.schemas import Check, Fault, Level
+from app.diagnostics.service import DataCheck, check_installation, examine
+from app.diagnostics.store import RoleFacts, ServerFacts
 from app.settings import Settings
-from app.tenancy.keys import generate_key
+from app.tenancy.key_text import generate_key
 from tests.support.api import Client, Service, settings_for
 from tests.support.fake_chat import CHAT_MODEL, open_fake_chat
 
@@ -141,9 +141,9 @@ async def test_a_fault_in_a_fork_is_found(ops: Database, client: Client, service
 
 
 async def test_a_long_conversation_is_read_page_by_page(ops: Database, client: Client, monkeypatch: Any) -> None:
-    monkeypatch.setattr("app.operators.service._TURNS", 4)
-    monkeypatch.setattr("app.operators.service._OWNERS", 3)
-    monkeypatch.setattr("app.operators.service._CONVERSATIONS", 1)
+    monkeypatch.setattr("app.diagnostics.service._TURNS", 4)
+    monkeypatch.setattr("app.diagnostics.service._OWNERS", 3)
+    monkeypatch.setattr("app.diagnostics.service._CONVERSATIONS", 1)
     for _ in range(3):
         await client.append(await client.conversation(), *[f"turn {n}" for n in range(13)])
     assert await faults(ops, client) == []

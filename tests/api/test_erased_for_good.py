@@ -21,7 +21,7 @@ import pytest
 
 from app.core.ids import parse_id
 from app.governance.registry import REGISTRY
-from app.index.analyser import Analyser
+from app.index.analyser.analyser import Analyser
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_openai import MODEL, open_fake
 from tests.support.postgres import Servers, clone_template, drop_database, make_template

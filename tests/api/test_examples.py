@@ -14,9 +14,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.core.ids import format_id, new_uuid
-from app.index import administration
+from app.index.spaces import administration
 from app.main import create_app, openapi_document
-from app.routers.api_document import EXAMPLES_PATH
+from app.routers.documents.openapi import EXAMPLES_PATH
 from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service

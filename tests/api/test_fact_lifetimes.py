@@ -8,12 +8,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions, Transaction
+from app.core.database.transactions import Database, PoolOptions, Transaction
 from app.core.ids import ConversationId, parse_id
-from app.governance import purging
+from app.diagnostics.service import DataCheck
+from app.governance import purge
 from app.governance import service as governance
-from app.memory import store as memory_store
-from app.operators.service import DataCheck
+from app.memory.facts import store as memory_store
 from app.tenancy.schemas import job_caller
 from tests.api.test_facts import fact, facts, found, tell
 from tests.api.test_retention import dump, word
@@ -139,7 +139,7 @@ async def test_facts_of_turns_that_retention_empties_go_with_them(
 async def test_facts_of_a_conversation_whose_time_is_over_go_with_it(
     service: Service, client: Client, ops: Database, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purging, "_ROWS", 3)
+    monkeypatch.setattr(purge, "_ROWS", 3)
     over, turns = await converse(client, "over", 7, ttl_s=3600)
     other, (kept,) = await converse(client, "other", 1)
     await tell(client, "I", "visited", word("of no turn"), conversation_id=over)
@@ -152,7 +152,7 @@ async def test_facts_of_a_conversation_whose_time_is_over_go_with_it(
 
     # hidden, and not gone yet: nobody finds what rests on it alone
     with monkeypatch.context() as patched:
-        patched.setattr(purging.Purger, "purge", _nothing)
+        patched.setattr(purge.Purger, "purge", _nothing)
         assert (await sweep(service))["expired"] == 1
     assert await owned(client) == {"tea", word("other 0")}
     assert set(await found(client, "what does ana own", k=50)) == {"ana likes tea", f"ana owns {word('other 0')}"}
@@ -182,7 +182,7 @@ async def _nothing(*_args: object) -> dict[str, int]:
 async def test_cut_off_at_any_statement_no_fact_is_left_without_what_it_rests_on(
     service: Service, client: Client, ops: Database, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purging, "_ROWS", 4)
+    monkeypatch.setattr(purge, "_ROWS", 4)
     gone, _ = await converse(client, "cut", 6, ttl_s=3600)
     await tell(client, "I", "visited", "Lisbon", conversation_id=gone)
     await age(connection, gone)
@@ -217,7 +217,7 @@ async def test_a_large_conversation_is_deleted_with_its_facts_in_steps(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(governance, "_AT_ONCE", 5)
-    monkeypatch.setattr(purging, "_ROWS", 3)
+    monkeypatch.setattr(purge, "_ROWS", 3)
     conversation, _ = await converse(client, "large", 11)
     assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
     assert await left(connection, client.tenant_id, conversation) == {}

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from app.core.ids import format_id, new_uuid
-from app.memory.merging import Clock
+from app.memory.facts.fact_timeline import Kept, Shelf
+from app.memory.facts.merge import Clock
+from app.memory.facts.store import Key, StoredFact
 from app.memory.schemas import Statement, Tier
-from app.memory.shelf import Kept, Shelf
-from app.memory.store import Key, StoredFact
 from tests.support.api import Client, Service, problem
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

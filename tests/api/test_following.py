@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.conversations import follow_store, listing_store, store, stream_store
-from app.conversations.following import Subscription
-from app.conversations.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
-from app.conversations.held import StreamKey
-from app.conversations.snapshot import Since
+from app.conversations.live.snapshot import Since
+from app.conversations.live.subscription import Subscription
+from app.conversations.schemas.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
+from app.conversations.stores import conversation_store, list_store, stream_store, subscription_store
+from app.conversations.streams.buffer import StreamKey
 from app.core.errors import Conflict, NotFound, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats.schemas import Role
@@ -270,7 +270,7 @@ async def test_turns_that_end_together_are_told_without_reading_what_they_say(
     for writer in (aborted, empty):
         await writer.streams.abort(caller, writer.conversation, turn_id=writer.turn_id, aborting=Aborting(), epoch=None)
     await committed.commit()
-    monkeypatch.setattr(store, "find_turns", None)
+    monkeypatch.setattr(conversation_store, "find_turns", None)
     await two.container.follower.check()
     await reader.until_said("whole")
     await reader.until_texts(set())
@@ -455,7 +455,7 @@ async def test_the_check_goes_on_after_whatever_befalls_it(
     words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[Exception] = [asyncpg.PostgresError("odd"), OSError("lost"), ValueError("ours")]
-    original = follow_store.list_standings
+    original = subscription_store.list_standings
 
     async def failing(*args: Any) -> Any:
         if failures:
@@ -471,7 +471,7 @@ async def test_the_check_goes_on_after_whatever_befalls_it(
         hub.join(service.container)
         reader = await follow(service, user, conversation)
         service.container.follower.hear = lambda _: None  # type: ignore[method-assign]
-        monkeypatch.setattr(follow_store, "list_standings", failing)
+        monkeypatch.setattr(subscription_store, "list_standings", failing)
         await user.append(conversation, "unheard")
         await reader.until_said("unheard")
         assert failures == []
@@ -483,14 +483,14 @@ async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
 ) -> None:
     one, _, _ = pair
     failures: list[Exception] = [asyncpg.PostgresError("odd"), ValueError("ours")]
-    original = listing_store.find_listed
+    original = list_store.find_listed
 
     async def failing(*args: Any, **more: Any) -> Any:
         if failures:
             raise failures.pop()
         return await original(*args, **more)
 
-    monkeypatch.setattr(listing_store, "find_listed", failing)
+    monkeypatch.setattr(list_store, "find_listed", failing)
     watch = one.container.watcher.watch(await caller_of(one, user), project=None, last=None)
     conversation = await user.conversation()
     events = await asyncio.wait_for(watch.batch(), PATIENT_S)

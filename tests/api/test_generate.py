@@ -9,12 +9,12 @@ import httpx
 import openai
 import pytest
 
-from app.agents import generation_answer
-from app.conversations.appender import Appender
-from app.conversations.appending import Incoming
+from app.agents.generation import answer as generation_answer
 from app.conversations.drafts import Draft
-from app.conversations.exchanges import answering
-from app.conversations.schemas import TurnInput
+from app.conversations.schemas.conversations import TurnInput
+from app.conversations.streams.exchanges import answering
+from app.conversations.turns.append import Appender
+from app.conversations.turns.placement import Incoming
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, format_id, new_uuid, parse_id
 from app.formats.schemas import Role

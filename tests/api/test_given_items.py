@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from app.conversations.schemas import TurnInput
+from app.conversations.schemas.conversations import TurnInput
 from app.formats.schemas import Format
 from app.formats.service import parse, write
 from tests.support.api import Client

@@ -9,8 +9,8 @@ from typing import Any
 
 import asyncpg
 
-from app.core.db import Database, PoolOptions
-from app.core.revisions import FIRST_RELEASE
+from app.core.database.revisions import FIRST_RELEASE
+from app.core.database.transactions import Database, PoolOptions
 from tests.api.test_erased_for_good import Said, dump, found, run
 from tests.api.test_keys_without_read import OPERATIONS, send
 from tests.api.test_mcp import listening_to_logs

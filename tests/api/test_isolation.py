@@ -15,10 +15,10 @@ from app.core.ids import format_id, new_uuid, parse_id
 from app.main import create_app, openapi_document
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.settings import Settings
-from app.tenancy.keys import parse_key
+from app.tenancy.key_text import parse_key
 from app.tenancy.schemas import Scope as KeyScope
 from app.tenancy.service import Tenancy
-from app.tenancy.spending import Spending
+from app.tenancy.spending.service import Spending
 from tests.support.api import Client, Service, problem
 
 Connection = asyncpg.Connection

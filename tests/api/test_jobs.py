@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions
+from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobOptions, JobQueue, NewJob

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from app.agents.tools import all_tools
-from app.conversations.frames import ClientFrame
+from app.agents.tools.registry import all_tools
+from app.conversations.schemas.frames import ClientFrame
 from app.main import create_app, openapi_document
 from app.settings import Settings
 from app.tenancy.schemas import Scope

@@ -13,10 +13,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions, Transaction
+from app.core.database.transactions import Database, PoolOptions, Transaction
 from app.core.ids import parse_id
-from app.operators.schemas import Check, Level
-from app.operators.service import DataCheck, examine
+from app.diagnostics.schemas import Check, Level
+from app.diagnostics.service import DataCheck, examine
 from app.worker.handlers import make_worker
 from app.worker.runner import working
 from tests.support.api import Client, Service, open_service, problem
@@ -276,8 +276,8 @@ async def test_several_workers_make_each_vector_once_in_small_steps(
 ) -> None:
     for name, value in (("late._EXAMINE", 7), ("late._AT_ONCE", 3)):
         monkeypatch.setattr(f"app.index.{name}", value)
-    monkeypatch.setattr("app.conversations.indexing._MOST_FILLED", 5)
-    monkeypatch.setattr("app.conversations.indexing._TURNS", 2)
+    monkeypatch.setattr("app.conversations.turns.index_jobs._MOST_FILLED", 5)
+    monkeypatch.setattr("app.conversations.turns.index_jobs._TURNS", 2)
     numbers = [f"parrot number {n}" for n in range(40)]
     async with (
         stored_bare(bare, *numbers) as (one, talk, _),

@@ -12,8 +12,8 @@ import httpx
 import jwt
 import pytest
 
-from app.agents.operations import Operation, sign_operation
-from app.conversations.schemas import Turn
+from app.agents.lifecycle.operation_tokens import Operation, sign_operation
+from app.conversations.schemas.conversations import Turn
 from app.core.ids import format_id
 from app.formats.service import items_of
 from app.providers.tokens import TiktokenCounter

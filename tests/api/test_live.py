@@ -12,9 +12,10 @@ from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
 from app.container import Container
-from app.conversations.following import Subscription
+from app.conversations.live.subscription import Subscription
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
-from app.routers import live_frames, sockets
+from app.routers.live import connection as sockets
+from app.routers.live import frames as live_frames
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service
 from tests.support.live import Reader, Socket, events_on, serving, socket_on
@@ -348,7 +349,7 @@ async def test_so_many_bytes_a_second_are_carried_out(
         conversation = await user.conversation()
         async with socket_on(its_port, conversation, user.key) as one:
             await one.ask("ping")
-            monkeypatch.setattr("app.routers.connections.asyncio.sleep", noting)
+            monkeypatch.setattr("app.routers.live.connection_limits.asyncio.sleep", noting)
             for _ in range(3):
                 await one.ask("append", turns=[{"role": "user", "content": "x" * 15_000}])
     assert max(slept) > 0.3
@@ -727,7 +728,7 @@ async def test_a_client_that_has_closed_while_it_is_sent_something_is_no_failure
     user: Client, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[BaseException] = []
-    monkeypatch.setattr("app.routers.sockets._log_failure", failures.append)
+    monkeypatch.setattr("app.routers.live.connection._log_failure", failures.append)
     conversation = await user.conversation()
     for frame in ("ping", "subscribe"):
         async with socket_on(port, conversation, user.key) as reader:

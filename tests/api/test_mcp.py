@@ -14,12 +14,12 @@ import pytest
 from mcp.client.client import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
-from app.agents.tooling import Group
-from app.agents.tools import all_tools
+from app.agents.tools.registry import all_tools
+from app.agents.tools.tool import Group
 from app.core.errors import Unavailable
 from app.core.telemetry import configure_logging
 from app.main import create_app
-from app.mcp.listing import offered_tools
+from app.mcp.tool_list import offered_tools
 from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service

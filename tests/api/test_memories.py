@@ -14,8 +14,8 @@ import pytest
 from app.core.errors import Forbidden
 from app.core.ids import format_id, new_uuid, parse_id
 from app.core.telemetry import configure_logging
-from app.memory.memories import Memories
-from app.memory.memory_schemas import MemoryQuery, MemoryStore
+from app.memory.longterm.schemas import MemoryQuery, MemoryStore
+from app.memory.longterm.service import Memories
 from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service, problem

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from websockets.exceptions import InvalidStatus
 
 from app.core.error_codes import ERROR_CODES
-from app.routers.middleware import HttpMetrics
+from app.routers.http.middleware import HttpMetrics
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.live import serving, socket_on

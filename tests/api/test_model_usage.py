@@ -16,7 +16,7 @@ from app.core.paging import Cursors
 from app.providers.endpoint import require_model
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose, ModelUsage
 from app.tenancy.schemas import Scope
-from app.tenancy.spending import Spending, SpendingOptions
+from app.tenancy.spending.service import Spending, SpendingOptions
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 
@@ -191,7 +191,7 @@ async def test_what_cannot_be_written_now_is_written_later(
         async def away(*_: object, **__: object) -> None:
             raise Unavailable("database_unavailable", "away")
 
-        patched.setattr("app.tenancy.spending_store.add_spent", away)
+        patched.setattr("app.tenancy.spending.store.add_spent", away)
         await record(ModelPurpose.FACTS)
         await record(ModelPurpose.FACTS)
         await record(ModelPurpose.SUMMARY)

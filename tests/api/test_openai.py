@@ -10,9 +10,9 @@ from typing import Any
 import openai
 import pytest
 
-from app.agents import generation
-from app.agents.generation_align import align
-from app.agents.tools import all_tools
+from app.agents.generation import service as generation
+from app.agents.generation.align import align
+from app.agents.tools.registry import all_tools
 from app.core.ids import parse_id
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from app.conversations.schemas import ConversationCreate, ConversationUpdate
+from app.conversations.schemas.conversations import ConversationCreate, ConversationUpdate
 from app.main import create_app, openapi_document
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service, problem

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
-from app.memory.redaction import redact
+from app.memory.pii.pii_filter import Withheld, is_personal_fact, without
+from app.memory.pii.redaction import redact
 from app.memory.schemas import PersonalKind
-from app.memory.withholding import Withheld, is_personal_fact, without
 from tests.api.test_erased_for_good import dump
 from tests.api.test_fact_extraction import told
 from tests.support.api import Client, Service, open_service

@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from app.core.revisions import head_revision, known_revisions
+from app.core.database.revisions import head_revision, known_revisions
 from tests.support.command import PLAIN, migrated_data
 from tests.support.process import START_S, Process, process_folder, terminal
 

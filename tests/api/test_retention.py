@@ -12,11 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions
+from app.core.database.transactions import Database, PoolOptions
 from app.core.ids import ConversationId, parse_id
-from app.governance import purging
+from app.diagnostics.service import DataCheck
+from app.governance import purge
 from app.governance import service as governance
-from app.operators.service import DataCheck
 from app.tenancy.schemas import job_caller
 from app.worker.handlers import make_worker
 from tests.support.api import Client, Service, open_service, problem
@@ -478,7 +478,7 @@ async def test_no_recall_finds_the_summary_of_what_is_being_deleted(
     assert await found() == {conversation, other}
     monkeypatch.setattr(governance, "_AT_ONCE", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(purging.Purger, "purge", _nothing)
+        patch.setattr(purge.Purger, "purge", _nothing)
         assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
     assert await found() == {other}
     await service.container.governance.purger.sweep()

@@ -19,12 +19,13 @@ from typing import Any, Self
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions
+from app.core.database.schema import vector_index_name
+from app.core.database.transactions import Database, PoolOptions
 from app.core.ids import format_id
-from app.core.schema import vector_index_name
-from app.index import administration, spaces
-from app.operators.schemas import Level
-from app.operators.service import DataCheck, examine
+from app.diagnostics.schemas import Level
+from app.diagnostics.service import DataCheck, examine
+from app.index.spaces import administration
+from app.index.spaces import runtime as spaces
 from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker
 from app.worker.runner import working

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.context import compaction
-from app.conversations import appender, drafts
+from app.context.compaction import service as compaction
+from app.conversations import drafts
+from app.conversations.turns import append as appender
 from app.index import service as index_service
-from app.routers import body
+from app.routers.http import body
 from tests.support.api import Client
 
 

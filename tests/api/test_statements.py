@@ -10,14 +10,14 @@ import asyncpg
 import numpy as np
 import pytest
 
-from app.conversations import listing_store, stream_store, turn_store
-from app.conversations import store as conversations_store
-from app.conversations.schemas import ConversationFilter
-from app.core.db import Database, PoolOptions, encode_vector
+from app.conversations.schemas.conversations import ConversationFilter
+from app.conversations.stores import conversation_store as conversations_store
+from app.conversations.stores import list_store, stream_store, turn_store
+from app.core.database.transactions import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
-from app.index import removal_store
 from app.index.schemas import EntryKind, Scope
-from app.index.search_store import search_statement
+from app.index.search.exact_search import search_statement
+from app.index.write import removal_store
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words
@@ -362,10 +362,10 @@ async def test_hot_queries_keep_their_index_under_row_security(
         ),
         "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500, most_bytes=2**20),
         "find_calls": lambda tx: turn_store.find_calls(tx, tenant, conversation, ["c1"]),
-        "list_conversations": lambda tx: listing_store.list_conversations(
+        "list_conversations": lambda tx: list_store.list_conversations(
             tx, tenant, where=ConversationFilter(), **listing
         ),
-        "list_conversations_project": lambda tx: listing_store.list_conversations(
+        "list_conversations_project": lambda tx: list_store.list_conversations(
             tx, tenant, where=ConversationFilter(project="p1"), **listing
         ),
         "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation, None),

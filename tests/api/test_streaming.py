@@ -13,16 +13,16 @@ import asyncpg
 import httpx
 import pytest
 
-from app.conversations import stream_store
-from app.conversations.announcer import Told
-from app.conversations.appender import Appender
-from app.conversations.appending import Incoming
 from app.conversations.drafts import Draft
-from app.conversations.ending import Ender
-from app.conversations.frames import Chunk, Opening, OpenTurn
-from app.conversations.held import Held
-from app.conversations.streaming import Streams
-from app.core.db import Database, Transaction
+from app.conversations.events import Told
+from app.conversations.schemas.frames import Chunk, Opening, OpenTurn
+from app.conversations.stores import stream_store
+from app.conversations.streams.buffer import Held
+from app.conversations.streams.commit import Ender
+from app.conversations.streams.service import Streams
+from app.conversations.turns.append import Appender
+from app.conversations.turns.placement import Incoming
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.formats.schemas import Role

@@ -7,9 +7,9 @@ from typing import Any, Self
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions
+from app.core.database.transactions import Database, PoolOptions
 from app.core.ids import parse_id
-from app.operators.service import DataCheck
+from app.diagnostics.service import DataCheck
 from tests.support.api import Client, Service, open_service
 
 ANIMALS = ["parrot", "tortoise", "kitten", "horse", "salmon", "owl", "beetle", "whale"]

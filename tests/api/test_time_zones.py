@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.core.db import Database, PoolOptions
-from app.operators.service import DataCheck
+from app.core.database.transactions import Database, PoolOptions
+from app.diagnostics.service import DataCheck
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase
 

@@ -11,14 +11,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.conversations.lifetimes import Lifetimes
-from app.core.db import Database, PoolOptions, Transaction
+from app.conversations.retention.expiry import Lifetimes
+from app.core.database.transactions import Database, PoolOptions, Transaction
 from app.core.errors import Unavailable
 from app.core.ids import parse_id
-from app.governance import purging
+from app.diagnostics.service import DataCheck
+from app.governance import purge as purging
 from app.governance import service as governance
 from app.governance.registry import REGISTRY
-from app.operators.service import DataCheck
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.cutting import cut_off_everywhere

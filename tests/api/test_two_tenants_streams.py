@@ -14,7 +14,7 @@ from typing import Any, Literal
 import asyncpg
 import pytest
 
-from app.agents.naming import TurnKey
+from app.agents.lifecycle.turn_ids import TurnKey
 from app.core.ids import format_id, parse_id
 from tests.support.api import open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says

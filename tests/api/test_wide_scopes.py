@@ -10,15 +10,15 @@ import asyncpg
 import numpy as np
 import pytest
 
+from app.core.database.schema import ensure_vector_index, indexed_type
 from app.core.ids import KeyId, parse_id
-from app.core.schema import ensure_vector_index, indexed_type
-from app.index import wide as wide_search
-from app.index.analyser import Analyser
-from app.index.gate import Corpus
+from app.index.analyser.analyser import Analyser
 from app.index.schemas import EntryKind, Found, Scope
-from app.index.search_store import Arguments, Words
+from app.index.search import ann_search as wide_search
+from app.index.search.ann_search import Holding, Space, Wanted, wide_statement
+from app.index.search.exact_search import Arguments, Words
+from app.index.search.maxscore import Corpus
 from app.index.service import Query
-from app.index.wide import Holding, Space, Wanted, wide_statement
 from app.recall.ranking import Intent, rank
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import asyncpg
 
-from app.core.bus import Bus, Listener, Message
-from app.core.bus_link import LinkedBus
-from app.core.nats_bus import NatsBus, NatsOptions
-from app.core.notify_bus import NotifyBus, NotifyOptions
+from app.core.bus.connection import LinkedBus
+from app.core.bus.messages import Bus, Listener, Message
+from app.core.bus.nats import NatsBus, NatsOptions
+from app.core.bus.notify import NotifyBus, NotifyOptions
 from tests.support.nats import NatsServer
 from tests.support.postgres import TestDatabase
 from tests.support.proxy import Proxy, Target

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from app.core import bus_link
-from app.core.bus import MAX_MESSAGE_BYTES, Listener, Message
-from app.core.bus_link import LinkedBus
-from app.core.bus_wire import encode
+from app.core.bus import connection as bus_link
+from app.core.bus.connection import LinkedBus
+from app.core.bus.messages import MAX_MESSAGE_BYTES, Listener, Message
+from app.core.bus.wire import encode
 from tests.bus.places import Ear, NatsPlace, Place, PostgresPlace, replica, until
 from tests.support.nats import NatsServer
 from tests.support.proxy import Proxy

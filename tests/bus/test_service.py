@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.core.bus import Coalesced
-from app.core.db import APP_ROLE
+from app.core.bus.messages import Coalesced
+from app.core.bus.nats import NatsBus, NatsOptions
+from app.core.bus.notify import NotifyBus, NotifyOptions
+from app.core.database.transactions import APP_ROLE
 from app.core.jobs import NewJob
-from app.core.nats_bus import NatsBus, NatsOptions
-from app.core.notify_bus import NotifyBus, NotifyOptions
 from app.core.telemetry import configure_logging
 from app.index.schemas import DATES_JOB
 from app.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.postgres_place import Account, Place, choose_account, find_binaries
+from app.core.embedded_postgres.location import Account, Place, choose_account, find_binaries
 
 ROOT = Path(__file__).parents[2]
 

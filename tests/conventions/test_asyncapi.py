@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from app.conversations import frames, watching
-from app.routers import sockets
-from app.routers.asyncapi import CLOSE_CODES, asyncapi_document, client_frames
-from app.routers.protocol import NOT_READ
+from app.conversations.live import list_subscription
+from app.conversations.schemas import frames
+from app.routers.documents.asyncapi import CLOSE_CODES, asyncapi_document, client_frames
+from app.routers.http.uvicorn_protocols import NOT_READ
+from app.routers.live import connection as sockets
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = json.loads(json.dumps(asyncapi_document(version("turnkeep"))))
 FRAMES = [
     model
-    for module in (frames, watching)
+    for module in (frames, list_subscription)
     for name, model in inspect.getmembers(module, inspect.isclass)
     if issubclass(model, BaseModel) and name.endswith("Frame") and not name.startswith("_")
 ]

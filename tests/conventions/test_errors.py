@@ -2,7 +2,7 @@
 
 from app.core import errors
 from app.core.errors import AppError
-from app.routers.problems import STATUS_OF_KIND
+from app.routers.http.problems import STATUS_OF_KIND
 
 KINDS = [
     value

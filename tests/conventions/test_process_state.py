@@ -15,34 +15,46 @@ APP = Path(__file__).parents[2] / "app"
 
 REVIEWED: Mapping[str, tuple[Why, str]] = {
     # open turns
-    "app.conversations.streaming.Streams._held": (Why.TENANT, "open turns that this process writes"),
-    "app.conversations.flushing.Flusher._held": (Why.TENANT, "the same map, given to what writes it"),
-    "app.conversations.flushing.Flusher._owed": (Why.TENANT, "text of open turns that was taken and lost"),
-    "app.conversations.handover.Handover._releasing": (Why.TENANT, "open turns that another process has asked for"),
-    "app.conversations.handover.Handover._released": (Why.TENANT, "open turns that another process was just given"),
-    "app.conversations.flushing._TenantTasks._tasks": (Why.TENANT, "one write for each tenant"),
-    "app.conversations.flushing._TenantTasks._behind": (Why.TENANT, "tenants whose write is due again"),
+    "app.conversations.streams.service.Streams._held": (Why.TENANT, "open turns that this process writes"),
+    "app.conversations.streams.flush.Flusher._held": (Why.TENANT, "the same map, given to what writes it"),
+    "app.conversations.streams.flush.Flusher._owed": (Why.TENANT, "text of open turns that was taken and lost"),
+    "app.conversations.streams.handover.Handover._releasing": (
+        Why.TENANT,
+        "open turns that another process has asked for",
+    ),
+    "app.conversations.streams.handover.Handover._released": (
+        Why.TENANT,
+        "open turns that another process was just given",
+    ),
+    "app.conversations.streams.flush._TenantTasks._tasks": (Why.TENANT, "one write for each tenant"),
+    "app.conversations.streams.flush._TenantTasks._behind": (Why.TENANT, "tenants whose write is due again"),
     # followers, projections, and the bus
-    "app.conversations.following.Follower._followed": (Why.TENANT, "followed conversations with their projections"),
-    "app.conversations.following.Follower.tellers": (Why.NO_TENANT_DATA, "functions, added at the start"),
-    "app.conversations.watching.Watcher._watched": (Why.TENANT, "lists of conversations that are followed"),
-    "app.core.bus_link.LinkedBus._queue": (Why.NAMED, "messages to other processes"),
-    "app.core.bus_wire.Origins._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
-    "app.routers.connections.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
-    "app.routers.connections.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
+    "app.conversations.live.subscription.Follower._followed": (
+        Why.TENANT,
+        "followed conversations with their projections",
+    ),
+    "app.conversations.live.subscription.Follower.tellers": (Why.NO_TENANT_DATA, "functions, added at the start"),
+    "app.conversations.live.list_subscription.Watcher._watched": (
+        Why.TENANT,
+        "lists of conversations that are followed",
+    ),
+    "app.core.bus.connection.LinkedBus._queue": (Why.NAMED, "messages to other processes"),
+    "app.core.bus.wire.Origins._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
+    "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
+    "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
     # shares of tenants in the bytes of bodies and in the embedder
-    "app.core.shares.TenantShares._used_by": (Why.TENANT, "how much each tenant uses"),
-    "app.core.shares.TenantShares._waiting": (
+    "app.core.fair_shares.TenantShares._used_by": (Why.TENANT, "how much each tenant uses"),
+    "app.core.fair_shares.TenantShares._waiting": (
         Why.OWN,
         "waiting requests with their tenant, each with the future of its caller",
     ),
     # keys, and what tenants spend
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),
-    "app.tenancy.spending.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
+    "app.tenancy.spending.service.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
     # the index, and embedders
-    "app.index.tiers.Tiers._known": (Why.TENANT, "how many entries tenants have"),
-    "app.index.tiers.Tiers._due": (Why.TENANT, "tenants whose vectors are to be moved"),
+    "app.index.search.ann_maintenance.Tiers._known": (Why.TENANT, "how many entries tenants have"),
+    "app.index.search.ann_maintenance.Tiers._due": (Why.TENANT, "tenants whose vectors are to be moved"),
     "app.index.service.SearchIndex.makers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.providers.local_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
     "app.providers.local_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
@@ -51,70 +63,79 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.providers.chat.OpenAIChat._manners": (Why.NO_TENANT_DATA, "which parameters each model of the endpoint takes"),
     "app.providers.chat.OpenAIChat._recording": (Why.OWN, "tasks to wait for at the end"),
     "app.providers.upstream.Upstream._recording": (Why.OWN, "tasks to wait for at the end"),
-    "app.agents.generation.Generation._ending": (Why.OWN, "tasks to wait for at the end"),
-    "app.agents.ask_guard.Guard._runs": (Why.NO_TENANT_DATA, "runs of the installation's own instructions"),
-    "app.agents.ask_guard.Guard._short": (Why.NO_TENANT_DATA, "short texts of the installation's own instructions"),
+    "app.agents.generation.service.Generation._ending": (Why.OWN, "tasks to wait for at the end"),
+    "app.agents.ask.output_filter.Guard._runs": (Why.NO_TENANT_DATA, "runs of the installation's own instructions"),
+    "app.agents.ask.output_filter.Guard._short": (
+        Why.NO_TENANT_DATA,
+        "short texts of the installation's own instructions",
+    ),
     # jobs
     "app.worker.runner.Worker._running": (Why.TENANT, "jobs that this worker runs"),
     "app.worker.runner.Worker._given_up": (Why.TENANT, "jobs that another worker has now"),
     # the database, and figures
-    "app.core.db.Database._inside": (Why.NO_TENANT_DATA, "whether a transaction is open in this task"),
-    "app.memory.unmasking._plain": (Why.NO_TENANT_DATA, "single characters, whose plain form is the same for all"),
+    "app.core.database.transactions.Database._inside": (
+        Why.NO_TENANT_DATA,
+        "whether a transaction is open in this task",
+    ),
+    "app.memory.pii.deobfuscation._plain": (
+        Why.NO_TENANT_DATA,
+        "single characters, whose plain form is the same for all",
+    ),
     "app.core.telemetry.OncePerMinute._logged": (Why.NO_TENANT_DATA, "names of log events, with a time each"),
-    "app.agents.figures.Figures.calls": (Why.NO_TENANT_DATA, "counts by call and code"),
-    "app.agents.figures.Figures.after_turn_ms": (Why.NO_TENANT_DATA, "counts by duration"),
-    "app.governance.purging.Purger.counts": (Why.NO_TENANT_DATA, "counts by table"),
-    "app.memory.keeper.Keeper.counts": (Why.NO_TENANT_DATA, "counts by tier"),
+    "app.agents.lifecycle.counters.Figures.calls": (Why.NO_TENANT_DATA, "counts by call and code"),
+    "app.agents.lifecycle.counters.Figures.after_turn_ms": (Why.NO_TENANT_DATA, "counts by duration"),
+    "app.governance.purge.Purger.counts": (Why.NO_TENANT_DATA, "counts by table"),
+    "app.memory.facts.fact_writer.Keeper.counts": (Why.NO_TENANT_DATA, "counts by tier"),
 }
 
 SHORT_LIVED: Mapping[str, str] = {
     # one connection, or one follower
-    "app.routers.epochs.Epochs": "one WebSocket, in one conversation",
-    "app.routers.outbox.Outbox": "one WebSocket, in one conversation",
-    "app.conversations.following.Subscription": "one follower",
-    "app.conversations.watching.Watch": "one follower of a list",
+    "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",
+    "app.routers.live.outbox.Outbox": "one WebSocket, in one conversation",
+    "app.conversations.live.subscription.Subscription": "one follower",
+    "app.conversations.live.list_subscription.Watch": "one follower of a list",
     # one object of one tenant, in a map above
-    "app.conversations.held.Held": "one open turn",
-    "app.conversations.held.HeldPart": "one open turn",
-    "app.conversations.streaming.Streams._hold_opened.held": "one open turn",
-    "app.conversations.following._Followed": "one followed conversation",
-    "app.conversations.channel.Channel": "one followed conversation",
-    "app.conversations.channel._Pending": "one followed conversation",
-    "app.conversations.open_text.Text": "one followed conversation",
-    "app.conversations.watching._Watched": "one tenant's list",
+    "app.conversations.streams.buffer.Held": "one open turn",
+    "app.conversations.streams.buffer.HeldPart": "one open turn",
+    "app.conversations.streams.service.Streams._hold_opened.held": "one open turn",
+    "app.conversations.live.subscription._Followed": "one followed conversation",
+    "app.conversations.live.projection.Channel": "one followed conversation",
+    "app.conversations.live.projection._Pending": "one followed conversation",
+    "app.conversations.live.open_text.Text": "one followed conversation",
+    "app.conversations.live.list_subscription._Watched": "one tenant's list",
     # one request or job, or a part of it
-    "app.agents.asking._Talk": "one question",
-    "app.agents.generation.Relay": "one answer",
-    "app.agents.generation_answer.AnswerSoFar": "one answer",
-    "app.agents.naming.Answered": "one call of the lifecycle",
-    "app.agents.naming.Asked": "one call of the lifecycle",
-    "app.agents.naming.Whole": "one call of the lifecycle",
-    "app.context.assembly._Assembly": "one context",
-    "app.context.plan.Costs": "one context",
-    "app.context.plan.Plan": "one context",
-    "app.context.report.Reasons": "one context",
-    "app.conversations.schemas._PoliciesInMetadata": "one request",
-    "app.context.report._Rows": "one context",
-    "app.conversations.context_turns._Pages": "one context",
-    "app.core.db.Transaction": "one transaction",
+    "app.agents.ask.service._Talk": "one question",
+    "app.agents.generation.service.Relay": "one answer",
+    "app.agents.generation.answer.AnswerSoFar": "one answer",
+    "app.agents.lifecycle.turn_ids.Answered": "one call of the lifecycle",
+    "app.agents.lifecycle.turn_ids.Asked": "one call of the lifecycle",
+    "app.agents.lifecycle.turn_ids.Whole": "one call of the lifecycle",
+    "app.context.assembly.assemble._Assembly": "one context",
+    "app.context.assembly.plan.Costs": "one context",
+    "app.context.assembly.plan.Plan": "one context",
+    "app.context.assembly.report.Reasons": "one context",
+    "app.conversations.schemas.conversations._PoliciesInMetadata": "one request",
+    "app.context.assembly.report._Rows": "one context",
+    "app.conversations.reading.context_turns._Pages": "one context",
+    "app.core.database.transactions.Transaction": "one transaction",
     "app.core.errors.AppError": "one error",
     "app.formats.checking._Walk": "one list of messages",
     "app.formats.schemas.CanonicalTurn": "one turn",
     "app.formats.schemas.ParsedTurn": "one turn",
     "app.formats.tokens.RememberingCounter": "one context",
     "app.formats.units._Pairing": "one list of messages",
-    "app.index.gate.Best": "one search",
-    "app.index.search_store.Arguments": "one statement",
-    "app.index.search_store.Search": "one statement",
-    "app.index.search_store.Words": "one statement",
-    "app.mcp.door._replaying": "one request",
+    "app.index.search.maxscore.Best": "one search",
+    "app.index.search.exact_search.Arguments": "one statement",
+    "app.index.search.exact_search.Search": "one statement",
+    "app.index.search.exact_search.Words": "one statement",
+    "app.mcp.endpoint._replaying": "one request",
     "app.mcp.outcomes.Outcome": "one request",
-    "app.memory.extractor._Tally": "one extraction",
-    "app.memory.shelf.Shelf": "one transaction",
-    "app.memory.timeline.Run": "one transaction",
-    "app.memory.withholding.Withheld": "one extraction",
-    "app.operators.invariants.ConversationCheck": "one conversation that is checked",
-    "app.tenancy.spending_store.page_usage": "one statement",
+    "app.memory.extraction.service._Tally": "one extraction",
+    "app.memory.facts.fact_timeline.Shelf": "one transaction",
+    "app.memory.facts.validity.Run": "one transaction",
+    "app.memory.pii.pii_filter.Withheld": "one extraction",
+    "app.diagnostics.invariants.ConversationCheck": "one conversation that is checked",
+    "app.tenancy.spending.store.page_usage": "one statement",
     # programs of a client, with one key
     "app.mcp.bridge.Bridge": "one client of the command `mcp`",
     "app.mcp.bridge.Line": "one message of the command `mcp`",
@@ -146,7 +167,7 @@ from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
-from app.conversations.held import Held
+from app.conversations.streams.buffer import Held
 from app.core.ids import ConversationId, TenantId, TurnId
 """
 
@@ -236,11 +257,11 @@ def test_what_is_keyed_by_tenant_and_object_is_accepted_in_the_table(program: Pr
 
 
 def test_a_map_of_the_program_that_loses_its_tenant_is_refused(program: Program) -> None:
-    source = (APP / "conversations/streaming.py").read_text()
-    name = "app.conversations.streaming.Streams._held"
+    source = (APP / "conversations/streams/service.py").read_text()
+    name = "app.conversations.streams.service.Streams._held"
     assert name not in " ".join(problems(program, reviewed=REVIEWED, short_lived=SHORT_LIVED))
     changed = program.module(
-        "app.conversations.streaming", source.replace("dict[StreamKey, Held]", "dict[TurnId, Held]")
+        "app.conversations.streams.service", source.replace("dict[StreamKey, Held]", "dict[TurnId, Held]")
     )
     found = problems(changed, reviewed=REVIEWED, short_lived=SHORT_LIVED)
     assert f"{name} (dict by TurnId) is keyed by an id alone: another tenant may have the same" in found

@@ -34,3 +34,10 @@ def test_nothing_but_constants_is_assigned_at_module_level_with_a_call_that_does
                 function = node.value.func
                 name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "?")
                 assert name in allowed_calls or name[0].isupper(), f"{path}:{node.lineno} calls {name} at import"
+
+
+def test_no_folder_has_more_than_twelve_modules_and_each_says_what_lives_there() -> None:
+    for init in (ROOT / "app").rglob("__init__.py"):
+        modules = [path for path in init.parent.glob("*.py") if path != init]
+        assert len(modules) <= 12, init.parent
+        assert ast.get_docstring(ast.parse(init.read_text())), init

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.agents.tooling import Tool
-from app.agents.tools import all_tools
-from app.core.json_text import MAX_SAFE_INTEGER
+from app.agents.tools.registry import all_tools
+from app.agents.tools.tool import Tool
+from app.core.validation.json_text import MAX_SAFE_INTEGER
 from app.main import create_app, openapi_document
 from app.settings import Settings
 

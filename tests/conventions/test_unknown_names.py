@@ -7,11 +7,11 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
-from app.agents.tooling import error_text
-from app.agents.tools import all_tools
-from app.conversations.frames import ClientFrame
+from app.agents.tools.registry import all_tools
+from app.agents.tools.tool import error_text
+from app.conversations.schemas.frames import ClientFrame
 from app.core.errors import Invalid
-from app.core.strict import SPELLINGS
+from app.core.validation.strict import SPELLINGS
 from app.main import create_app, openapi_document
 from app.settings import Settings
 from app.tenancy.schemas import Scope

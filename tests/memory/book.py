@@ -6,8 +6,8 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from app.memory.merging import Clock, Decision, HeldFact, apply, merge, take_back
-from app.memory.naming import predicate_key, resolve_subject
+from app.memory.facts.merge import Clock, Decision, HeldFact, apply, merge, take_back
+from app.memory.facts.spelling import predicate_key, resolve_subject
 from app.memory.schemas import Statement
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.memory.merging import Outcome, correct, merge, retract, withdraw
+from app.memory.facts.merge import Outcome, correct, merge, retract, withdraw
+from app.memory.facts.validity import expires_at
 from app.memory.schemas import Tier
-from app.memory.timeline import expires_at
 from tests.memory.book import Book, day, read
 
 # what is said, in the order of its arrival, and every fact that there is then

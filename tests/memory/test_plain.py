@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.memory.naming import names_to_actors
-from app.memory.plain import find_statements
+from app.memory.extraction.rule_extractor import find_statements
+from app.memory.facts.spelling import names_to_actors
 
 TURN = UUID(int=7)
 SAID = datetime(2026, 11, 20, 8, tzinfo=UTC)

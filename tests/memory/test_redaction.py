@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.memory.redaction import redact
+from app.memory.pii.redaction import redact
 
 # text, what must be gone from it, the kind it is called
 GOES = [

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.core import schema
-from app.core.db import APP_ROLE, OPS_ROLE, SEARCH_ROLE
+from app.core.database import schema
+from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from tests.support.postgres import Servers, TestDatabase, drop_database, prepare_server, superuser
 
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")

@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from app.core import schema
-from app.core.revisions import SchemaVersion, head_revision, known_revisions, migrations_path, oldest_replica
+from app.core.database import schema
+from app.core.database.revisions import SchemaVersion, head_revision, known_revisions, migrations_path, oldest_replica
 from tests.support.process import ROOT
 
 ALEMBIC = (sys.executable, "-m", "alembic.config")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from alembic import command
-from app.core import schema
-from app.core.revisions import FIRST_RELEASE, known_revisions, oldest_replica
+from app.core.database import schema
+from app.core.database.revisions import FIRST_RELEASE, known_revisions, oldest_replica
 
 REMOVES = re.compile(
     r"\bdrop (table|column|view|function|type|policy)\b|\brename\b|\brevoke\b|\btruncate\b"

@@ -15,10 +15,10 @@ import httpx
 import pytest
 from turnkeep_minilm import FOLDER, PINNED
 
-from app.core import revisions, schema
+from app.core.database import revisions, schema
+from app.core.database.revisions import FIRST_RELEASE, SchemaVersion, head_revision
 from app.core.errors import Unavailable
-from app.core.revisions import FIRST_RELEASE, SchemaVersion, head_revision
-from app.tenancy.keys import generate_key
+from app.tenancy.key_text import generate_key
 from tests.support.api import open_service
 from tests.support.postgres import TestDatabase
 from tests.support.process import ROOT, Process, process_folder

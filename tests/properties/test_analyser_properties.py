@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.index import analyser
-from app.index.analyser import Analyser
+from app.index.analyser import analyser
+from app.index.analyser.analyser import Analyser
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.context.assembly import assemble
-from app.context.parts import (
+from app.context.assembly.assemble import assemble
+from app.context.assembly.parts import (
     AskedTurns,
     Assembled,
     ContextParts,

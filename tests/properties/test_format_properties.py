@@ -18,7 +18,7 @@ from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
 from app.conversations.drafts import DraftLimits, make_draft, plain_text
-from app.conversations.schemas import TurnInput
+from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, ParsedTurn, Role
 from app.formats.service import canonical_of, check, items_of, parse, render, repair, write

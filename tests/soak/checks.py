@@ -1,7 +1,7 @@
 """What must hold after any number of kills: asked of the API, and of the tables themselves past every policy.
 
-The hash chain is walked by an implementation of its own, written from the description in `app/conversations/chain.py`
-and sharing no code with it.
+The hash chain is walked by an implementation of its own, written from the description in
+`app/conversations/hash_chain.py` and sharing no code with it.
 """
 
 import hashlib

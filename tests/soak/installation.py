@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.core.embedded_postgres import PORT, SUPERUSER
-from app.core.schema import DATABASE
-from app.tenancy.keys import generate_key
+from app.core.database.schema import DATABASE
+from app.core.embedded_postgres.server import PORT, SUPERUSER
+from app.tenancy.key_text import generate_key
 from tests.support.command import TURNKEEP, migrated_data
 
 _READY_S = 90.0

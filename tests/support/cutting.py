@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.core.db import Transaction
+from app.core.database.transactions import Transaction
 
 _STATEMENTS = ("fetch", "fetchrow", "execute")
 _MOST_CUTS = 200

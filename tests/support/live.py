@@ -14,10 +14,10 @@ from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 
 from app.container import Container
-from app.conversations.hearing import listener
-from app.core.bus import Listener, Message
+from app.conversations.live.listener import listener
+from app.core.bus.messages import Listener, Message
 from app.core.ids import format_id, new_uuid
-from app.routers.protocol import protocols
+from app.routers.http.uvicorn_protocols import protocols
 from app.settings import Settings
 
 WAIT_S = 10.0

@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
 
-from app.core import schema
-from app.core.db import APP_ROLE, OPS_ROLE
-from app.core.embedded_postgres import EmbeddedPostgres
-from app.core.revisions import migrations_path
+from app.core.database import schema
+from app.core.database.revisions import migrations_path
+from app.core.database.transactions import APP_ROLE, OPS_ROLE
+from app.core.embedded_postgres.server import EmbeddedPostgres
 
 VARIABLE = "TURNKEEP_TEST_POSTGRES"
 CONTAINER = "container"

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from app.context.assembly import assemble
-from app.context.parts import AskedTurns, Assembled, ContextParts, LinePart, Policy, RecalledPart, SummaryPart, TextPart
+from app.context.assembly.assemble import assemble
+from app.context.assembly.parts import (
+    AskedTurns,
+    Assembled,
+    ContextParts,
+    LinePart,
+    Policy,
+    RecalledPart,
+    SummaryPart,
+    TextPart,
+)
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
 from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue
 
 from app.core.errors import AppError
-from app.core.json_text import MAX_SAFE_INTEGER, parse_json
-from app.routers.body import StrictJsonRoute
-from app.routers.problems import install_problem_handlers
+from app.core.validation.json_text import MAX_SAFE_INTEGER, parse_json
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.problems import install_problem_handlers
 from app.settings import Settings
 
 MEGABYTE = 2**20

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.core.bus_wire import FORGET_AFTER_S, MAX_ORIGINS, Envelope, Origins, encode, pack, read_envelope
+from app.core.bus.wire import FORGET_AFTER_S, MAX_ORIGINS, Envelope, Origins, encode, pack, read_envelope
 
 
 def envelope(first: int, count: int = 1, *, origin: str = "a", lost: bool = False) -> Envelope:

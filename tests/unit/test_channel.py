@@ -10,10 +10,10 @@ from uuid import UUID
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.conversations.announcer import Told
-from app.conversations.channel import Channel, Frame, Look, OpenRow, Waiting
-from app.conversations.follow_store import EndedTurn
-from app.conversations.store import TurnRow
+from app.conversations.events import Told
+from app.conversations.live.projection import Channel, Frame, Look, OpenRow, Waiting
+from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.stores.subscription_store import EndedTurn
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

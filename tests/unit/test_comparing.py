@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.recall.comparing import overlap, rank_agreement
+from app.recall.rank_overlap import overlap, rank_agreement
 
 
 @pytest.mark.parametrize(

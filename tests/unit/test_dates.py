@@ -6,7 +6,7 @@ from typing import Any
 import dateparser
 import pytest
 
-from app.index.dates import date_words, may_have_dates, resolve_dates
+from app.index.analyser.dates import date_words, may_have_dates, resolve_dates
 
 WEDNESDAY = datetime(2023, 5, 10, 15, 0, tzinfo=UTC)
 

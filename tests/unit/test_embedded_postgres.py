@@ -19,8 +19,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from app.core import postgres_place
-from app.core.embedded_postgres import EmbeddedPostgres
+from app.core.embedded_postgres import location as postgres_place
+from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.errors import Unavailable
 
 _FORK = multiprocessing.get_context("fork")
@@ -28,7 +28,7 @@ _FORK = multiprocessing.get_context("fork")
 HOLD = """
 import sys
 from pathlib import Path
-from app.core.embedded_postgres import EmbeddedPostgres
+from app.core.embedded_postgres.server import EmbeddedPostgres
 server = EmbeddedPostgres(Path(sys.argv[1]), shared_buffers_mb=16)
 server.start()
 print(server.url("postgres", "postgres"), flush=True)

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from app.core.ids import TurnId
-from app.routers.epochs import Epochs
+from app.routers.live.epochs import Epochs
 
 ONE, TWO, THREE = (TurnId(UUID(int=n)) for n in (1, 2, 3))
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from app.index.gate import Best, Corpus, Word, first_words, gate, words_by_rarity
 from app.index.schemas import BM25_B, BM25_K1
+from app.index.search.maxscore import Best, Corpus, Word, first_words, gate, words_by_rarity
 
 
 def finds(query: str, present: set[str]) -> bool:

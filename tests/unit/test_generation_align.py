@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.agents.generation_align import Alignment, Stored, align, says
+from app.agents.generation.align import Alignment, Stored, align, says
 
 
 def messages(text: str) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from app.agents.generation_answer import AnswerSoFar, answer_turn
+from app.agents.generation.answer import AnswerSoFar, answer_turn
 from app.providers.upstream import event_data
 
 PIECES = 2000

@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from pydantic import ValidationError
 
+from app.core.fair_shares import TenantShares
 from app.core.ids import TenantId
-from app.core.shares import TenantShares
 from app.core.threads import bound_threads, map_in_threads
 from app.providers import tokens
 from app.providers.tokens import TiktokenCounter
@@ -140,7 +140,7 @@ def test_a_limit_of_bytes_in_flight_has_room_for_the_largest_request_of_two_tena
 
 _HOLES = """
 import sys
-from app.core.heap import keep_large_blocks_apart
+from app.core.malloc import keep_large_blocks_apart
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096

@@ -7,7 +7,7 @@ from typing import cast
 import httpx2
 
 from app.mcp.bridge import Bridge, Line, Writer
-from app.mcp.target import Target
+from app.mcp.client_config import Target
 
 
 def line(**message: object) -> Line:

@@ -23,11 +23,11 @@ from starlette.routing import Mount
 from starlette.types import Message
 
 from app.core.telemetry import configure_logging
-from app.routers import middleware, protocol
-from app.routers.body import StrictJsonRoute
-from app.routers.middleware import install_middleware
-from app.routers.problems import install_problem_handlers
-from app.routers.protocol import protocols
+from app.routers.http import middleware, uvicorn_protocols
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.middleware import install_middleware
+from app.routers.http.problems import install_problem_handlers
+from app.routers.http.uvicorn_protocols import protocols
 from app.settings import Settings
 
 MEGABYTE = 2**20
@@ -345,8 +345,10 @@ async def server(log: io.StringIO, registry: CollectorRegistry) -> AsyncIterator
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI, *, body_timeout_s: float = 60) -> AsyncIterator[tuple[str, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
-    protocol, _ = protocols(stall_s=30, body_timeout_s=body_timeout_s)
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="uvloop", http=protocol)
+    uvicorn_protocols, _ = protocols(stall_s=30, body_timeout_s=body_timeout_s)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", loop="uvloop", http=uvicorn_protocols
+    )
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     while not running.started:  # noqa: ASYNC110 - uvicorn has no event for it
@@ -416,7 +418,7 @@ async def impatient(
     """A server that waits a second for a body."""
     assert log.getvalue() == ""
     monkeypatch.setattr(middleware, "_MAX_DRAIN_S", 0.3)
-    monkeypatch.setattr(protocol, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(uvicorn_protocols, "_ANSWER_S", 0.5)
     async with serving(build_app(registry, Settings(body_timeout_s=1)), body_timeout_s=1) as address:
         yield address
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from app.conversations.drafts import plain_text
-from app.conversations.schemas import TurnInput
+from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, Kind, Role
 from app.formats.service import canonical_of, check, items_of, message_tokens, parse, render, repair, text_of, write

@@ -23,15 +23,16 @@ from pydantic import AfterValidator, AwareDatetime, Field, HttpUrl, JsonValue
 from pydantic_core import PydanticCustomError
 from pydantic_core._pydantic_core import list_all_errors
 
-from app.core import errors, invalid
+from app.core import errors
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, FieldError
 from app.core.ids import parse_id
-from app.core.strict import Strict
 from app.core.telemetry import configure_logging
-from app.routers.body import StrictJsonRoute
-from app.routers.middleware import install_middleware
-from app.routers.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
+from app.core.validation import invalid
+from app.core.validation.strict import Strict
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.middleware import install_middleware
+from app.routers.http.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
 from app.settings import Settings
 
 MARKER = "s3cret!marker"

@@ -1,0 +1,272 @@
+"""The answer of a chat model out of the pieces that it streams in. Pure.
+
+Only the first choice is kept: a conversation has one next turn. Members that are not known here are kept too: texts are
+put together, anything else is as it came last.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from pydantic import JsonValue
+
+from app.conversations.schemas.conversations import Turn, TurnInput, content_text
+from app.core.errors import Invalid
+from app.formats import service as formats
+from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
+from app.providers.endpoint import InvalidAnswer, usage_in
+from app.providers.upstream import UpstreamRefusal
+
+_MOST_CALLS: Final = 128
+_JOINED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
+_NOTHING: Final[tuple[JsonValue, ...]] = (None, [], {})
+_MOST_INTEGER: Final = 2**53 - 1
+_LONGEST_USAGE: Final = 4096
+_LONGEST_MODEL: Final = 256
+_LONGEST_NOTE: Final = 256
+_ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
+"""The kinds of calls, each with the member that has the text of its arguments."""
+_FIRST_HALF, _LAST_FIRST_HALF = "\ud800", "\udbff"
+_NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text to add to one part of the streamed turn."""
+
+    part: str
+    text: str
+
+
+@dataclass(slots=True)
+class AnswerSoFar:
+    """The first choice of a chat completion, whole or as it streams in.
+
+    Texts are put together once, at the end: an answer of many pieces takes work in proportion to its length.
+    """
+
+    message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": None})
+    calls: dict[int, JsonObject] = field(default_factory=dict[int, JsonObject])
+    id: str | None = None
+    model: str | None = None
+    usage: JsonObject | None = None
+    finish_reason: str | None = None
+    _texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    _arguments: dict[tuple[int, str], list[str]] = field(default_factory=dict[tuple[int, str], list[str]])
+    _halves: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, completion: JsonObject) -> "AnswerSoFar":
+        """An answer that came in one piece. Raises InvalidAnswer where there is none in it."""
+        for choice in _first_choices(completion):
+            if isinstance(message := choice.get("message"), dict):
+                answer = cls(message=message)
+                answer.add({**completion, "choices": [{"finish_reason": choice.get("finish_reason")}]})
+                return answer
+        raise no_answer()
+
+    @property
+    def text(self) -> str:
+        """What is said, of a whole answer, as text that can be stored."""
+        content = storable(self.whole().get("content"))
+        return content if isinstance(content, str) else ""
+
+    def add(self, piece: JsonObject) -> list[Delta]:
+        """Take one piece; gives what it adds to the turn that is followed live, as text that can be stored."""
+        for name in ("id", "model"):
+            if isinstance(value := piece.get(name), str) and getattr(self, name) is None:
+                setattr(self, name, value)
+        self.usage = usage_in(piece) or self.usage
+        deltas: list[Delta] = []
+        for choice in _first_choices(piece):
+            if isinstance(reason := choice.get("finish_reason"), str):
+                self.finish_reason = reason
+            if isinstance(delta := choice.get("delta"), dict):
+                deltas += self._take(delta)
+        return [Delta(one.part, text) for one in deltas if (text := self._storable(one))]
+
+    def whole(self) -> JsonObject:
+        """The message as an answer in one piece would have had it."""
+        message: JsonObject = {**self.message, **{name: "".join(texts) for name, texts in self._texts.items()}}
+        if not self.calls:
+            return message
+        calls = {number: dict(call) for number, call in self.calls.items()}
+        for (number, kind), texts in self._arguments.items():
+            body = calls[number][kind]
+            if isinstance(body, dict):
+                calls[number][kind] = {**body, _ARGUMENTS[kind]: "".join(texts)}
+        return {**message, "tool_calls": [calls[number] for number in sorted(calls)]}
+
+    def _storable(self, delta: Delta) -> str:
+        """What can be stored of a delta; the first half of a pair waits for the other one."""
+        half = self._halves.pop(delta.part, "")
+        text = half + delta.text if half else delta.text
+        if text and _FIRST_HALF <= text[-1] <= _LAST_FIRST_HALF:
+            self._halves[delta.part] = text[-1]
+            text = text[:-1]
+        return str(storable(text))
+
+    def _take(self, delta: JsonObject) -> list[Delta]:
+        deltas: list[Delta] = []
+        for name, value in delta.items():
+            if name == "tool_calls" and isinstance(value, list):
+                for at, call in enumerate(value):
+                    if isinstance(call, dict):
+                        deltas += self._call(call, at)
+            elif isinstance(value, str) and name in _JOINED:
+                self.message.setdefault(name, None)
+                self._texts.setdefault(name, []).append(value)
+                if name == "content":
+                    deltas.append(Delta("content", value))
+            elif value not in _NOTHING and name != "role":
+                self.message[name] = value
+                self._texts.pop(name, None)
+        return deltas
+
+    def _call(self, piece: JsonObject, at: int) -> list[Delta]:
+        index = piece.get("index", at)
+        number = index if isinstance(index, int) and index >= 0 else at
+        call = self.calls.setdefault(number, {})
+        is_new = not call
+        for name in ("id", "type"):
+            if isinstance(value := piece.get(name), str) and value:
+                call.setdefault(name, value)
+        deltas = [Delta("id", str(call["id"]))] if is_new and "id" in call else []
+        for kind in _ARGUMENTS:
+            body = piece.get(kind)
+            if isinstance(body, dict):
+                deltas += self._body(number, kind, body)
+        if number >= _MOST_CALLS:
+            return []
+        return [Delta(f"tool_calls/{number}/{one.part}", one.text) for one in deltas]
+
+    def _body(self, number: int, kind: str, body: JsonObject) -> list[Delta]:
+        known = self.calls[number].setdefault(kind, {})
+        deltas: list[Delta] = []
+        if not isinstance(known, dict):
+            return deltas
+        if isinstance(name := body.get("name"), str) and name and "name" not in known:
+            known["name"] = name
+            deltas.append(Delta("name", name))
+        if isinstance(more := body.get(_ARGUMENTS[kind]), str):
+            self._arguments.setdefault((number, kind), []).append(more)
+            deltas.append(Delta("arguments", more))
+        return deltas
+
+
+def _first_choices(piece: JsonObject) -> list[JsonObject]:
+    """What a completion, or a piece of one, has of its first choice."""
+    choices = piece.get("choices")
+    found = choices if isinstance(choices, list) else []
+    return [choice for choice in found if isinstance(choice, dict) and choice.get("index", 0) == 0]
+
+
+def bare(message: JsonObject) -> JsonObject:
+    """A message without the members by which clients say that something is not there."""
+    return {name: value for name, value in message.items() if value not in _NOTHING or name == "content"}
+
+
+def pieces_of(text: str, length: int) -> list[str]:
+    """A text in pieces of so many characters: endpoints may send all of an answer at once."""
+    return [text[at : at + length] for at in range(0, len(text), length)]
+
+
+def storable(value: JsonValue) -> JsonValue:
+    """A value without what cannot be stored: halves of pairs that were parted are joined, other characters go.
+
+    Numbers that JSON readers do not agree on are null: integers beyond 2^53 - 1, and what is no number.
+    """
+    if isinstance(value, str):
+        if _NOT_STORABLE.search(value):
+            joined = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+            return joined.replace("\0", "")
+        return value
+    if isinstance(value, list):
+        return [storable(one) for one in value]
+    if isinstance(value, dict):
+        return {str(storable(name)): storable(one) for name, one in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return None if isinstance(value, int) and abs(value) > _MOST_INTEGER else value
+
+
+def _usage_of(answer: AnswerSoFar) -> JsonObject | None:
+    """What the endpoint says that the answer took; where it says too much to be kept, only the two counts."""
+    usage = storable(cast("JsonValue", answer.usage))
+    if not isinstance(usage, dict) or len(json.dumps(usage)) <= _LONGEST_USAGE:
+        return usage if isinstance(usage, dict) else None
+    counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}
+
+
+def turn_of(parsed: ParsedTurn) -> TurnInput:
+    """The turn to append of a message that was read."""
+    return TurnInput.model_construct(
+        None,
+        id=None,
+        role=parsed.role,
+        kind=None,
+        actor=parsed.actor,
+        content=parsed.content,
+        tool_calls=parsed.tool_calls,
+        tool_call_id=parsed.tool_call_id,
+        tool_results=parsed.tool_results,
+        usage=None,
+        model=None,
+        adapter=parsed.adapter,
+        metadata={},
+        occurred_at=None,
+    )
+
+
+def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
+    """The turn to store of a whole answer to the request `body`."""
+    message = cast("JsonObject", storable(bare(answer.whole())))
+    message["role"] = "assistant"
+    try:
+        [parsed] = formats.parse(Format.OPENAI, [message])
+    except Invalid:
+        known = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
+        try:
+            [parsed] = formats.parse(Format.OPENAI, [known])
+        except Invalid:
+            raise no_answer() from None
+    asked = body.get("model")
+    model = answer.model or (asked if isinstance(asked, str) else None)
+    noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
+    told = {
+        "usage": _usage_of(answer),
+        "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
+        "metadata": {name: str(storable(value))[:_LONGEST_NOTE] for name, value in noted.items() if value is not None},
+    }
+    return turn_of(parsed).model_copy(update=told)
+
+
+def answer_text(turns: Sequence[Turn]) -> str:
+    """What the answer says, of an exchange as it is stored: the last of its turns."""
+    return content_text(turns[-1].content) if turns and turns[-1].role is Role.ASSISTANT else ""
+
+
+def read_piece(data: str) -> JsonObject:
+    """A piece of a streamed answer out of the data of its event. Raises InvalidAnswer and UpstreamRefusal."""
+    try:
+        piece = cast("JsonValue", json.loads(data))
+    except (ValueError, RecursionError):
+        raise no_answer() from None
+    if not isinstance(piece, dict):
+        raise no_answer()
+    error = piece.get("error")
+    if error:
+        known = InvalidAnswer("model_unavailable", "The chat model's endpoint broke off its answer.")
+        raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
+    return piece
+
+
+def no_answer() -> InvalidAnswer:
+    """What is said where an endpoint answered with something else."""
+    return InvalidAnswer(
+        "model_invalid", "The chat model's endpoint answered with something that is no chat completion."
+    )

@@ -1,0 +1,211 @@
+"""OpenAI's Conversations over the same conversations and turns: what is made here is read there, and the reverse."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import BaseModel, Field, JsonValue
+
+from app.agents.generation.answer import turn_of
+from app.agents.generation.openai_items import CONVERSATION_PREFIX, item_place, items
+from app.conversations.schemas.conversations import (
+    Conversation,
+    ConversationCreate,
+    ConversationUpdate,
+    MetadataIn,
+    ParsedObject,
+    Turn,
+    TurnInput,
+)
+from app.conversations.schemas.history import HistoryQuery, Order
+from app.conversations.service import Conversations
+from app.core.errors import AppError, Invalid, NotFound, TooLarge
+from app.core.ids import ConversationId, format_id, parse_id
+from app.formats import service as formats
+from app.formats.schemas import Format, JsonObject
+from app.governance.service import Governance
+from app.tenancy.schemas import Caller, Repeatable
+
+MAX_ITEMS = 500
+_PAGE = 100
+
+
+class NewConversation(BaseModel):
+    """A conversation to begin, with the items it begins with."""
+
+    items: list[ParsedObject] | None = Field(default=None, max_length=MAX_ITEMS)
+    metadata: MetadataIn | None = None
+
+
+class ChangedConversation(BaseModel):
+    """What of a conversation changes: all of its metadata."""
+
+    metadata: MetadataIn | None
+
+
+class NewItems(BaseModel):
+    """Items to append, all or none."""
+
+    items: list[ParsedObject] = Field(min_length=1, max_length=MAX_ITEMS)
+
+
+class OpenAIConversation(BaseModel):
+    """A conversation as OpenAI has it; `created_at` in seconds since 1970."""
+
+    id: str
+    object: str
+    created_at: int
+    metadata: dict[str, JsonValue]
+
+
+class DeletedConversation(BaseModel):
+    """A conversation that is gone."""
+
+    id: str
+    object: str
+    deleted: bool
+
+
+class Items(BaseModel):
+    """Items in their order; `last_id` is the `after` of the page behind."""
+
+    object: str
+    data: list[dict[str, JsonValue]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class OpenAIConversations:
+    """The door to conversations in OpenAI's shape."""
+
+    def __init__(self, *, conversations: Conversations, governance: Governance) -> None:
+        self._conversations = conversations
+        self._governance = governance
+
+    async def create(
+        self, caller: Caller, *, body: NewConversation, repeat: Repeatable | None = None
+    ) -> tuple[OpenAIConversation, bool]:
+        """Begin a conversation; says whether it was begun before. Where its items cannot be stored there is none."""
+        turns = _turns(body.items or [])
+        create = ConversationCreate(metadata=body.metadata or {})
+        if not turns:
+            made, _, replayed = await self._conversations.create(caller, body=create, repeat=repeat)
+            return _view(made), replayed
+        if repeat is not None:
+            before = await self._conversations.replayed(caller, repeat=repeat)
+            if before is not None:
+                found = await self._conversations.outline(caller, ConversationId(parse_id(before.conversation_id)))
+                return _view(found), True
+            create = create.model_copy(update={"id": repeat.made_id(caller)})
+        made, created, _ = await self._conversations.create(caller, body=create, repeat=None)
+        conversation_id = ConversationId(parse_id(made.id))
+        try:
+            _, _, replayed = await self._conversations.append(caller, conversation_id, turns=turns, repeat=repeat)
+        except AppError as error:
+            # under a key the same request may have been answered meanwhile, unless it never can be
+            if created and (repeat is None or isinstance(error, Invalid | TooLarge)):
+                await self._governance.delete_conversation(caller, conversation_id)
+            raise
+        return _view(made), replayed
+
+    async def get(self, caller: Caller, conversation_id: ConversationId) -> OpenAIConversation:
+        """One conversation."""
+        return _view(await self._conversations.get(caller, conversation_id))
+
+    async def update(
+        self, caller: Caller, conversation_id: ConversationId, *, body: ChangedConversation
+    ) -> OpenAIConversation:
+        """Change the metadata."""
+        change = ConversationUpdate(metadata=body.metadata or {})
+        changed = await self._governance.update_conversation(
+            caller, conversation_id, body=change, replaces_metadata=True
+        )
+        return _view(changed)
+
+    async def delete(self, caller: Caller, conversation_id: ConversationId) -> DeletedConversation:
+        """Delete a conversation with everything derived from it."""
+        await self._governance.delete_conversation(caller, conversation_id)
+        return DeletedConversation(id=_openai_id(conversation_id), object="conversation.deleted", deleted=True)
+
+    async def append(self, caller: Caller, conversation_id: ConversationId, *, body: NewItems) -> Items:
+        """Append items, all or none. Raises as an append of turns does."""
+        stored, _, _ = await self._conversations.append(caller, conversation_id, turns=_turns(body.items))
+        return _list([item for turn in stored.turns for item in items(turn)], has_more=False)
+
+    async def list_items(
+        self, caller: Caller, conversation_id: ConversationId, *, after: str | None, order: Order, limit: int
+    ) -> Items:
+        """A page of items of live turns, behind the item `after`."""
+        found: list[JsonObject] = []
+        position: int | None = None
+        if after is not None:
+            turn_id, number = item_place(after)
+            turn = await self._conversations.turn(caller, conversation_id, turn_id=turn_id)
+            if turn.position is None:
+                raise NotFound("not_found", "There is no such item in this conversation.")
+            position = turn.position
+            found = items(turn)[number + 1 :] if order == "asc" else items(turn)[:number][::-1]
+        more = True
+        while more and len(found) <= limit:
+            start = HistoryQuery("asc", after=position) if order == "asc" else HistoryQuery("desc", before=position)
+            page = await self._conversations.history(caller, conversation_id, query=replace(start, limit=_PAGE))
+            for turn in page.data:
+                found += items(turn) if order == "asc" else items(turn)[::-1]
+                position = turn.position
+            more = page.has_more
+        return _list(found[:limit], has_more=len(found) > limit)
+
+    async def item(self, caller: Caller, conversation_id: ConversationId, *, item_id: str) -> JsonObject:
+        """One item of a live turn."""
+        return _item(await self._turn(caller, conversation_id, item_id), item_id)
+
+    async def delete_item(self, caller: Caller, conversation_id: ConversationId, *, item_id: str) -> OpenAIConversation:
+        """Erase an item: the content of its turn goes, in all wordings of that turn."""
+        turn = await self._turn(caller, conversation_id, item_id)
+        _item(turn, item_id)
+        await self._governance.erase_turns(caller, conversation_id, turn_ids=[parse_id(turn.id)])
+        return await self.get(caller, conversation_id)
+
+    async def _turn(self, caller: Caller, conversation_id: ConversationId, item_id: str) -> Turn:
+        turn_id, _ = item_place(item_id)
+        turn = await self._conversations.turn(caller, conversation_id, turn_id=turn_id)
+        if turn.status != "committed" or turn.superseded_by is not None:
+            raise NotFound("not_found", "There is no such item in this conversation.")
+        return turn
+
+
+def _item(turn: Turn, item_id: str) -> JsonObject:
+    _, number = item_place(item_id)
+    found = items(turn)
+    if number >= len(found):
+        raise NotFound("not_found", "There is no such item in this conversation.")
+    return found[number]
+
+
+def _turns(given: Sequence[JsonObject]) -> list[TurnInput]:
+    parsed = formats.parse(Format.OPENAI_RESPONSES, list(given), root="/items")
+    return [turn_of(one) for one in parsed]
+
+
+def _list(found: Sequence[JsonObject], *, has_more: bool) -> Items:
+    ids = [str(item["id"]) for item in found]
+    return Items(
+        object="list",
+        data=list(found),
+        first_id=ids[0] if ids else None,
+        last_id=ids[-1] if ids else None,
+        has_more=has_more,
+    )
+
+
+def _openai_id(conversation_id: ConversationId) -> str:
+    return f"{CONVERSATION_PREFIX}{format_id(conversation_id)}"
+
+
+def _view(found: Conversation) -> OpenAIConversation:
+    return OpenAIConversation(
+        id=_openai_id(ConversationId(parse_id(found.id))),
+        object="conversation",
+        created_at=int(found.created_at.timestamp()),
+        metadata=found.metadata,
+    )

@@ -1,0 +1,29 @@
+"""Keeps an exchange open for as long as somebody works at its answer."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
+from typing import Final
+
+from app.conversations.streams.exchanges import Exchange, Exchanges
+
+_RENEWALS_PER_LEASE: Final = 6
+
+
+@asynccontextmanager
+async def renewed(exchanges: Exchanges, exchange: Exchange, *, lease_s: float) -> AsyncGenerator[None]:
+    """Keep the leases of an exchange while its answer is waited for."""
+
+    async def renew() -> None:
+        while True:
+            exchanges.renew(exchange, now=monotonic())
+            await asyncio.sleep(lease_s / _RENEWALS_PER_LEASE)
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(renewing, return_exceptions=True)

@@ -1,0 +1,144 @@
+"""What is asked of a chat model through Turnkeep, and what comes of it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt
+
+from app.context.schemas import (
+    MAX_FILTERED_PARTICIPANTS,
+    MAX_QUERY_CHARACTERS,
+    MAX_RECENT_TURNS,
+    MAX_SYSTEM_CHARACTERS,
+    MAX_TOKEN_BUDGET,
+    ContextRequest,
+    Gap,
+    Name,
+    SemanticRecall,
+    SystemText,
+    Tokenizer,
+)
+from app.conversations.schemas.conversations import IdIn, MessageObject, ParsedObject, Turn
+from app.core.errors import FieldError, TooLarge
+from app.core.ids import ConversationId
+from app.core.validation.strict import Strict
+from app.formats.schemas import JsonObject
+from app.tenancy.schemas import Repeatable
+
+MAX_MESSAGES = 10_000
+
+TokenBudget = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
+
+
+class ContextOptions(Strict):
+    """How the context of a generated answer is built: the members of `POST …/context` that are left to choose."""
+
+    recent_turns: Annotated[StrictInt, Field(ge=1, le=MAX_RECENT_TURNS)] | None = None
+    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = None
+    semantic_recall: SemanticRecall | None = None
+    include_facts: StrictBool = False
+    include_memories: StrictBool = False
+    include_summary: StrictBool = True
+    filter_participants: Annotated[list[Name], Field(min_length=1, max_length=MAX_FILTERED_PARTICIPANTS)] | None = None
+    as_actor: Name | None = None
+    system: SystemText | None = None
+    agent_id: Name | None = None
+    tokenizer: Tokenizer = "o200k_base"
+
+    def request(self, *, token_budget: int, system: str | None) -> ContextRequest:
+        """The whole request of a context; the system text of the messages stands behind the one given here.
+
+        Raises TooLarge `text_too_large` where the two are too long together.
+        """
+        texts = "\n\n".join(text for text in (self.system, system) if text)
+        if len(texts) > MAX_SYSTEM_CHARACTERS:
+            detail = f"The system texts of a request may have {MAX_SYSTEM_CHARACTERS} characters together."
+            raise TooLarge("text_too_large", detail, fields=[FieldError("/messages", "too much system text")])
+        members = {name: getattr(self, name) for name in type(self).model_fields}
+        return ContextRequest.model_validate({**members, "token_budget": token_budget, "system": texts or None})
+
+
+class Generate(Strict):
+    """Messages to answer in a conversation. Without `conversation_id` and `external_id` a new one is begun.
+
+    `messages` are OpenAI's chat messages; those that are stored already are not stored again. `parameters` go to the
+    model as they are (`temperature`, `tools`, …).
+    """
+
+    conversation_id: IdIn | None = None
+    external_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    project: Annotated[str, Field(min_length=1, max_length=128)] = "default"
+    owner: Name | None = Field(None, description="The owner of the conversation, where this request creates it.")
+    messages: Annotated[list[MessageObject], Field(min_length=1, max_length=MAX_MESSAGES)]
+    token_budget: TokenBudget | None = None
+    context: ContextOptions = ContextOptions()
+    model: Name | None = None
+    parameters: ParsedObject = Field(default_factory=dict[str, JsonValue])
+    stream: StrictBool = False
+
+
+class GeneratedUsage(BaseModel):
+    """Tokens that the model read and wrote, as its endpoint counts them; null where it does not say."""
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+class Generated(BaseModel):
+    """An answer. `turns` are what was stored: the messages that were new, and the answer; `response` is its text.
+
+    `gap`: the turns of the conversation that the model was shown neither verbatim nor by a summary. It is null where
+    there are none, and where the answer was given before to the same request.
+    """
+
+    conversation_id: str
+    turns: list[Turn]
+    response: str
+    usage: GeneratedUsage
+    gap: Gap | None
+
+
+class GeneratedDelta(BaseModel):
+    """More text of an answer that is being written."""
+
+    type: Literal["delta"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationName:
+    """The conversation that a caller means: one that exists, by its id, or by its own name one that may not yet.
+
+    `owner` becomes the owner of a conversation that is created.
+    """
+
+    conversation_id: ConversationId | None = None
+    external_id: str | None = None
+    project: str | None = None
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for an answer. `body` is what goes to the endpoint, nothing of ours in it; None: no conversation."""
+
+    body: JsonObject
+    conversation: ConversationName | None
+    context: ContextOptions
+    token_budget: int | None = None
+    is_retry: bool = False
+    repeat: Repeatable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer, as the endpoint gave it, and what was stored with it.
+
+    One that was given before to the same request (`is_replay`) has only what was stored.
+    """
+
+    completion: JsonObject
+    conversation_id: ConversationId | None
+    turns: list[Turn]
+    gap: Gap | None = None
+    is_replay: bool = False

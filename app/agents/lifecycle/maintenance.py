@@ -1,0 +1,75 @@
+"""Looks after a session when it is asked to: everything that jobs do by themselves, now, and counted.
+
+Each step is safe to be cut off and to be done again: it finds what is left to do, and nothing where all is done.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from app.agents.lifecycle.schemas import MaintenanceCounts, SessionRequest
+from app.context.schemas import CompactionRequest
+from app.context.service import Compactor
+from app.conversations.schemas.sessions import SessionName
+from app.conversations.schemas.summaries import Summary, SummaryKind
+from app.conversations.service import Conversations
+from app.core.ids import ConversationId
+from app.governance.service import Governance
+from app.memory.service import Facts
+from app.tenancy.schemas import Caller, Scope
+
+_FEWEST = 2
+
+
+class Maintenance:
+    """Compaction, retention, the end of facts, summaries in the place of highlights."""
+
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        compactor: Compactor,
+        governance: Governance,
+        facts: Facts,
+        recent_items: int,
+        min_age_hours: int,
+    ) -> None:
+        self._conversations = conversations
+        self._compactor = compactor
+        self._governance = governance
+        self._facts = facts
+        self._recent_items = recent_items
+        self._min_age = timedelta(hours=min_age_hours)
+
+    async def run(self, caller: Caller, *, request: SessionRequest) -> MaintenanceCounts:
+        """Do all that is due in a session. Raises NotFound; Busy where somebody holds it; and as the model does."""
+        caller.require(Scope.WRITE)
+        session = await self._conversations.sessions.hold(caller, name=SessionName(request.project, request.session_id))
+        expired = await self._facts.expire(caller, owner=session.owner, conversation_id=session.conversation_id)
+        made, refreshed = await self._compact(caller, session.conversation_id)
+        erased = await self._governance.retain(caller, session.conversation_id)
+        return MaintenanceCounts(summaries=made, refreshed=refreshed, turns_erased=erased, facts_expired=expired)
+
+    async def compact_early(self, caller: Caller, conversation_id: ConversationId) -> int:
+        """Summarise a session whose contexts grow too large, down to half of the turns that a context looks at."""
+        request = CompactionRequest(trigger_turns=self.early_turns)
+        return len((await self._compactor.compact(caller, conversation_id, request=request)).summaries)
+
+    @property
+    def early_turns(self) -> int:
+        """How many turns such a compaction leaves at most."""
+        return max(_FEWEST, self._recent_items // 2)
+
+    async def _compact(self, caller: Caller, conversation_id: ConversationId) -> tuple[int, int]:
+        """What is due by the policy, and what is old; says how many summaries were made, and replaced highlights."""
+        before = await self._conversations.summaries.standing(caller, conversation_id)
+        highlighted = {one.to_position for one in before.summaries if one.kind is SummaryKind.HIGHLIGHTS}
+        done = await self._compactor.compact(caller, conversation_id, request=CompactionRequest())
+        made: list[Summary] = [*done.summaries]
+        old = await self._conversations.sessions.newest_before(
+            caller, conversation_id, moment=datetime.now(UTC) - self._min_age, but_newest=self._recent_items
+        )
+        # a conversation that says it is never summarised is not, however old it grows
+        if old is not None and before.policy.strategy != "never":
+            request = CompactionRequest(through=old)
+            made += (await self._compactor.compact(caller, conversation_id, request=request)).summaries
+        refreshed = sum(one.kind is SummaryKind.SUMMARY and one.to_position in highlighted for one in made)
+        return len(made), refreshed

@@ -1,0 +1,154 @@
+"""The vocabulary of the turn lifecycle: what agents send around their turns, and what they get."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
+
+from app.context.schemas import MAX_SYSTEM_CHARACTERS, MAX_TOKEN_BUDGET, Gap
+from app.conversations.schemas.conversations import MAX_TURNS, MessageObject, Name
+from app.core.times import TimeOut
+from app.core.validation.strict import Strict
+
+MAX_PATH_CHARACTERS = 1024
+# the longest names, signed, take 14 600
+MAX_OPERATION_CHARACTERS = 16_384
+MAX_DEPTH = 32
+MAX_ENTRIES = 200
+
+Project: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+SessionId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+TurnName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Items: TypeAlias = Annotated[list[MessageObject], Field(max_length=MAX_TURNS, fail_fast=True)]
+Instructions: TypeAlias = Annotated[str, StringConstraints(max_length=MAX_SYSTEM_CHARACTERS)]
+InputTokens: TypeAlias = Annotated[
+    StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of all input items together.")
+]
+OperationToken: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_OPERATION_CHARACTERS)]
+
+
+class BeforeTurn(Strict):
+    """A turn that is about to be asked of a model. `current_input`: OpenAI Responses items, not stored by this."""
+
+    project: Project = "default"
+    session_id: SessionId
+    user_id: Name
+    turn_id: TurnName
+    current_input: Items = Field(min_length=1)
+    base_instructions: Instructions | None = None
+    max_input_tok: InputTokens | None = Field(None, description="Default: the setting max_input_tokens.")
+    include_memories: StrictBool = Field(default=False, description="Also long-term memories of `agent_id`.")
+    agent_id: Name | None = Field(None, description="Whose memories; needed for them below the scope admin.")
+
+
+class AfterTurn(Strict):
+    """A turn to store: what the model was asked, and what it answered, as OpenAI Responses items."""
+
+    project: Project = "default"
+    session_id: SessionId
+    user_id: Name
+    turn_id: TurnName
+    input_items: Items = Field(default=[])
+    output_items: Items = Field(default=[])
+
+
+class RunTurn(Strict):
+    """Either the fields of before-turn, to prepare a turn, or `operation_token` and `output_items`, to end it."""
+
+    project: Project | None = Field(None, description="To prepare; `default` if none is named.")
+    session_id: SessionId | None = None
+    user_id: Name | None = None
+    turn_id: TurnName | None = None
+    current_input: Items | None = None
+    base_instructions: Instructions | None = None
+    max_input_tok: InputTokens | None = None
+    include_memories: StrictBool | None = None
+    agent_id: Name | None = None
+    operation_token: OperationToken | None = Field(None, description="To end: as the first call gave it.")
+    output_items: Items | None = None
+
+
+class SessionRequest(Strict):
+    """A session to look after."""
+
+    project: Project = "default"
+    session_id: SessionId
+
+
+class TreeRequest(Strict):
+    """A part of a session's memory to list: `path` and what is below it, `depth` levels deep."""
+
+    project: Project = "default"
+    session_id: SessionId
+    path: Annotated[str, StringConstraints(max_length=MAX_PATH_CHARACTERS)] = Field(
+        default="", description="`/memory/{session}/events`, or without the first two names; empty: all of it."
+    )
+    depth: Annotated[StrictInt, Field(ge=1, le=MAX_DEPTH)] = 8
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_ENTRIES)] = 200
+
+
+class TurnContext(BaseModel):
+    """What to send to the model. `context_token_count` counts all input items, in o200k_base.
+
+    `gap`: the turns of the session that are neither among the items nor under a summary; null where there are none.
+    """
+
+    input_items: list[MessageObject]
+    recall_fact_ids: list[str]
+    context_token_count: int
+    gap: Gap | None
+
+
+class TurnPrepared(TurnContext):
+    """A turn whose input is stored. `operation_token` ends it, until `expires_at`."""
+
+    operation_token: str
+    expires_at: TimeOut
+
+
+class TurnDone(BaseModel):
+    """The turn is stored, now or before."""
+
+    ok: Literal[True]
+
+
+class MaintenanceCounts(BaseModel):
+    """What maintenance has done.
+
+    `summaries` were made, `refreshed` of them in the place of highlights; `turns_erased` by the session's retention;
+    `facts_expired` since their time was over.
+    """
+
+    summaries: int
+    refreshed: int
+    turns_erased: int
+    facts_expired: int
+
+
+class Maintained(BaseModel):
+    """The session has been looked after."""
+
+    ok: Literal[True]
+    counts: MaintenanceCounts
+
+
+class TreeEntry(BaseModel):
+    """One place in a session's memory. `has_overview`: reading it gives more than `abstract`."""
+
+    path: str
+    abstract: str
+    updated_at: TimeOut
+    has_overview: bool
+
+
+class Tree(BaseModel):
+    """Places in a session's memory, each behind the one that it is below."""
+
+    summaries: list[TreeEntry]
+
+
+class NodeText(BaseModel):
+    """One place in a session's memory, as text."""
+
+    path: str
+    text: str
+    updated_at: TimeOut

@@ -1,0 +1,149 @@
+"""The turn lifecycle as tools: what an agent's host calls around each of its turns."""
+
+from typing import Final
+
+from pydantic import ConfigDict, RootModel
+
+from app.agents.lifecycle.schemas import (
+    AfterTurn,
+    BeforeTurn,
+    Maintained,
+    RunTurn,
+    SessionRequest,
+    Tree,
+    TreeRequest,
+    TurnContext,
+    TurnDone,
+    TurnPrepared,
+)
+from app.agents.lifecycle.service import Lifecycle
+from app.agents.tools.tool import ADDS, READER, READER_AND_WRITER, READS, WRITER, Group, Tool, ToolServices, tool
+from app.tenancy.schemas import Caller
+
+_AGAIN: Final = {"idempotent_hint": True}
+_ERASES: Final = {"read_only_hint": False, "destructive_hint": True, "open_world_hint": False} | _AGAIN
+
+
+class TurnRun(RootModel[TurnPrepared | TurnDone]):
+    """What a turn in one place gives: its context with a token first, then that it is stored."""
+
+    model_config = ConfigDict(json_schema_extra={"type": "object"})
+
+
+def lifecycle_tools() -> tuple[Tool, ...]:
+    """The entries, in the order of a turn."""
+    return (*_turn_tools(), *_session_tools())
+
+
+def _turn_tools() -> tuple[Tool, ...]:
+    return (
+        tool(
+            "memory_before_turn",
+            BeforeTurn,
+            TurnContext,
+            _before_turn,
+            title="Context before a turn",
+            description=(
+                "Call this before each model call of a session: it gives `input_items`, what to send to the model, as"
+                " OpenAI Responses items that never count more than `max_input_tok`: `base_instructions`, a summary of"
+                " what is older, the newest turns, what is known and fits, and `current_input` last. It stores nothing."
+                " `session_id` is your name for the session, `turn_id` for the turn."
+            ),
+            group=Group.MEMORY,
+            hints=READS,
+            access=READER,
+        ),
+        tool(
+            "memory_after_turn",
+            AfterTurn,
+            TurnDone,
+            _after_turn,
+            title="Store a turn",
+            description=(
+                "Call this after each model call of a session, with the same `turn_id`: `input_items` is what came new"
+                " from the user or from tools in this turn, not the whole context, and `output_items` what the model"
+                " gave. The turn is stored exactly once, however often this is called; `resource_busy` means to call"
+                " again."
+            ),
+            group=Group.MEMORY,
+            hints=ADDS | _AGAIN,
+            access=WRITER,
+        ),
+        tool(
+            "memory_run_turn",
+            RunTurn,
+            TurnRun,
+            _run_turn,
+            title="Run a turn in two calls",
+            description=(
+                "Instead of memory_before_turn and memory_after_turn: the first call takes the fields of the former,"
+                " stores the input and gives the context with an `operation_token`; after the model call, call it again"
+                " with that token and `output_items`. Both calls may be repeated; the token holds some minutes."
+            ),
+            group=Group.MEMORY,
+            hints=ADDS | _AGAIN,
+            access=READER_AND_WRITER,
+        ),
+    )
+
+
+def _session_tools() -> tuple[Tool, ...]:
+    return (
+        tool(
+            "memory_run_maintenance",
+            SessionRequest,
+            Maintained,
+            _run_maintenance,
+            title="Look after a session",
+            description=(
+                "Do now what jobs do for a session in time: summarise old turns, erase what retention does not keep,"
+                " end facts whose time is over, put better summaries in place. It says how much of each was done. It is"
+                " never needed for a turn, and may be cut off and called again."
+            ),
+            group=Group.MEMORY,
+            hints=_ERASES,
+            access=WRITER,
+        ),
+        tool(
+            "memory_list_dir_with_abstract",
+            TreeRequest,
+            Tree,
+            _list_tree,
+            title="List a session's memory",
+            description=(
+                "List what is remembered of a session as a tree of paths, each with a line that says what is there:"
+                " events by day, context (summary and newest turns), memory_tiers (facts by how long they are kept) and"
+                " meta. `path` narrows it, `depth` and `limit` bound it. Read a path by the resource"
+                " memory://{project}/{session}/{path}."
+            ),
+            group=Group.MEMORY,
+            hints=READS,
+            access=READER,
+        ),
+    )
+
+
+def _lifecycle(services: ToolServices) -> Lifecycle:
+    if services.lifecycle is None:
+        raise RuntimeError("the lifecycle is not among these services")
+    return services.lifecycle
+
+
+async def _before_turn(services: ToolServices, caller: Caller, body: BeforeTurn) -> TurnContext:
+    return await _lifecycle(services).before_turn(caller, request=body)
+
+
+async def _after_turn(services: ToolServices, caller: Caller, body: AfterTurn) -> TurnDone:
+    return await _lifecycle(services).after_turn(caller, request=body)
+
+
+async def _run_turn(services: ToolServices, caller: Caller, body: RunTurn) -> TurnPrepared | TurnDone:
+    return await _lifecycle(services).run_turn(caller, request=body)
+
+
+async def _run_maintenance(services: ToolServices, caller: Caller, body: SessionRequest) -> Maintained:
+    return await _lifecycle(services).maintenance(caller, request=body)
+
+
+async def _list_tree(services: ToolServices, caller: Caller, body: TreeRequest) -> Tree:
+    return await _lifecycle(services).tree(caller, request=body)

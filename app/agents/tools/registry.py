@@ -1,0 +1,104 @@
+"""The tools that models are offered, in one table. Each takes a schema that REST takes too, and calls what REST calls.
+
+To add one: an entry in `_memory_tools`, `conversation_tools` or `fact_tools`, with a handler that asks the caller for
+the scope that the route asks for, and an `access` that says the same to the list of tools.
+"""
+
+from dataclasses import replace
+
+from app.agents.tools.conversations import conversation_tools, found_or_created
+from app.agents.tools.facts import fact_tools
+from app.agents.tools.lifecycle import lifecycle_tools
+from app.agents.tools.schemas import AgentAnswer, AskAgent, AskAgentTool, StoredMemory, agent_disabled
+from app.agents.tools.tool import ADDS, READER, READER_AND_WRITER, READS, WRITER, Group, Tool, ToolServices, tool
+from app.memory.longterm.schemas import MemoryEntries, MemoryQuery, MemoryStore
+from app.tenancy.schemas import Caller, Scope
+
+
+def all_tools() -> tuple[Tool, ...]:
+    """Every tool there is, as they are listed."""
+    return (*raw_tools(), *lifecycle_tools(), *_agent_tools())
+
+
+def raw_tools() -> tuple[Tool, ...]:
+    """The tools that do something themselves: those that `ask_agent` may be granted."""
+    return (*_memory_tools(), *conversation_tools(), *fact_tools())
+
+
+def _memory_tools() -> tuple[Tool, ...]:
+    return (
+        tool(
+            "recall_memory",
+            MemoryQuery,
+            MemoryEntries,
+            _recall_memory,
+            title="Recall long-term memory",
+            description=(
+                "Search your own long-term memory, which outlives conversations: facts, preferences and decisions that"
+                " you stored earlier with store_memory. Use it when the user refers to something that is not in this"
+                " conversation, or before you ask what you may have been told already. `query` is a question or a few"
+                " words. Entries come best first, with a score; none means that nothing like it was stored."
+            ),
+            group=Group.MEMORY,
+            hints=READS,
+            access=replace(READER, long_term=True),
+        ),
+        tool(
+            "store_memory",
+            MemoryStore,
+            StoredMemory,
+            _store_memory,
+            title="Store a long-term memory",
+            description=(
+                "Store one thing worth knowing in later conversations: a stable preference, a fact about a person or"
+                " project, a decision with its reason. Write a sentence that is understood without this conversation;"
+                " one memory per call. It cannot be changed or deleted by you: when something has changed, store the"
+                " correction. Do not store secrets, nor what is only of use right now."
+            ),
+            group=Group.MEMORY,
+            hints=ADDS,
+            access=replace(WRITER, long_term=True),
+        ),
+    )
+
+
+def _agent_tools() -> tuple[Tool, ...]:
+    return (
+        tool(
+            "ask_agent",
+            AskAgentTool,
+            AgentAnswer,
+            _ask_agent,
+            title="Ask the memory agent",
+            description=(
+                "Ask an agent that keeps the memory: it searches stored conversations and long-term memory for you,"
+                " stores what you tell it to remember, and answers in words. `query` is the question or the task, in"
+                " one message. Give the `conversation_id` of its answer back to go on in the same conversation; without"
+                " one it begins another. It may ask you back where it is unsure."
+            ),
+            group=Group.AGENT,
+            hints=ADDS,
+            access=READER_AND_WRITER,
+        ),
+    )
+
+
+async def _recall_memory(services: ToolServices, caller: Caller, body: MemoryQuery) -> MemoryEntries:
+    caller.require(Scope.READ)
+    return await services.memory_of(caller).recall_memory(body)
+
+
+async def _store_memory(services: ToolServices, caller: Caller, body: MemoryStore) -> StoredMemory:
+    caller.require(Scope.WRITE)
+    await services.memory_of(caller).store_memory(body)
+    return StoredMemory(stored=True)
+
+
+async def _ask_agent(services: ToolServices, caller: Caller, body: AskAgentTool) -> AgentAnswer:
+    caller.require(Scope.WRITE)
+    if services.agent is None:
+        raise agent_disabled()
+    conversation_id = await found_or_created(services, caller, body) if body.external_id else body.conversation_id
+    asked = AskAgent.model_construct(query=body.query, conversation_id=conversation_id)
+    answer, _ = await services.agent.ask(caller, body=asked, repeat=None)
+    return answer

@@ -1,0 +1,238 @@
+"""What a tool for models is: a name, words for the model, schemas, and who carries it out.
+
+What it is called over, MCP or a model of ours, is none of its business: listing, validation, errors, logs and metrics
+follow from the entry.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar, cast
+from uuid import UUID
+
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import CoreSchema
+
+from app.agents.lifecycle.service import Lifecycle
+from app.agents.tools.schemas import Asks, NamedConversation
+from app.context.compaction.service import Compactor
+from app.context.service import ContextBuilder
+from app.conversations.service import Conversations
+from app.core.errors import AppError, Invalid
+from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of
+from app.memory.longterm.service import Memories
+from app.memory.service import Facts
+from app.recall.memory_gateway import MemoryGateway
+from app.recall.service import Recaller
+from app.tenancy.schemas import Caller, Scope, scopes_of
+
+Arguments = Mapping[str, JsonValue]
+JsonSchema = dict[str, object]
+InputT = TypeVar("InputT", bound=BaseModel)
+
+READS: Final = {"read_only_hint": True, "open_world_hint": False}
+"""Hints of a tool that changes nothing. Whatever is called twice gives the same, so it needs no hint of that."""
+ADDS: Final = {"read_only_hint": False, "destructive_hint": False, "open_world_hint": False}
+"""Hints of a tool that adds, and takes nothing away."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolServices:
+    """What tools stand on. `lifecycle` is around the turns of agents outside, `agent` answers `ask_agent`.
+
+    The tools of that agent itself have neither.
+    """
+
+    conversations: Conversations
+    contexts: ContextBuilder
+    recaller: Recaller
+    memories: Memories
+    compactor: Compactor
+    facts: Facts
+    lifecycle: Lifecycle | None = None
+    agent: Asks | None = None
+
+    def memory_of(self, caller: Caller) -> MemoryGateway:
+        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
+
+
+class Group(StrEnum):
+    """What a tool is about. The memory tools have a switch of their own."""
+
+    MEMORY = "memory"
+    CONVERSATION = "conversation"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call whose arguments are valid. `conversation_id` is for logs."""
+
+    run: Callable[[ToolServices, Caller], Awaitable[BaseModel]]
+    conversation_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAccess:
+    """What a caller needs to use a tool: scopes, long-term memory; `by_token`: a conversation token is enough."""
+
+    scopes: frozenset[Scope]
+    long_term: bool = False
+    by_token: bool = False
+
+    def allows(self, caller: Caller) -> bool:
+        """Return whether the caller may use the tool, in some conversation."""
+        if caller.bound is not None:
+            return self.by_token and self.scopes <= scopes_of(caller.bound.access)
+        return self.scopes <= caller.scopes and (caller.long_term_enabled or not self.long_term)
+
+
+READER: Final = ToolAccess(frozenset({Scope.READ}))
+WRITER: Final = ToolAccess(frozenset({Scope.WRITE}))
+READER_AND_WRITER: Final = ToolAccess(frozenset({Scope.READ, Scope.WRITE}))
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One entry of the table. `prepare` raises Invalid for arguments that break a rule, with the fields.
+
+    `needs_conversation`: the arguments must name a conversation. `access` says who may use the tool.
+    """
+
+    name: str
+    title: str
+    description: str
+    input_schema: JsonSchema
+    output_schema: JsonSchema | None
+    hints: Mapping[str, bool]
+    group: Group
+    access: ToolAccess
+    needs_conversation: bool
+    prepare: Callable[[Arguments], Call]
+
+
+class _Untitled(GenerateJsonSchema):
+    """Schemas without a title for every member, which repeats its name and costs a model tokens."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """No member has one."""
+        del schema
+        return False
+
+    def generate(self, schema: CoreSchema, mode: str = "validation") -> JsonSchema:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The schema, with the dialect that it is in."""
+        return {"$schema": self.schema_dialect, **super().generate(schema, mode)}  # pyright: ignore[reportArgumentType]
+
+
+_PROVIDER_SHAPES: Final[Mapping[str, str]] = {
+    "ContentPart": 'A content part, such as {"type": "text", "text": "Hello"}.',
+    "ToolCall": 'A tool call, such as {"id": "c1", "name": "search", "arguments": "{}"}.',
+    "ToolOutput": 'A tool result, such as {"tool_call_id": "c1", "content": "Done."}.',
+    "Message": 'A message or item, such as {"role": "user", "content": "Hello"}.',
+}
+"""Definitions of what providers shape, and what models are shown of each: written out, they are four times the rest."""
+
+
+def argument_schema(takes: type[BaseModel]) -> JsonSchema:
+    """Return the schema of arguments, without `$ref`, titles and defaults of null, which many clients cannot read."""
+    schema = _without_provider_shapes(takes.model_json_schema(schema_generator=_Untitled))
+    definitions = cast("Mapping[str, JsonSchema]", schema.get("$defs", {}))
+    return {name: value for name, value in _resolved(schema, definitions).items() if name != "$defs"}
+
+
+def _without_provider_shapes(schema: JsonSchema) -> JsonSchema:
+    """Return a schema in which messages of providers and their parts are plain objects, with an example of each."""
+    definitions = dict(cast("Mapping[str, JsonSchema]", schema.get("$defs", {})))
+    for name in _PROVIDER_SHAPES.keys() & definitions.keys():
+        definitions[name] = {"type": "object", "description": _PROVIDER_SHAPES[name]}
+    made: JsonSchema = {name: value for name, value in schema.items() if name != "$defs"}
+    used: dict[str, JsonSchema] = {}
+    waiting: list[object] = [made]
+    while waiting:
+        match waiting.pop():
+            case dict() as members:
+                named = str(cast("JsonSchema", members).get("$ref", "")).rpartition("/")[2]
+                if named in definitions and named not in used:
+                    used[named] = definitions[named]
+                    waiting.append(used[named])
+                waiting.extend(cast("JsonSchema", members).values())
+            case list() as items:
+                waiting.extend(cast("list[object]", items))
+            case _:
+                pass
+    return {**made, "$defs": {name: used[name] for name in sorted(used)}} if used else made
+
+
+def _resolved(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> JsonSchema:
+    if isinstance(reference := schema.get("$ref"), str):
+        others = {name: value for name, value in schema.items() if name != "$ref"}
+        return _resolved({**definitions[reference.rpartition("/")[2]], **others}, definitions)
+    made: JsonSchema = {}
+    for name, value in schema.items():
+        match name, value:
+            case ("title", str()) | ("default", None):
+                pass
+            case "properties", dict():
+                members = cast("Mapping[str, JsonSchema]", value)
+                made[name] = {member: _resolved(inner, definitions) for member, inner in members.items()}
+            case (("anyOf" | "oneOf" | "allOf"), list()):
+                made[name] = [_resolved(branch, definitions) for branch in cast("list[JsonSchema]", value)]
+            case (("items" | "additionalProperties"), dict()):
+                made[name] = _resolved(cast("JsonSchema", value), definitions) or True
+            case _:
+                made[name] = value
+    return made
+
+
+def tool(
+    name: str,
+    takes: type[InputT],
+    gives: type[BaseModel],
+    handler: Callable[[ToolServices, Caller, InputT], Awaitable[BaseModel]],
+    *,
+    title: str,
+    description: str,
+    group: Group,
+    hints: Mapping[str, bool],
+    access: ToolAccess,
+) -> Tool:
+    """Return an entry: what it takes and gives, what carries it out, its description for models, who may use it."""
+
+    def prepare(arguments: Arguments) -> Call:
+        try:
+            body = takes.model_validate(arguments)
+        except ValidationError as error:
+            raise refused_arguments(error, arguments) from None
+        return Call(
+            lambda services, caller: handler(services, caller, body),
+            cast("UUID | None", getattr(body, "conversation_id", None)),
+        )
+
+    return Tool(
+        name=name,
+        title=title,
+        description=description,
+        input_schema=argument_schema(takes),
+        output_schema=_without_provider_shapes(
+            gives.model_json_schema(schema_generator=_Untitled, mode="serialization")
+        ),
+        hints=hints,
+        group=group,
+        access=access,
+        needs_conversation=issubclass(takes, NamedConversation),
+        prepare=prepare,
+    )
+
+
+def refused_arguments(error: ValidationError, arguments: object) -> AppError:
+    """What pydantic found wrong with the arguments of a tool."""
+    fields = fields_of(error, arguments)
+    return Invalid("invalid_request", "The arguments break a rule; `errors` says which and where.", fields=fields)
+
+
+def error_text(error: AppError, known: frozenset[str]) -> str:
+    """An error in a sentence for a model; `known` are the names that pointers may hold."""
+    where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in cut_fields(error.fields, known)]
+    return "\n".join([f"{error.code}: {error.detail}", *where[:MAX_FIELDS]])

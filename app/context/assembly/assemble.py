@@ -1,0 +1,427 @@
+"""Choosing what a model sees within a token budget (SPEC §5). Pure: the same parts and request give the same bytes.
+
+A context is planned without floors first: where everything that was asked for has room, all of it is shown. Else each
+section that has material keeps a floor, a share of the budget, from those before it. The order of claims is: system
+text, newest turns, summaries, facts, memories, recalled. Floors shrink together where the system text leaves too
+little.
+
+Invariants: the count of the final render is within the budget; the window is a suffix of the turns that are asked for;
+no turn is shown twice; calls and results are shown together or not at all; a summary is shown only where it covers
+turns that are not shown, and takes fewer tokens than these.
+
+What a planned section leaves unused depends on the query. It never widens the window, since each new query would then
+move its start and cool the prompt cache: turns without a place in the window are written in the volatile block instead.
+"""
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Final
+
+from app.context.assembly.labels import ERASED, HEADINGS, line_of, recalled_line
+from app.context.assembly.parts import Assembled, ContextParts, Policy, SummaryPart, TextPart
+from app.context.assembly.plan import EARLIER, Costs, Line, Plan, without_lines_of
+from app.context.assembly.report import NO_ROOM, Reasons, report
+from app.context.assembly.window import first_fitting, newest, rounded_in, rounded_out
+from app.context.schemas import ContextRequest
+from app.core.errors import FieldError, Invalid
+from app.formats.schemas import CanonicalTurn, Kind, Role
+from app.formats.service import (
+    RememberingCounter,
+    TextCounter,
+    margin_of,
+    message_tokens,
+    opening,
+    roles_with_several_speakers,
+    seen_by,
+    text_of,
+)
+from app.formats.units import Unit, units_of
+
+_ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
+# what a line of the volatile block takes, mostly, and the most of a budget that a section keeps for its lines
+_LINE_TOKENS: Final = 56
+_VOLATILE_SHARE: Final = 0.2
+# turns that do not fit are passed over so often before the rest of the budget is left unused
+_MOST_MISSES: Final = 16
+
+
+def assemble(parts: ContextParts, *, request: ContextRequest, counter: TextCounter, policy: Policy) -> Assembled:
+    """Build the context; raises Invalid `budget_too_small` when system text and newest turn do not fit.
+
+    Of the request, `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries) and `semantic_recall.k`
+    (how many recalled turns beside the window, so more may be given) are looked at; `parts` holds only what was asked
+    for. `counter` is the tokenizer that the request names.
+    """
+    return _Assembly(parts, request, counter, policy).run()
+
+
+class Floors(Enum):
+    """What is kept for the sections after the recent turns: nothing, the least, or the least and room for recall.
+
+    Turns that were recalled are worth more than the oldest of many recent ones: where not all of these have room
+    anyway, as many lines are kept for recall as it was asked for. The turns asked for by number come first where they
+    fit.
+    """
+
+    NONE = auto()
+    LEAST = auto()
+    RECALL = auto()
+
+
+class _Assembly:
+    """One assembly: what there is, what has been decided, and why."""
+
+    def __init__(self, parts: ContextParts, request: ContextRequest, counter: TextCounter, policy: Policy) -> None:
+        self._parts = parts
+        self._request = request
+        self._policy = policy
+        self._counter = RememberingCounter(counter)
+        self._margin = margin_of(request.format, policy.margin)
+        self._limit = self._margin.limit(request.token_budget)
+        self._paired = units_of(parts.recent)
+        self._units = self._paired.units
+        named = roles_with_several_speakers(parts.recent)
+        if request.as_actor is not None:
+            self._units, named = seen_by(self._units, request.as_actor), frozenset({Role.USER})
+        upcoming = _upcoming_units(parts, self._units)
+        self._required = max(1, upcoming)
+        self._newest = newest(self._units, parts.asked.newest, upcoming=upcoming)
+        self._start = rounded_out(self._units, self._newest, asked=parts.asked.newest, upcoming=upcoming)
+        system = parts.system if parts.system and parts.system.strip() else None
+        self._costs = Costs(request.format, self._counter, named, system)
+        fixed = self._costs.count([]) + sum(message_tokens(one, self._counter) for one in opening(request.format))
+        self._room = max(0, self._limit - fixed)
+        self._reasons = Reasons()
+        self._reserved: dict[str, int] = {}
+        self._kept = 0
+
+    def run(self) -> Assembled:
+        self._require_newest()
+        plan = self._planned(Floors.NONE)
+        if plan.is_short:
+            plan = self._planned(Floors.LEAST)
+            if plan.skipped and self._parts.recalled:
+                newest_units = self._units[self._newest :]
+                has_newest = len(plan.units) >= len(newest_units)
+                self._kept = sum(self._costs.unit(unit) for unit in newest_units) if has_newest else 0
+                plan = self._planned(Floors.RECALL)
+        rendered = self._costs.render(plan.blocks())
+        while self._costs.count_rendered(rendered) > self._limit and plan.give_up(self._required):
+            rendered = self._costs.render(plan.blocks())
+        return report(
+            self._parts,
+            plan,
+            rendered=rendered,
+            units=self._units,
+            left_out=self._paired.left_out,
+            costs=self._costs,
+            reasons=self._reasons,
+            request=self._request,
+            measure=(self._counter, self._margin),
+        )
+
+    def _require_newest(self) -> None:
+        newest_units = self._units[-self._required :]
+        minimum = self._margin.apply(self._costs.count(Plan(units=newest_units).blocks()))
+        if minimum > self._request.token_budget:
+            raise Invalid(
+                "budget_too_small",
+                "The token budget does not hold the system text and the newest turn, or all turns that are to come.",
+                fields=[FieldError("/token_budget", f"at least {minimum}")],
+                extra={"minimum_budget": minimum},
+            )
+
+    def _planned(self, floors: Floors) -> Plan:
+        """Choose what is shown. Summaries that are not used are taken out, and the turns under them asked for again."""
+        self._reasons = Reasons()
+        summaries = self._usable_summaries()
+        lost: list[SummaryPart] = []
+        while True:
+            plan = Plan()
+            self._reserve(summaries, floors)
+            claimed = self._take_turns(plan, summaries)
+            used = self._take_summaries(plan, summaries, max(0, self._room - claimed))
+            lost += plan.lost
+            if len(used) == len(summaries):
+                self._take_earlier(plan, self._take_lines(plan, self._left(plan)))
+                used = [part for part in summaries if self._is_needed_beside_lines(part, plan)]
+                if len(used) == len(summaries):
+                    break
+            summaries = used
+        shown = {turn.id for unit in plan.units for turn in unit.turns}
+        plan.is_short = plan.is_short or any(self._is_needed(part, shown) for part in lost)
+        return plan
+
+    def _left(self, plan: Plan) -> int:
+        """Tokens that turns and summaries leave."""
+        used = sum(self._costs.unit(unit) for unit in plan.units)
+        used += sum(self._costs.summary(part) for part in plan.summaries)
+        used += self._costs.note(ERASED) if plan.says_erased else 0
+        return max(0, self._room - used)
+
+    def _usable_summaries(self) -> list[SummaryPart]:
+        """Choose summaries, the newest range first, that do not overlap each other."""
+        allowed = self._request.filter_participants
+        chosen: list[SummaryPart] = []
+        for part in sorted(self._parts.summaries, key=lambda part: (-part.to_position, part.from_position, part.id)):
+            reason = None
+            if not part.text.strip() or (part.is_highlights and not part.lines and not part.sources_gone):
+                reason = "it has no text"
+            elif allowed is not None and not part.actors <= set(allowed):
+                reason = "it tells of actors outside filter_participants"
+            elif any(part.to_position >= other.from_position for other in chosen):
+                reason = "a newer or wider summary covers some of its turns"
+            if reason is None:
+                chosen.append(part)
+            else:
+                self._reasons.say("summary", part.id, reason)
+        return chosen
+
+    def _reserve(self, summaries: Sequence[SummaryPart], floors: Floors) -> None:
+        """Keep each section's floor. The summary keeps no more than it needs; the volatile ones keep theirs whole."""
+        has_summary = bool(summaries) or self._parts.is_erased
+        reserved = {
+            "recent": int(self._limit * self._policy.floor_recent) if self._units else 0,
+            "summary": int(self._limit * self._policy.floor_summary) if has_summary else 0,
+            "facts": self._volatile_floor("facts", 1) if self._parts.facts else 0,
+            "memories": self._volatile_floor("memories", 1) if self._parts.memories else 0,
+            "recalled": self._volatile_floor("recalled", self._recall_lines(floors)) if self._parts.recalled else 0,
+        }
+        if floors is Floors.NONE:
+            reserved = dict.fromkeys(reserved, 0)
+        total = sum(reserved.values())
+        if total > self._room:
+            reserved = {name: floor * self._room // total for name, floor in reserved.items()}
+        needed = sum(self._costs.summary(part) for part in summaries) + self._costs.note(ERASED)
+        reserved["summary"] = min(reserved["summary"], needed)
+        self._reserved = reserved
+
+    def _volatile_floor(self, name: str, lines: int) -> int:
+        """The floor of a section of the volatile block: its share, or what its lines take where that is little."""
+        sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
+        most = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
+        wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
+        return max(int(self._limit * self._policy.floor_other), min(wanted, int(most)))
+
+    def _recall_lines(self, floors: Floors) -> int:
+        wanted = self._request.semantic_recall
+        return 1 if wanted is None or floors is not Floors.RECALL else wanted.k
+
+    def _allowance(self, name: str, left: int) -> int:
+        """Tokens that a section may claim: what later floors leave, but never less than its own floor."""
+        later = sum(self._reserved[other] for other in _ORDER[_ORDER.index(name) + 1 :])
+        return max(left - later, min(left, self._reserved[name]))
+
+    # turns
+
+    def _take_turns(self, plan: Plan, summaries: Sequence[SummaryPart]) -> int:
+        """Take the newest of the turns that are asked for; gives the tokens that they claim.
+
+        A window that the budget cuts claims all that it may, so that a summary beside it has the same form while the
+        window grows to its next boundary.
+        """
+        asked = [unit for index, unit in enumerate(self._units) if self._is_asked(index, unit, summaries)]
+        allowance = max(self._kept, self._allowance("recent", self._room))
+        start = first = first_fitting(asked, allowance, self._costs.unit_within, required=self._required)
+        if first > 0:
+            start = rounded_in(asked, first, required=self._required)
+            newest_start = len(asked) - (len(self._units) - self._newest)
+            if first <= newest_start:  # those that were asked for by number have room: no boundary matters
+                start = min(start, newest_start)
+            plan.is_short = True
+        plan.units, plan.skipped = asked[start:], asked[:start]
+        for unit in plan.skipped:
+            self._reasons.say_unit(unit, NO_ROOM, is_asked=True)
+        cost = sum(self._costs.unit(unit) for unit in plan.units)
+        return max(allowance, cost) if first > 0 else cost
+
+    def _is_asked(self, index: int, unit: Unit, summaries: Sequence[SummaryPart]) -> bool:
+        """Whether a unit is among the newest, or stands where no summary covers it."""
+        if index >= self._start:
+            return True
+        parts = {part.id for turn in unit.turns for part in summaries if part.covers(turn.position)}
+        if parts and all(any(part.covers(turn.position) for part in summaries) for turn in unit.turns):
+            self._reasons.say_unit(unit, f"summary {', '.join(sorted(parts))} stands for it")
+            return False
+        if self._parts.asked.is_limit and not summaries:
+            self._reasons.say_unit(unit, "it is older than the turns that were asked for")
+            return False
+        return True
+
+    # summaries
+
+    def _take_summaries(self, plan: Plan, summaries: Sequence[SummaryPart], left: int) -> list[SummaryPart]:
+        """Take the summaries that are needed, each in a form that has room; gives those that are used."""
+        shown = {turn.id for unit in plan.units for turn in unit.turns}
+        needed = [(part, without_lines_of(part, shown)) for part in summaries if self._is_needed(part, shown)]
+        allowance = self._allowance("summary", left)
+        has_room = sum(self._costs.summary(form) for _, form in needed) <= allowance
+        used: list[SummaryPart] = []
+        spent = 0
+        for place, (part, whole) in enumerate(needed):
+            # where not all have room as they are, each has its share of the floor: the older ones are not left out, and
+            # what is recalled is worth more than a longer piece of a summary
+            floor = max(0, min(allowance, self._reserved["summary"]) - spent)
+            share = allowance - spent if has_room else floor // (len(needed) - place)
+            if not self._saves_tokens(part, min(self._costs.summary(whole), allowance - spent), shown):
+                continue
+            form = self._form(whole, share, allowance - spent)
+            if form is None:
+                plan.lost.append(part)
+                continue
+            plan.is_short = plan.is_short or form is not whole
+            plan.summaries.append(form)
+            used.append(part)
+            spent += self._costs.summary(form)
+        kept = {part.id for part in used}
+        gone = self._parts.is_erased or any(part.sources_gone and part.id not in kept for part in self._parts.summaries)
+        plan.says_erased = gone and spent + self._costs.note(ERASED) <= allowance
+        return used
+
+    def _is_needed(self, part: SummaryPart, shown: set[str]) -> bool:
+        """Whether a summary covers turns that are not shown; highlights, whether they have lines of such turns."""
+        if not self._covers_others(part, shown):
+            return False
+        if part.lines and not without_lines_of(part, shown).lines:
+            self._reasons.say("summary", part.id, "all turns that it has lines of are shown")
+            return False
+        return True
+
+    def _is_needed_beside_lines(self, part: SummaryPart, plan: Plan) -> bool:
+        """Whether a summary that was taken covers turns that the volatile block does not show, and saves tokens.
+
+        Highlights keep their lines of such turns, so that the stable parts do not change with each query.
+        """
+        shown = {turn.id for unit in plan.units for turn in unit.turns}
+        shown |= {turn_id for name in ("recalled", EARLIER) for line in plan.lines[name] for turn_id in line.ids}
+        tokens = sum(self._costs.summary(form) for form in plan.summaries if form.id == part.id)
+        return self._covers_others(part, shown) and self._saves_tokens(part, tokens, shown)
+
+    def _covers_others(self, part: SummaryPart, shown: set[str]) -> bool:
+        """Whether a summary covers turns that are not shown."""
+        lacking = any(
+            turn.id not in shown and part.covers(turn.position) for unit in self._units for turn in unit.turns
+        )
+        if not (lacking or part.unread_tokens or part.sources_gone):
+            self._reasons.say("summary", part.id, "there is room for the turns themselves")
+            return False
+        return True
+
+    def _form(self, part: SummaryPart, share: int, most: int) -> SummaryPart | None:
+        """The longest form of a summary within its share, else one that has room; None where none has."""
+        if self._costs.summary(part) <= share:
+            return part
+        short = self._costs.shortened(part, share) or self._costs.shortened(part, most)
+        if short is not None:
+            return short
+        if self._costs.summary(part) <= most:
+            return part  # it has no shorter form
+        self._reasons.say("summary", part.id, NO_ROOM, is_asked=True)
+        return None
+
+    def _saves_tokens(self, part: SummaryPart, tokens: int, shown: set[str]) -> bool:
+        """Whether the turns under a summary that are not shown take more than so many tokens."""
+        if part.sources_gone or part.unread_tokens > tokens:
+            return True
+        replaced = part.unread_tokens
+        for unit in self._units:
+            if any(turn.id not in shown and part.covers(turn.position) for turn in unit.turns):
+                replaced += self._costs.unit_within(unit, tokens - replaced) or tokens + 1
+                if replaced > tokens:
+                    return True
+        self._reasons.say("summary", part.id, "the turns that it stands for take no more tokens")
+        return False
+
+    # lines of the volatile block
+
+    def _take_lines(self, plan: Plan, left: int) -> int:
+        """Take facts, memories and recalled turns, the best first; gives the tokens that are left."""
+        for name, lines in self._lines(plan).items():
+            allowance = self._allowance(name, left)
+            for line in lines:
+                tokens = self._line_tokens(plan, name, line)
+                if tokens <= allowance:
+                    plan.lines[name].append(line)
+                    allowance -= tokens
+                    left -= tokens
+                else:
+                    plan.is_short = True
+                    self._reasons.say(name, line.ids[0], NO_ROOM, is_asked=True)
+        return left
+
+    def _line_tokens(self, plan: Plan, name: str, line: Line) -> int:
+        """Tokens of a line, with those of the heading and the fence where it is the first."""
+        tokens = self._costs.line(line.text)
+        if not plan.has_heading(name):
+            tokens += self._costs.line(HEADINGS["recalled" if name == EARLIER else name])
+        return tokens if any(plan.lines.values()) else tokens + self._costs.frame
+
+    def _take_earlier(self, plan: Plan, left: int) -> None:
+        """Write turns that have no place in the window among the recalled ones, the newest first."""
+        recalled = {turn_id for line in plan.lines["recalled"] for turn_id in line.ids}
+        misses = 0
+        for unit in reversed(plan.skipped):
+            if any(block.answered for block in unit.blocks) or any(turn.id in recalled for turn in unit.turns):
+                continue  # a call is never written without its arguments
+            line = self._earlier_line(unit)
+            if self._costs.least(unit) <= left and (tokens := self._line_tokens(plan, EARLIER, line)) <= left:
+                plan.lines[EARLIER].append(line)
+                left -= tokens
+            else:
+                misses += 1
+                if misses == _MOST_MISSES:
+                    break
+
+    def _earlier_line(self, unit: Unit) -> Line:
+        text = "\n".join(recalled_line(block.turn) for block in unit.blocks)
+        return Line([turn.id for turn in unit.turns], text, None, self._order(unit.turns[-1]))
+
+    def _lines(self, plan: Plan) -> dict[str, list[Line]]:
+        """Write every fact, memory and recalled turn that could be taken, the best first."""
+        return {
+            "facts": self._texts("facts", self._parts.facts),
+            "memories": self._texts("memories", self._parts.memories),
+            "recalled": self._recalled(plan),
+        }
+
+    def _texts(self, name: str, items: Sequence[TextPart]) -> list[Line]:
+        lines: dict[str, Line] = {}
+        for rank, item in enumerate(items):
+            if not item.text.strip():
+                self._reasons.say(name, item.id, "it has no text")
+            elif item.id not in lines:
+                lines[item.id] = Line([item.id], line_of(item.text), item.score, (0.0, rank))
+        return list(lines.values())
+
+    def _recalled(self, plan: Plan) -> list[Line]:
+        shown = {turn.id for unit in plan.units for turn in unit.turns}
+        wanted = self._request.semantic_recall
+        most = len(self._parts.recalled) if wanted is None else wanted.k
+        lines: dict[str, Line] = {}
+        ranked = sorted(self._parts.recalled, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
+        for part in ranked:
+            turn = part.turn
+            if turn.id in shown:
+                self._reasons.say("recalled", turn.id, "it is among the recent turns")
+            elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
+                self._reasons.say("recalled", turn.id, "it has no text to show")
+            elif len(lines) >= most:
+                self._reasons.say("recalled", turn.id, f"the {most} best are enough")
+            elif turn.id not in lines:
+                text = recalled_line(turn, part.conversation)
+                lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
+        return list(lines.values())
+
+    def _order(self, turn: CanonicalTurn) -> tuple[float, int]:
+        """Where a turn stands among others: by position, or by time where some are of other conversations."""
+        if all(part.conversation is None for part in self._parts.recalled):
+            return (0.0, turn.position)
+        return (0.0 if turn.occurred_at is None else turn.occurred_at.timestamp(), turn.position)
+
+
+def _upcoming_units(parts: ContextParts, units: Sequence[Unit]) -> int:
+    """How many of the newest units are of turns to come: they are in any context."""
+    if not parts.upcoming:
+        return 0
+    first = parts.recent[-parts.upcoming].position
+    return sum(unit.position >= first for unit in units)

@@ -1,0 +1,202 @@
+"""What has been chosen for a context so far, in what order it is shown, and what each thing costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from app.context.assembly.highlights import fitting
+from app.context.assembly.labels import ERASED, HEADINGS, background_frame, background_note, summary_note
+from app.context.assembly.parts import LinePart, SummaryPart
+from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, Rendered, Role, TurnBlock
+from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of
+from app.formats.tokens import MESSAGE_TOKENS
+from app.formats.units import Unit
+
+EARLIER: Final = "earlier"
+"""Recent turns without a place in the window. They are written among the recalled ones, and count as recent."""
+
+_HEADING_OF: Final = {EARLIER: "recalled"} | {name: name for name in HEADINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One fact or memory, or the turns of one unit, as they would be written. `order`: where among its section."""
+
+    ids: Sequence[str]
+    text: str
+    score: float | None
+    order: tuple[float, int]
+
+
+@dataclass(slots=True)
+class Plan:
+    """The choice. Summaries (the newest first) and lines are in the order taken: the last is the first to go again.
+
+    `skipped`: units that were asked for and have no place in the window; `lost`: summaries without room. `is_short`:
+    something that was asked for has no room.
+    """
+
+    units: Sequence[Unit] = ()
+    skipped: Sequence[Unit] = ()
+    lost: list[SummaryPart] = field(default_factory=list[SummaryPart])
+    summaries: list[SummaryPart] = field(default_factory=list[SummaryPart])
+    says_erased: bool = False
+    lines: dict[str, list[Line]] = field(default_factory=lambda: {name: list[Line]() for name in _HEADING_OF})
+    is_short: bool = False
+
+    def shown_lines(self, heading: str) -> list[Line]:
+        """Give the lines under a heading in the order they are written: turns oldest first."""
+        lines = [line for name, lines in self.lines.items() if _HEADING_OF[name] == heading for line in lines]
+        return sorted(lines, key=lambda line: line.order)
+
+    def has_heading(self, name: str) -> bool:
+        """Whether there are lines under the heading of a section."""
+        return bool(self.shown_lines(_HEADING_OF[name]))
+
+    def give_up(self, required: int) -> bool:
+        """Let go of what matters least; False when only the system text and the newest `required` units are left."""
+        for name in (EARLIER, *reversed(HEADINGS)):
+            if self.lines[name]:
+                self.lines[name].pop()
+                return True
+        if self.summaries:
+            self.summaries.pop()
+            return True
+        if self.says_erased:
+            self.says_erased = False
+            return True
+        if len(self.units) > required:
+            self.units = self.units[1:]
+            return True
+        return False
+
+    def blocks(self, *, summary: bool = True, background: bool = True) -> list[Block]:
+        """Give the blocks in order, stable ones first; the volatile one stands before the last user message."""
+        turns: list[TurnBlock] = [block for unit in self.units for block in unit.blocks]
+        turns.sort(key=lambda block: block.turn.position)
+        shown: list[Block] = [*turns]
+        if background:
+            texts = {name: [line.text for line in self.shown_lines(name)] for name in HEADINGS}
+            if (note := background_note(texts)) is not None:
+                shown.insert(_last_user(turns), note)
+        return [*self._summary_blocks(), *shown] if summary else shown
+
+    def _summary_blocks(self) -> list[Block]:
+        notes = [note_of(part) for part in sorted(self.summaries, key=lambda part: part.from_position)]
+        return [ERASED, *notes] if self.says_erased else [*notes]
+
+
+def _last_user(blocks: list[TurnBlock]) -> int:
+    """Find the last user message; where nobody asks, the newest block stands for it, so the note is never the end."""
+    for index in range(len(blocks) - 1, -1, -1):
+        if blocks[index].turn.role is Role.USER and not blocks[index].answered:
+            return index
+    return max(0, len(blocks) - 1)
+
+
+def note_of(part: SummaryPart) -> NoteBlock:
+    """The note that shows a summary."""
+    return summary_note(part.text, part.from_position, part.to_position, is_highlights=part.is_highlights)
+
+
+def without_lines_of(part: SummaryPart, shown: set[str]) -> SummaryPart:
+    """Highlights without the lines of turns that are shown; any other summary as it is."""
+    left = [line for line in part.lines if line.turn_id not in shown]
+    return part if len(left) == len(part.lines) else with_lines(part, left)
+
+
+def with_lines(part: SummaryPart, lines: Sequence[LinePart]) -> SummaryPart:
+    """Highlights with other lines."""
+    return replace(part, lines=lines, text="\n".join(line.text for line in lines))
+
+
+class Costs:
+    """Tokens of blocks and whole renders, without margin; each text is counted once.
+
+    A block's cost is that of its own messages, which merging neighbours can only lessen: sums of costs plan, and the
+    count of the render decides.
+    """
+
+    def __init__(self, target: Format, counter: RememberingCounter, named: frozenset[Role], system: str | None) -> None:
+        self._target = target
+        self._counter = counter
+        self._named = named
+        self._system = system
+        # keyed by identity: blocks hold mappings and cannot be hashed; they are kept here, so no id is used again
+        self._messages: dict[int, tuple[Block, list[JsonObject]]] = {}
+        self._units: dict[int, int] = {}
+        # stored counts are o200k_base; another tokenizer of that family needs at least half as many
+        self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
+        self.frame = self.note(background_frame())
+
+    def render(self, blocks: list[Block]) -> Rendered:
+        """Render the blocks behind the system text."""
+        messages = [message for block in blocks for message in self._of(block)]
+        return finish(self._target, system=self._system, messages=messages)
+
+    def count(self, blocks: list[Block]) -> int:
+        """Count the whole render of the blocks behind the system text."""
+        return count_render(self.render(blocks), self._counter)
+
+    def count_rendered(self, rendered: Rendered) -> int:
+        """Count a render."""
+        return count_render(rendered, self._counter)
+
+    def note(self, block: NoteBlock) -> int:
+        """Count one note as a message."""
+        return self._tokens(block)
+
+    def summary(self, part: SummaryPart) -> int:
+        """Count a summary as a message."""
+        return self._tokens(note_of(part))
+
+    def shortened(self, part: SummaryPart, allowance: int) -> SummaryPart | None:
+        """The summary in a shorter form that needs no more than so many tokens; None where there is none."""
+        if part.abstract is not None:
+            short = replace(part, text=part.abstract)
+        elif part.lines:
+            bare = self.summary(replace(part, text=""))
+            texts = [line.text for line in part.lines]
+            kept = fitting(texts, most_tokens=allowance - bare, count=self._counter.count)
+            short = replace(part, text="\n".join(kept))
+        else:
+            return None
+        return short if short.text.strip() and self.summary(short) <= allowance else None
+
+    def line(self, text: str) -> int:
+        """Count a line of the volatile block."""
+        return self._counter.count(f"{text}\n")
+
+    def unit(self, unit: Unit) -> int:
+        """Count all messages of a unit."""
+        known = self._units.get(unit.position)
+        if known is None:
+            known = self._units[unit.position] = sum(self._tokens(block) for block in unit.blocks)
+        return known
+
+    def unit_within(self, unit: Unit, left: int) -> int | None:
+        """Count a unit, or give None when its stored size alone is over `left`: huge turns are not tokenised."""
+        if self.least(unit) > left:
+            return None
+        return self.unit(unit)
+
+    def least(self, unit: Unit) -> int:
+        """Tokens that a unit has at least, as far as its stored size tells."""
+        return sum(self._hint(turn) for turn in unit.turns) if self._hint_share else 0
+
+    def estimate(self, unit: Unit) -> int:
+        """Tokens of a unit that is not shown: counted if it was, else as stored."""
+        known = self._units.get(unit.position)
+        return known if known is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
+
+    def _hint(self, turn: CanonicalTurn) -> int:
+        return int(turn.content_tokens * self._hint_share) if isinstance(turn.content, str) else 0
+
+    def _of(self, block: Block) -> list[JsonObject]:
+        known = self._messages.get(id(block))
+        if known is None:
+            known = self._messages[id(block)] = (block, messages_of(self._target, block, self._named))
+        return known[1]
+
+    def _tokens(self, block: Block) -> int:
+        return sum(message_tokens(message, self._counter) for message in self._of(block))

@@ -1,0 +1,261 @@
+"""The account of an assembly: tokens by section, what is in, what is not and why.
+
+Always holds: the sections' `used` add up to the whole, which is the count of the final render; `requested` is `used`
+plus `dropped`. Sections are told apart by counting the render as it grows: system, turns, summary, volatile block.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from app.context.assembly.labels import HEADINGS, line_of, recalled_line
+from app.context.assembly.parts import Assembled, ContextParts, RecalledPart, TextPart
+from app.context.assembly.plan import EARLIER, Costs, Plan
+from app.context.schemas import ContextRequest, ContextUsage, Explained, Included, SectionName, Sections, SectionUsage
+from app.formats.schemas import CanonicalTurn, Rendered
+from app.formats.service import Margin, RememberingCounter, has_media, is_exact
+from app.formats.units import LeftOut, Unit
+
+ERASED_SOURCES: Final = "erased_sources"
+"""What `degraded` says where turns were erased and no shown summary covers them."""
+
+_BLOCK: Final[dict[str, SectionName]] = {
+    "facts": "facts",
+    "memories": "memories",
+    EARLIER: "recent",
+    "recalled": "recalled",
+}
+"""What the volatile block is made of, and the sections that its lines count in."""
+
+_SECTIONS: Final[tuple[SectionName, ...]] = ("system", "recent", "summary", "facts", "memories", "recalled")
+NO_ROOM: Final = "it does not fit the budget"
+
+
+class Reasons:
+    """Why things were left out, and whether they were asked for; the last word on each counts."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, str], tuple[str, bool]] = {}
+
+    def say(self, section: str, key: str, reason: str, *, is_asked: bool = False) -> None:
+        """Note a reason. `is_asked`: it was asked for, and had no room."""
+        self._said[section, key] = (reason, is_asked)
+
+    def say_unit(self, unit: Unit, reason: str, *, is_asked: bool = False) -> None:
+        """Note a reason for each turn of a unit."""
+        for turn in unit.turns:
+            self.say("recent", turn.id, reason, is_asked=is_asked)
+
+    def of(self, section: str, key: str) -> tuple[str, bool]:
+        """Give the reason; the recount takes things away without one."""
+        return self._said.get((section, key), (NO_ROOM, True))
+
+
+def report(
+    parts: ContextParts,
+    plan: Plan,
+    *,
+    rendered: Rendered,
+    units: Sequence[Unit],
+    left_out: Sequence[LeftOut],
+    costs: Costs,
+    reasons: Reasons,
+    request: ContextRequest,
+    measure: tuple[RememberingCounter, Margin],
+) -> Assembled:
+    """Give the finished context with its account."""
+    counter, margin = measure
+    rows = _Rows(plan, costs, reasons, margin)
+    explained = [
+        *rows.system(parts.system),
+        *rows.recent(units, left_out),
+        *rows.summary(parts),
+        *rows.texts("facts", parts.facts),
+        *rows.texts("memories", parts.memories),
+        *rows.recalled(parts.recalled),
+    ]
+    used = _used(plan, costs, margin, rendered)
+    usage = ContextUsage(
+        budget=request.token_budget,
+        used=sum(used.values()),
+        tokenizer=counter.name,
+        exact=is_exact(request.format, counter) and not has_media(rendered.messages),
+        sections=_sections(used, rows.dropped),
+    )
+    included = _included(parts, plan)
+    positions = {turn.id: turn.position for turn in _of_conversation(parts)}
+    kept = set(included.summary_ids)
+    gone = parts.is_erased or any(part.sources_gone and part.id not in kept for part in parts.summaries)
+    return Assembled(
+        format=request.format,
+        messages=rendered.messages,
+        system=rendered.system,
+        usage=usage,
+        included=included,
+        shown=sorted(positions[turn_id] for turn_id in included.turn_ids if turn_id in positions),
+        covered=[(part.from_position, part.to_position) for part in plan.summaries],
+        degraded=list(dict.fromkeys([*parts.degraded, *([ERASED_SOURCES] if gone else [])])),
+        explain=explained,
+    )
+
+
+def _included(parts: ContextParts, plan: Plan) -> Included:
+    window = [(turn.position, turn.id) for unit in plan.units for turn in unit.turns]
+    earlier = {turn_id for line in plan.lines[EARLIER] for turn_id in line.ids}
+    window += [(turn.position, turn.id) for turn in parts.recent if turn.id in earlier]
+    upcoming = {turn.id for turn in parts.recent[len(parts.recent) - parts.upcoming :]}
+    lines = {
+        name: [turn_id for line in sorted(plan.lines[name], key=lambda line: line.order) for turn_id in line.ids]
+        for name in HEADINGS
+    }
+    return Included(
+        turn_ids=[*(turn_id for _, turn_id in sorted(window) if turn_id not in upcoming), *lines["recalled"]],
+        summary_ids=[part.id for part in sorted(plan.summaries, key=lambda part: part.from_position)],
+        fact_ids=lines["facts"],
+        memory_ids=lines["memories"],
+    )
+
+
+def _of_conversation(parts: ContextParts) -> list[CanonicalTurn]:
+    """The stored turns of this conversation that may be shown."""
+    stored = parts.recent[: len(parts.recent) - parts.upcoming]
+    return [*stored, *(part.turn for part in parts.recalled if part.conversation is None)]
+
+
+def _used(plan: Plan, costs: Costs, margin: Margin, rendered: Rendered) -> dict[SectionName, int]:
+    """Split the count of the whole: what the render grew by with each section, the margin shared out without rest."""
+    whole = costs.count_rendered(rendered)
+    marks: list[tuple[SectionName, int]] = [
+        ("system", costs.count([])),
+        ("recent", costs.count(plan.blocks(summary=False, background=False))),
+        ("summary", costs.count(plan.blocks(background=False))),
+    ]
+    written = [name for name in _BLOCK if plan.lines[name]]
+    mark = marks[-1][1]
+    for name in written:
+        mark += sum(costs.line(line.text) for line in plan.lines[name])
+        # headings and fence count with the last section of the block
+        marks.append((_BLOCK[name], whole if name == written[-1] else mark))
+    used: dict[SectionName, int] = dict.fromkeys(_SECTIONS, 0)
+    before = 0
+    for section, tokens in marks:
+        # merging may save a little where a section joins another; no section ever counts below nothing
+        now = max(before, min(margin.apply(tokens), margin.apply(whole)))
+        used[section] += now - before
+        before = now
+    return used
+
+
+def _sections(used: dict[SectionName, int], dropped: dict[SectionName, int]) -> Sections:
+    def section(name: SectionName) -> SectionUsage:
+        return SectionUsage(requested=used[name] + dropped[name], used=used[name], dropped=dropped[name])
+
+    return Sections(
+        system=section("system"),
+        recent=section("recent"),
+        summary=section("summary"),
+        facts=section("facts"),
+        memories=section("memories"),
+        recalled=section("recalled"),
+    )
+
+
+class _Rows:
+    """Writes one row per thing that was considered. A unit's tokens stand at its first turn.
+
+    `dropped`: tokens of what was asked for and has no room, by section.
+    """
+
+    def __init__(self, plan: Plan, costs: Costs, reasons: Reasons, margin: Margin) -> None:
+        self._plan = plan
+        self._costs = costs
+        self._reasons = reasons
+        self._margin = margin
+        self.dropped: dict[SectionName, int] = dict.fromkeys(_SECTIONS, 0)
+
+    def system(self, system: str | None) -> list[Explained]:
+        if not system or not system.strip():
+            return []
+        return [self._row("system", "system", "the system text comes first", self._costs.count([]))]
+
+    def recent(self, units: Sequence[Unit], left_out: Sequence[LeftOut]) -> list[Explained]:
+        rows: dict[tuple[int, int], Explained] = {}
+        window = {unit.position for unit in self._plan.units}
+        earlier = {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
+        newest = units[-1].position if units else 0
+        for unit in units:
+            kept = unit.position in window or unit.turns[0].id in earlier
+            for index, turn in enumerate(unit.turns):
+                tokens = 0 if index else self._costs.unit(unit) if kept else self._costs.estimate(unit)
+                reason = self._reason("recent", turn.id, tokens) if not kept else "it is within the recent window"
+                if turn.id in earlier:
+                    reason = "it is written before the last question, as the window has no place for it"
+                if unit.position >= newest:
+                    reason = "the newest turn is always shown"
+                if index:
+                    reason += f", together with turn {unit.turns[0].id}"
+                rows[turn.position, len(rows)] = self._row("recent", turn.id, reason, tokens, kept=kept)
+        counted: set[str] = set()
+        for left in left_out:
+            tokens = left.turn.content_tokens if left.whole and left.turn.id not in counted else 0
+            counted.add(left.turn.id)
+            rows[left.turn.position, len(rows)] = self._row("recent", left.turn.id, left.reason, tokens, kept=False)
+        return [row for _, row in sorted(rows.items())]
+
+    def summary(self, parts: ContextParts) -> list[Explained]:
+        shown = {part.id: part for part in self._plan.summaries}
+        rows: list[Explained] = []
+        for part in parts.summaries:
+            tokens = self._costs.summary(shown.get(part.id, part))
+            reason = f"it stands for the turns at {part.from_position} to {part.to_position}"
+            if part.id not in shown:
+                reason = self._reason("summary", part.id, tokens)
+            rows.append(self._row("summary", part.id, reason, tokens, kept=part.id in shown))
+        if self._plan.says_erased:
+            reason = "earlier turns were erased and no summary covers them"
+            rows.append(self._row("summary", ERASED_SOURCES, reason, 0))
+        return rows
+
+    def texts(self, name: SectionName, items: Iterable[TextPart]) -> list[Explained]:
+        kept = self._ids(name)
+        rows: list[Explained] = []
+        for item in {item.id: item for item in items}.values():
+            tokens = self._costs.line(line_of(item.text))
+            is_kept = item.id in kept
+            reason = "it was asked for and fits" if is_kept else self._reason(name, item.id, tokens)
+            rows.append(self._row(name, item.id, reason, tokens, kept=is_kept, score=item.score))
+        return rows
+
+    def recalled(self, items: Iterable[RecalledPart]) -> list[Explained]:
+        kept = self._ids("recalled")
+        shown = {turn.id for unit in self._plan.units for turn in unit.turns}
+        shown |= {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
+        best = {part.turn.id: part for part in sorted(items, key=lambda part: part.score)}
+        rows: list[Explained] = []
+        for part in sorted(best.values(), key=lambda part: (-part.score, -part.turn.position, part.turn.id)):
+            turn_id = part.turn.id
+            tokens = 0 if turn_id in shown else self._costs.line(recalled_line(part.turn, part.conversation))
+            is_kept = turn_id in kept
+            reason = "it matches the query" if is_kept else self._reason("recalled", turn_id, tokens)
+            rows.append(self._row("recalled", turn_id, reason, tokens, kept=is_kept, score=part.score))
+        return rows
+
+    def _ids(self, name: SectionName) -> set[str]:
+        return {key for line in self._plan.lines[name] for key in line.ids}
+
+    def _reason(self, section: SectionName, key: str, tokens: int) -> str:
+        """Why something is not shown; its tokens are added to those dropped where it was asked for."""
+        reason, is_asked = self._reasons.of(section, key)
+        self.dropped[section] += self._margin.apply(tokens) if is_asked else 0
+        return reason
+
+    def _row(
+        self, section: SectionName, key: str, reason: str, tokens: int, *, kept: bool = True, score: float | None = None
+    ) -> Explained:
+        return Explained(
+            section=section,
+            id=key,
+            decision="included" if kept else "dropped",
+            reason=reason,
+            tokens=self._margin.apply(tokens),
+            score=score,
+        )

@@ -1,0 +1,1 @@
+"""Summaries of the oldest turns of a conversation that has grown. Public API: `service`."""

@@ -1,0 +1,122 @@
+"""Changes what of a conversation may change, in the transaction of whoever changes it."""
+
+from dataclasses import dataclass
+
+from app.conversations.derived_titles import DerivedTitles
+from app.conversations.find import get_conversation, lock_conversation
+from app.conversations.policies import compaction_policy, facts_job, facts_policy, merge_patch, require_small
+from app.conversations.schemas.conversations import ConversationUpdate, Facts, Retention
+from app.conversations.schemas.titles import TitleSource
+from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores.conversation_store import ConversationRow
+from app.conversations.summaries.invalidation import compact_job, is_due, retain_job
+from app.conversations.views import participants_column
+from app.core.database.transactions import Transaction
+from app.core.errors import Conflict, FieldError
+from app.core.ids import ConversationId
+from app.core.jobs import JobQueue
+from app.formats.schemas import JsonObject
+from app.tenancy.schemas import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeConditions:
+    """How a change is applied. `tags`: the revs that the conversation may have; None is any."""
+
+    max_metadata_bytes: int
+    replaces_metadata: bool = False
+    tags: frozenset[str] | None = None
+
+
+async def change_conversation(
+    caller: Caller,
+    tx: Transaction,
+    conversation_id: ConversationId,
+    body: ConversationUpdate,
+    *,
+    jobs: JobQueue,
+    titles: DerivedTitles,
+    conditions: ChangeConditions,
+) -> tuple[ConversationRow, bool]:
+    """Change what was given; everything left out stays. Says whether the conversation got an owner.
+
+    A job erases what is not to be kept any more. A conversation whose title is cleared gets a derived one. Raises
+    Conflict `revision_changed`, and `conversation_owned` where it has another owner; Invalid for too much metadata.
+    """
+    given = body.model_fields_set
+    await lock_conversation(caller, tx, conversation_id)
+    # read only now that the head is held, so that no change made meanwhile is lost
+    row = await get_conversation(caller, tx, conversation_id)
+    _require_revision(row, conditions)
+    owner = _owner(row, body)
+    retention = body.retention.value if "retention" in given else row.retention
+    facts = facts_policy(body.facts, row.facts)
+    await conversation_store.update_conversation(
+        tx,
+        caller.tenant_id,
+        conversation_id,
+        owner=owner,
+        title=body.title if "title" in given else row.title,
+        participants=await _participants(caller, tx, row, body) if "participants" in given else row.participants,
+        metadata=_metadata(row, body, conditions) if "metadata" in given else row.metadata,
+        retention=retention,
+        compaction=compaction_policy(body.compaction, row.compaction),
+        facts=facts,
+        ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
+    )
+    if (
+        not Facts.model_validate(row.facts).enabled
+        and Facts.model_validate(facts).enabled
+        and row.facts_seq < row.last_seq
+    ):
+        await jobs.enqueue(tx, caller.tenant_id, [facts_job(conversation_id)])
+    if "title" in given and body.title is None and row.derived_title_source != TitleSource.MODEL:
+        await titles.renew(caller, tx, row)
+    if retention not in {row.retention, Retention.FULL.value}:
+        await jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
+    changed = await get_conversation(caller, tx, conversation_id)
+    if changed.compaction != row.compaction and is_due(changed, turns=changed.turn_count, tokens=changed.token_count):
+        await jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
+    return changed, owner != row.owner
+
+
+def _require_revision(row: ConversationRow, conditions: ChangeConditions) -> None:
+    if conditions.tags is not None and str(row.rev) not in conditions.tags:
+        raise Conflict(
+            "revision_changed",
+            "The conversation has another rev than If-Match says. Read it again.",
+            fields=[FieldError("/If-Match", "not the rev of the conversation", "header")],
+            extra={"rev": row.rev},
+        )
+
+
+def _metadata(row: ConversationRow, body: ConversationUpdate, conditions: ChangeConditions) -> JsonObject:
+    metadata = body.metadata if conditions.replaces_metadata else merge_patch(row.metadata, body.metadata)
+    require_small(metadata, at_most=conditions.max_metadata_bytes)
+    return metadata
+
+
+def _owner(row: ConversationRow, body: ConversationUpdate) -> str | None:
+    """Return the owner after a change. The owner of a conversation is set once."""
+    if "owner" not in body.model_fields_set or body.owner == row.owner:
+        return row.owner
+    if row.owner is not None:
+        raise Conflict(
+            "conversation_owned",
+            "The conversation has another owner. An owner is set once.",
+            fields=[FieldError("/owner", "not the owner of this conversation")],
+        )
+    return body.owner
+
+
+async def _participants(
+    caller: Caller, tx: Transaction, row: ConversationRow, body: ConversationUpdate
+) -> list[JsonObject]:
+    """Return the participants that are given, and those before that wrote turns: a list hides no author."""
+    given = participants_column(body.participants)
+    named = {str(one["actor"]) for one in given}
+    left_out = {actor: one for one in row.participants if (actor := str(one["actor"])) not in named}
+    authors = (
+        await turn_store.list_authors(tx, caller.tenant_id, ConversationId(row.id), list(left_out)) if left_out else ()
+    )
+    return [*given, *(one for actor, one in left_out.items() if actor in authors)]

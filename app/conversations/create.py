@@ -1,0 +1,66 @@
+"""Makes conversations, or gets those that are there already, in the transaction of whoever needs one."""
+
+from dataclasses import dataclass
+
+from app.conversations.hash_chain import GENESIS
+from app.conversations.policies import compaction_policy, facts_policy, require_small
+from app.conversations.schemas.conversations import ConversationCreate
+from app.conversations.stores import conversation_store
+from app.conversations.stores.conversation_store import ConversationRow
+from app.conversations.views import participants_column
+from app.core.database.transactions import Transaction
+from app.core.errors import Busy, Conflict, FieldError
+from app.core.ids import ConversationId, new_uuid
+from app.formats.schemas import JsonObject
+from app.tenancy.schemas import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a new conversation has that names nothing else."""
+
+    max_metadata_bytes: int
+    compaction: JsonObject
+    facts: JsonObject
+    ttl_s: int | None
+
+
+async def get_or_create(
+    caller: Caller, tx: Transaction, body: ConversationCreate, defaults: Defaults
+) -> tuple[ConversationRow, bool]:
+    """A conversation by its id or external id, and whether it was made now.
+
+    Made twice at once, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`, Busy.
+    """
+    require_small(body.metadata, at_most=defaults.max_metadata_bytes)
+    created = await conversation_store.insert_conversation(
+        tx,
+        caller.tenant_id,
+        conversation_id := ConversationId(body.id or new_uuid()),
+        project=body.project,
+        external_id=body.external_id,
+        owner=body.owner,
+        title=body.title,
+        participants=participants_column(body.participants),
+        metadata=body.metadata,
+        retention=body.retention.value,
+        compaction=compaction_policy(body.compaction, defaults.compaction),
+        facts=facts_policy(body.facts, defaults.facts),
+        ttl_s=defaults.ttl_s if body.ttl_s is None else body.ttl_s,
+        genesis=GENESIS,
+    )
+    row = None
+    if created or body.id is not None:
+        row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)
+    if row is None and body.external_id is not None:
+        row = await conversation_store.find_by_external_id(tx, caller.tenant_id, body.project, body.external_id)
+    if row is None:
+        raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
+    project = body.project if "project" in body.model_fields_set else row.project
+    if (body.id or row.id, body.external_id or row.external_id, project) != (row.id, row.external_id, row.project):
+        raise Conflict(
+            "conversation_conflict",
+            "A conversation exists that has this id or external_id, but not all as given.",
+            fields=[FieldError("/id", "belongs to a conversation of another external_id or project")],
+        )
+    return row, created

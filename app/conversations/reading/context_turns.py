@@ -1,0 +1,292 @@
+"""The turns and summaries that a context may show, read in pages within one snapshot of the database.
+
+How far back it reads follows from what is asked for and from the token counts that are stored with the turns, not from
+the length of the conversation. `LeftOut` is what a finished context does not show.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from app.conversations.find import get_conversation
+from app.conversations.schemas.conversations import Participant
+from app.conversations.schemas.summaries import StandingSummary, SummaryKind
+from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.summaries.invalidation import covered_through, standing_summary
+from app.conversations.views import canonical_turn
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId
+from app.formats.schemas import CanonicalTurn
+from app.tenancy.schemas import Caller
+
+_PAGE = 200
+# turns beyond the newest that were asked for: some of those may have nothing to show, or results of older calls
+_SPARE = 8
+# a call is looked for so many positions before its result
+_EXCHANGE_REACH = 200
+# what a format adds to the text of a message, at least
+_MESSAGE_TOKENS = 4
+# what is written around a summary
+_NOTE_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsWanted:
+    """Which turns a context wants to look at.
+
+    `newest`: so many of the newest turns. `max_tokens`: older turns that no summary covers are read until all turns
+    that were read have so many tokens. `without_summary`: these older turns are wanted also where there is no summary.
+    `accepts`: whether a summary may be used; None where none may. `before`: a position; what stands there and behind it
+    counts as not there.
+    """
+
+    newest: int
+    max_tokens: int
+    without_summary: bool
+    accepts: Callable[[StandingSummary], bool] | None
+    actors: Sequence[str] | None = None
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSummary:
+    """A valid summary. `unread_tokens`: tokens, at least, of the live turns under it that are not among those read."""
+
+    summary: StandingSummary
+    unread_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextTurns:
+    """What was read: live turns by position, and summaries by range, none of them behind a hole.
+
+    `seq`: the seq at which the conversation stood. `is_erased`: retention has erased turns that no summary covers; it
+    has erased all turns through `erased_position`.
+    """
+
+    turns: Sequence[CanonicalTurn]
+    seq: int
+    participants: Sequence[Participant]
+    more_before: bool
+    project: str
+    owner: str | None
+    summaries: Sequence[ReadSummary] = ()
+    is_erased: bool = False
+    erased_position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The live turns in some ranges of positions: how many still have content, and where; how many were erased."""
+
+    turns: int
+    from_position: int | None
+    to_position: int | None
+    erased: int
+
+
+async def read_context_turns(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, wanted: TurnsWanted, most_bytes: int
+) -> ContextTurns:
+    """Read what a context may show. The transaction is one snapshot where summaries are wanted. Raises NotFound."""
+    head = await get_conversation(caller, tx, conversation_id)
+    last = head.last_seq if wanted.before is None else min(head.last_seq, wanted.before - 1)
+    summaries: list[StandingSummary] = []
+    if wanted.accepts is not None and head.summarized_position:
+        rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+        reach = min(head.summarized_position, last)
+        summaries = [standing_summary(row) for row in rows if row.to_position <= reach]
+    accepted = [one for one in summaries if wanted.accepts is not None and wanted.accepts(one)]
+    pages = _Pages(caller, tx, ConversationId(head.id), actors=wanted.actors, last=last, bytes_left=most_bytes)
+    await _read_newest(pages, head, wanted, accepted)
+    unread = {one.id: await _unread_tokens(pages, head, one, is_only=len(accepted) == 1) for one in accepted}
+    return ContextTurns(
+        turns=pages.turns(),
+        seq=last,
+        participants=[Participant.model_validate(item) for item in head.participants],
+        more_before=pages.has_more,
+        project=head.project,
+        owner=head.owner,
+        summaries=[ReadSummary(one, unread.get(one.id, 0)) for one in summaries],
+        is_erased=wanted.accepts is not None
+        and covered_through(summaries, erased_position=0) < min(head.erased_position, last),
+        erased_position=head.erased_position,
+    )
+
+
+async def count_left_out(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, ranges: Sequence[tuple[int, int]]
+) -> LeftOut:
+    """Count the live turns in these ranges of positions, both ends included."""
+    return LeftOut(*await turn_store.count_in_ranges(tx, caller.tenant_id, conversation_id, ranges))
+
+
+async def _read_newest(
+    pages: "_Pages", head: ConversationRow, wanted: TurnsWanted, accepted: Sequence[StandingSummary]
+) -> None:
+    """Read the newest turns, then older ones that no summary covers, as far as they may have room."""
+    first_uncovered = 1 + covered_through(accepted, erased_position=head.erased_position)
+    is_current = first_uncovered > head.summarized_position
+    uncovered = head.turn_count - (head.summarized_turns if is_current else 0)
+    reads_uncovered = wanted.without_summary or bool(accepted)
+    await pages.read(max(wanted.newest + _SPARE, min(uncovered, _PAGE) if reads_uncovered else 0))
+    while reads_uncovered and pages.tokens < wanted.max_tokens and pages.can_go_on:
+        covering = _with_unread_lines(pages, accepted) if wanted.without_summary else accepted
+        if pages.oldest <= 1 + covered_through(covering, erased_position=head.erased_position):
+            break
+        await pages.read(_PAGE)
+    if wanted.actors is None:
+        await _complete_exchanges(pages, wanted)
+
+
+def _with_unread_lines(pages: "_Pages", summaries: Sequence[StandingSummary]) -> list[StandingSummary]:
+    """The summaries without the highlights that have lines of turns that were read alone.
+
+    A context that shows these turns does not show such highlights, and has to show all turns under them.
+    """
+    read = {row.id for row in pages.rows}
+    return [
+        one
+        for one in summaries
+        if one.kind is not SummaryKind.HIGHLIGHTS or any(line.turn_id not in read for line in one.lines)
+    ]
+
+
+async def _complete_exchanges(pages: "_Pages", wanted: TurnsWanted) -> None:
+    """Read back to the calls of results that were read, so that the edge of the pages parts none."""
+    newest = [canonical_turn(row) for row in pages.rows[: wanted.newest]]
+    if not pages.can_go_on or not any(turn.tool_call_id or turn.tool_results for turn in newest):
+        return
+    made = {call.id for row in pages.rows for call in canonical_turn(row).tool_calls}
+    answered = {result.tool_call_id for turn in newest for result in turn.tool_results}
+    answered |= {turn.tool_call_id for turn in newest if turn.tool_call_id is not None}
+    position = await pages.first_call(sorted(answered - made)) if answered - made else None
+    if position is not None:
+        await pages.read(_EXCHANGE_REACH, after=position - 1)
+
+
+async def _unread_tokens(pages: "_Pages", head: ConversationRow, one: StandingSummary, *, is_only: bool) -> int:
+    """Tokens, at least, of the turns under a summary that were not read.
+
+    Where they may be fewer than those of the summary, the turns are read, since a context may show them instead.
+    """
+    if not pages.has_more or one.from_position >= pages.oldest or one.to_position <= head.erased_position:
+        return 0
+    enough = one.tokens + _NOTE_TOKENS
+    if is_only:
+        read = sum(row.content_tokens for row in pages.rows if (row.position or 0) <= one.to_position)
+        if (unread := head.summarized_tokens - read) > enough:
+            return unread
+    return await pages.read_range(one.from_position, min(one.to_position, pages.oldest - 1), max_tokens=enough)
+
+
+@dataclass(slots=True)
+class _Pages:
+    """Live turns of one conversation that were read so far, the newest first, back to the position `oldest`.
+
+    `others` are turns before that, which were read for their own sake.
+    """
+
+    caller: Caller
+    tx: Transaction
+    conversation_id: ConversationId
+    actors: Sequence[str] | None
+    last: int
+    bytes_left: int
+    rows: list[TurnRow] = field(default_factory=list[TurnRow])
+    others: list[TurnRow] = field(default_factory=list[TurnRow])
+    tokens: int = 0
+    has_more: bool = True
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether there are older turns, and room for their text."""
+        return self.has_more and self.bytes_left > 0
+
+    @property
+    def oldest(self) -> int:
+        """The position that was read back to."""
+        return (self.rows[-1].position or 0) if self.rows else self.last + 1
+
+    def turns(self) -> list[CanonicalTurn]:
+        """All turns that were read, by position."""
+        rows = {row.id: row for row in (*self.rows, *self.others)}
+        return [canonical_turn(row) for row in sorted(rows.values(), key=lambda row: row.position or 0)]
+
+    async def read(self, limit: int, *, after: int | None = None) -> None:
+        """Read the next older turns, and with `actors` the results of their calls, by any actor."""
+        found, cut = await self._list(after=after, before=self.oldest, limit=limit + 1)
+        # of a page that ends at a position it is not known whether there are more before it
+        self.has_more = cut or len(found) > limit or bool(after)
+        page = found[:limit]
+        self.rows += page
+        self.tokens += _tokens(page)
+        if self.actors is not None:
+            self.others += await self._answers(page)
+
+    async def read_range(self, first: int, last: int, *, max_tokens: int) -> int:
+        """Read the turns in a range of positions, if they have no more than so many tokens; gives those left unread."""
+        limit = max_tokens // _MESSAGE_TOKENS + 1
+        page, cut = await self._list(after=first - 1, before=last + 1, limit=limit)
+        tokens = _tokens(page)
+        if cut or len(page) == limit or tokens > max_tokens:
+            return max(tokens, max_tokens + 1)
+        self.others += page
+        return 0
+
+    async def first_call(self, call_ids: Sequence[str]) -> int | None:
+        """The position of the first of the turns, not long before `oldest`, that make these calls."""
+        return await turn_store.first_call(
+            self.tx,
+            self.caller.tenant_id,
+            self.conversation_id,
+            call_ids,
+            after=self.oldest - 1 - _EXCHANGE_REACH,
+            before=self.oldest,
+        )
+
+    async def _list(self, *, after: int | None, before: int, limit: int) -> tuple[list[TurnRow], bool]:
+        if self.bytes_left <= 0:
+            return [], True
+        found = await conversation_store.list_turns(
+            self.tx,
+            self.caller.tenant_id,
+            self.conversation_id,
+            newest_first=True,
+            after=after,
+            # what was appended between two statements belongs to the next context
+            before=before,
+            actors=self.actors,
+            limit=limit,
+            most_bytes=self.bytes_left,
+            with_erased=False,
+        )
+        # characters, which may be fewer than the bytes that the statement goes by
+        self.bytes_left = 0 if found.cut else self.bytes_left - sum(_size(row) for row in found.rows)
+        return found.rows, found.cut
+
+    async def _answers(self, page: Sequence[TurnRow]) -> list[TurnRow]:
+        calls = [call.id for row in page for call in canonical_turn(row).tool_calls]
+        if not calls or self.bytes_left <= 0:
+            return []
+        answers = await conversation_store.list_answers(
+            self.tx,
+            self.caller.tenant_id,
+            self.conversation_id,
+            call_ids=calls,
+            after=min(row.position or 0 for row in page),
+            before=self.last + 1,
+            limit=len(calls),
+            most_bytes=self.bytes_left,
+        )
+        self.bytes_left -= sum(_size(row) for row in answers.rows)
+        return answers.rows
+
+
+def _tokens(rows: Sequence[TurnRow]) -> int:
+    return sum(row.content_tokens + _MESSAGE_TOKENS for row in rows)
+
+
+def _size(row: TurnRow) -> int:
+    texts = (row.content, row.tool_calls, row.tool_results, row.usage, row.metadata)
+    return sum(len(text) for text in texts if text is not None)

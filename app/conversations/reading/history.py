@@ -1,0 +1,166 @@
+"""Reads the history of a conversation, a page at a time.
+
+A page is read from one end: in ascending order, or in descending order and then reversed where the newest page is shown
+in chronological order. A cursor contains the sort key of the last turn read, and the rev at which the reading began:
+turns that change while the pages are read have a later rev, so `since_rev` finds them.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from app.conversations.find import get_rev
+from app.conversations.schemas.history import HistoryPage, HistoryQuery
+from app.conversations.stores import conversation_store, stream_store, summary_store, turn_store
+from app.conversations.stores.conversation_store import TurnRow, TurnRows
+from app.conversations.stores.summary_store import SummaryRow
+from app.conversations.views import summary_view, turn_view
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import FieldError, Invalid
+from app.core.ids import ConversationId
+from app.core.paging import Cursors, Key, make_page
+from app.tenancy.schemas import Caller
+
+_LAST_SEQ = 2**62
+_COMMITTED_ONLY = "only turns that were committed have one"
+_BY_REV = "what changed is read in the order of its rev; leave this out"
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """How the pages of one history are read. `backwards`: from the newest; `reversed`: each page is shown reversed."""
+
+    kind: Literal["position", "rev", "creation"]
+    backwards: bool
+    reversed: bool
+
+
+class History:
+    """Reads histories."""
+
+    def __init__(self, database: Database, *, cursors: Cursors, max_bytes: int) -> None:
+        self._database = database
+        self._cursors = cursors
+        self._max_bytes = max_bytes
+
+    async def page(self, caller: Caller, conversation_id: ConversationId, query: HistoryQuery) -> HistoryPage:
+        """One page. Raises NotFound, and Invalid for a cursor of another list or members that do not go together."""
+        _require_compatible(query)
+        walk = _walk(query)
+        scope = _scope(caller, conversation_id, query)
+        beyond, began = self._read_cursor(scope, query.cursor)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            # before the turns: what changes between the two statements has a later rev
+            rev = await get_rev(caller, tx, conversation_id)
+            if query.since_rev is not None and query.since_rev > rev:
+                problem = FieldError("/since_rev", f"the conversation is at rev {rev}; read it anew", "query")
+                raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+            found = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
+            summaries: list[SummaryRow] = []
+            if query.include_summaries:
+                summaries = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+        rev = rev if began is None else began
+        page = make_page(
+            found.rows, limit=query.limit, cursors=self._cursors, scope=scope,
+            key=lambda row: [rev, *_sort_key(row, walk)], cut=found.cut,
+        )  # fmt: skip
+        positions = [row.position or 0 for row in page.data]
+        return HistoryPage(
+            object="list",
+            data=[turn_view(row) for row in (reversed(page.data) if walk.reversed else page.data)],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+            summaries=[
+                summary_view(row)
+                for row in summaries
+                if any(row.from_position <= position <= row.to_position for position in positions)
+            ],
+            rev=rev,
+        )
+
+    def _read_cursor(self, scope: str, cursor: str | None) -> tuple[Key | None, int | None]:
+        """The sort key of the last turn of the page before, and the rev at which the reading began."""
+        if cursor is None:
+            return None, None
+        began, *key = self._cursors.read(scope, cursor)
+        return key, int(began)
+
+    async def _read(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        query: HistoryQuery,
+        walk: _Walk,
+        beyond: Key | None,
+        rev: int,
+    ) -> TurnRows:
+        limit = query.limit + 1
+        if query.since_rev is not None:
+            if query.since_rev == rev:
+                return TurnRows([], cut=False)
+            after = (query.since_rev, _LAST_SEQ) if beyond is None else (int(beyond[0]), int(beyond[1]))
+            return await stream_store.list_changed(
+                tx, caller.tenant_id, conversation_id, after=after, actors=query.actors, limit=limit,
+                most_bytes=self._max_bytes,
+            )  # fmt: skip
+        if query.status == "aborted":
+            created = None if beyond is None else (datetime.fromisoformat(str(beyond[0])), UUID(str(beyond[1])))
+            return await turn_store.list_aborted(
+                tx, caller.tenant_id, conversation_id, newest_first=walk.backwards, beyond=created, actors=query.actors,
+                limit=limit, most_bytes=self._max_bytes,
+            )  # fmt: skip
+        listing = turn_store.list_versions if query.include_superseded else conversation_store.list_turns
+        return await listing(
+            tx,
+            caller.tenant_id,
+            conversation_id,
+            newest_first=walk.backwards,
+            after=query.after,
+            before=query.before,
+            beyond=None if beyond is None else (int(beyond[0]), int(beyond[1])),
+            actors=query.actors,
+            limit=limit,
+            most_bytes=self._max_bytes,
+        )
+
+
+def _walk(query: HistoryQuery) -> _Walk:
+    if query.since_rev is not None:
+        return _Walk("rev", backwards=False, reversed=False)
+    kind = "creation" if query.status == "aborted" else "position"
+    if query.order is not None:
+        return _Walk(kind, backwards=query.order == "desc", reversed=False)
+    return _Walk(kind, backwards=query.after is None, reversed=query.after is None)
+
+
+def _sort_key(row: TurnRow, walk: _Walk) -> Key:
+    match walk.kind:
+        case "position":
+            return [row.position or 0, row.seq or 0]
+        case "rev":
+            return [row.rev, row.seq or 0]
+        case "creation":
+            return [row.created_at.isoformat(), row.id.hex]
+
+
+def _scope(caller: Caller, conversation_id: ConversationId, query: HistoryQuery) -> str:
+    """The name of the list that a cursor belongs to: everything of the query but the size of a page."""
+    which = f"{query.status}|{query.include_superseded}|{query.order}|{query.after}|{query.before}|{query.since_rev}"
+    return f"history|{caller.tenant_id}|{conversation_id}|{which}|{query.actors!r}"
+
+
+def _require_compatible(query: HistoryQuery) -> None:
+    """Raise Invalid, naming each member that means nothing beside another."""
+    wrong: list[FieldError] = []
+    bounds = {"before": query.before, "after": query.after, "since_rev": query.since_rev}
+    if query.status == "aborted":
+        wrong += [
+            FieldError(f"/{name}", _COMMITTED_ONLY, "query") for name, given in bounds.items() if given is not None
+        ]
+    elif query.since_rev is not None:
+        others = {"before": query.before, "after": query.after, "order": query.order}
+        wrong += [FieldError(f"/{name}", _BY_REV, "query") for name, given in others.items() if given is not None]
+    if wrong:
+        raise Invalid("invalid_request", "The request breaks a rule.", fields=wrong)

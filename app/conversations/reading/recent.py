@@ -1,0 +1,30 @@
+"""The newest turns of a conversation, without summaries."""
+
+from app.conversations.find import get_conversation
+from app.conversations.stores import conversation_store
+from app.conversations.views import canonical_turn
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId
+from app.formats.schemas import CanonicalTurn
+from app.tenancy.schemas import Caller
+
+
+async def recent_turns(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, limit: int, most_bytes: int
+) -> list[CanonicalTurn]:
+    """The newest live turns that still have content, oldest first, of `most_bytes` at most."""
+    head = await get_conversation(caller, tx, conversation_id)
+    found = await conversation_store.list_turns(
+        tx,
+        caller.tenant_id,
+        conversation_id,
+        newest_first=True,
+        after=None,
+        # a turn that was appended between the two statements belongs to the next answer
+        before=head.last_seq + 1,
+        actors=None,
+        limit=limit,
+        most_bytes=most_bytes,
+        with_erased=False,
+    )
+    return [canonical_turn(row) for row in reversed(found.rows)]

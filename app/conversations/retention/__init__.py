@@ -1,0 +1,1 @@
+"""Turns that retention empties, and conversations that expire."""

@@ -1,0 +1,179 @@
+"""Retention: empties turns that a summary stands for, where the conversation does not keep them.
+
+What always holds: a step is one transaction behind the conversation's head, and bounded; what it empties lies where
+summaries stand for everything from the first position on, and how far that goes moves with it. Lines of highlights are
+what turns said, so they go with their turns; a model's summary is never touched. Every step may be run again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from app.conversations.derived_titles import DerivedTitles
+from app.conversations.events import Announcer
+from app.conversations.find import get_conversation, lock_conversation
+from app.conversations.schemas.conversations import Retention
+from app.conversations.schemas.summaries import SummaryKind
+from app.conversations.schemas.titles import TitleSource
+from app.conversations.stores import retention_store, summary_store
+from app.conversations.stores.conversation_store import ConversationRow
+from app.conversations.stores.retention_store import DueTurn
+from app.conversations.stores.summary_store import SummaryRow
+from app.conversations.summaries.invalidation import covered_through
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId
+from app.tenancy.schemas import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What a step has done: the turns it emptied, the position through which all are, whether there is more to do."""
+
+    turn_ids: Sequence[UUID]
+    swept: int
+    more: bool
+
+
+_NOTHING = Retained((), 0, more=False)
+
+
+class Retainer:
+    """Empties turns, a step at a time, in the transactions of whoever erases."""
+
+    def __init__(self, *, announcer: Announcer, titles: DerivedTitles, without_summary: bool) -> None:
+        """`without_summary`: highlights count as a model's summary does, and go with their turns."""
+        self._announcer = announcer
+        self._titles = titles
+        self._without_summary = without_summary
+
+    async def begin(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> int | None:
+        """The position that steps begin after; None where the conversation keeps its turns. Holds nothing."""
+        head = await get_conversation(caller, tx, conversation_id)
+        match Retention(head.retention):
+            case Retention.FULL:
+                return None
+            case Retention.EPHEMERAL if await retention_store.any_salted(
+                tx, caller.tenant_id, conversation_id, through=head.erased_position
+            ):
+                return 0  # it was audit_only before
+            case _:
+                return head.erased_position
+
+    async def step(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, swept: int, limit: int
+    ) -> Retained:
+        """Empty up to `limit` turns. All through the position `swept` are known to be as they shall."""
+        head = await lock_conversation(caller, tx, conversation_id)
+        # read behind the lock: it may have been changed while this waited for it
+        retention = Retention(await retention_store.find_retention(tx, caller.tenant_id, conversation_id))
+        if retention is Retention.FULL:
+            return _NOTHING
+        if swept < head.erased_position:
+            left = await self._due(caller, tx, head, retention, after=swept, through=head.erased_position, limit=limit)
+            if left:
+                await self._empty(caller, tx, head, retention, left, (), through=head.erased_position)
+                swept = left[-1].position - 1 if len(left) == limit else head.erased_position
+                return Retained([turn.id for turn in left], swept, more=True)
+        target = await self._target(caller, tx, head)
+        due = await self._due(caller, tx, head, retention, after=head.erased_position, through=target, limit=limit)
+        through = max(_reach(due, target, limit), head.erased_position)
+        drafts = await retention_store.list_drafts(
+            tx, caller.tenant_id, conversation_id, through=through, limit=limit - len(due)
+        )
+        if due or drafts or through > head.erased_position:
+            await self._empty(caller, tx, head, retention, due, drafts, through=through)
+        return Retained([*(turn.id for turn in due), *drafts], through, more=len(due) + len(drafts) >= limit)
+
+    async def _target(self, caller: Caller, tx: Transaction, head: ConversationRow) -> int:
+        """How far turns may be emptied: through where summaries stand that are more than the turns' own lines."""
+        standing = await summary_store.list_standing(tx, caller.tenant_id, ConversationId(head.id))
+        covering = [row for row in standing if self._counts(row)]
+        target = covered_through(covering, erased_position=head.erased_position)
+        # highlights keep nothing where callers have erased all that they stood for
+        for row in standing:
+            if row.from_position <= target + 1 <= row.to_position and not await summary_store.list_unerased(
+                tx, caller.tenant_id, ConversationId(head.id), after=target, through=row.to_position
+            ):
+                covering.append(row)
+                target = covered_through(covering, erased_position=head.erased_position)
+        return target
+
+    def _counts(self, row: SummaryRow) -> bool:
+        return self._without_summary or row.kind == SummaryKind.SUMMARY.value
+
+    async def _due(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        retention: Retention,
+        *,
+        after: int,
+        through: int,
+        limit: int,
+    ) -> list[DueTurn]:
+        return await retention_store.list_due(
+            tx,
+            caller.tenant_id,
+            ConversationId(head.id),
+            after=after,
+            through=through,
+            with_salted=retention is Retention.EPHEMERAL,
+            limit=limit,
+        )
+
+    async def _empty(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        retention: Retention,
+        due: Sequence[DueTurn],
+        drafts: Sequence[UUID],
+        *,
+        through: int,
+    ) -> None:
+        conversation_id, rev = ConversationId(head.id), head.rev + 1
+        gone = [*(turn.id for turn in due), *drafts]
+        keep_salt = retention is Retention.AUDIT_ONLY
+        await retention_store.empty(tx, caller.tenant_id, gone, keep_salt=keep_salt, rev=rev)
+        await self._drop_lines(caller, tx, conversation_id, gone, through=through)
+        await retention_store.update_after_retention(
+            tx,
+            caller.tenant_id,
+            conversation_id,
+            position=through,
+            # superseded turns are in no counter any more
+            tokens=sum(turn.tokens for turn in due if turn.live),
+            rev=rev,
+        )
+        # a title that a model wrote stays, as its summaries do
+        left = replace(head, erased_position=through)
+        await self._titles.withdraw(caller, tx, left, gone=gone, sources=[TitleSource.QUESTION])
+        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+
+    async def _drop_lines(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, gone: Sequence[UUID], *, through: int
+    ) -> None:
+        """Take what emptied turns said out of highlights, those too that wait to stand again."""
+        found = await summary_store.list_highlights(tx, caller.tenant_id, conversation_id, through=through)
+        # those that stand with nothing left to stand for say so, else their place would be taken for a gap
+        over = [
+            row.id
+            for row in found
+            if row.to_position <= through and (self._without_summary or row.replaced_by is not None or row.lines)
+        ]
+        if over:
+            await summary_store.delete(tx, caller.tenant_id, over)
+        emptied = set(gone)
+        for row in found:
+            if row.to_position > through:
+                lines = [line for line in row.lines if line.turn_id not in emptied]
+                await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=lines, from_position=through + 1)
+
+
+def _reach(due: Sequence[DueTurn], target: int, limit: int) -> int:
+    """The position through which all is emptied when these are: the one of the last, if none of it is left."""
+    if len(due) < limit:
+        return target
+    return due[-1].position if due[-1].live else due[-1].position - 1

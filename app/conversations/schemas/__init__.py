@@ -1,0 +1,1 @@
+"""The vocabulary of conversations: what callers send and what they get. Imports nothing else of this package."""

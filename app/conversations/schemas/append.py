@@ -1,0 +1,115 @@
+"""Turns to append as callers give them: in the shape of this API, or as the messages of a provider.
+
+Messages are read by the parser of their format, which keeps what has no place in a turn, so that the same messages can
+be written again. Without a `format`, a turn is read as a message of Anthropic where it has blocks that only these have,
+and as an item of OpenAI Responses where it has a `type` and no member of a turn.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, cast
+
+from pydantic import BaseModel, Field, model_validator
+
+from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
+from app.formats import service as formats
+from app.formats.parse.validation import refusal
+from app.formats.schemas import Format, JsonObject
+
+_BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
+_ITEMS: Final = frozenset(
+    {"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
+)
+# no provider has these, so they are of the turn in any format
+_BESIDE_MESSAGES: Final = ("actor", "metadata", "occurred_at")
+_OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
+    "content",
+    "tool_calls",
+    "tool_call_id",
+    "tool_results",
+    "kind",
+}
+
+
+class GivenTurns(BaseModel):
+    """Turns to append, and which shape they are in."""
+
+    turns: Annotated[list[TurnInput], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)]
+    format: Format | None = Field(
+        None,
+        description="The shape of `turns`: messages of a provider are read into turns, and nothing of them is lost."
+        " Without it they are turns of this API; messages of Anthropic and items of OpenAI Responses are recognised by"
+        " their blocks and types.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_messages(cls, body: object) -> object:
+        if not isinstance(body, dict):
+            return body
+        given = cast("dict[str, Any]", body)
+        turns, named = cast("list[object]", given.get("turns")), given.get("format")
+        if not isinstance(cast("object", turns), list) or len(turns) > MAX_TURNS:
+            return given
+        if named is None or named == Format.CANONICAL:
+            read = _detected(turns)
+        elif named in list(Format):
+            read = [one for index, turn in enumerate(turns) for one in _parsed(Format(named), turn, f"/turns/{index}")]
+        else:
+            return given
+        return given if read is None else {**given, "turns": read}
+
+
+class Append(Strict, GivenTurns):
+    """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
+
+    expected_seq: NonNegative | None = None
+
+
+def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
+    if not isinstance(turn, dict):
+        raise refusal(at, "an object")
+    given = cast("JsonObject", turn)
+    beside = {name: given[name] for name in _BESIDE_MESSAGES if name in given}
+    message = {name: value for name, value in given.items() if name not in beside} if beside else given
+    # every body and frame is checked as JSON before; to look at each value of a large one again would take a second
+    return [{**one.members(), **beside} for one in formats.parse_one(source, message, at)]
+
+
+def _detected(turns: Sequence[object]) -> list[object] | None:
+    """The turns with those read that are messages of a provider; None where there are none."""
+    formats_of = [_format_of(turn) for turn in turns]
+    if not any(formats_of):
+        return None
+    read: list[object] = []
+    for index, (turn, source) in enumerate(zip(turns, formats_of, strict=True)):
+        if source is None:
+            read.append(turn)
+        else:
+            read.extend(_read(source, cast("JsonObject", turn), f"/turns/{index}"))
+    return read
+
+
+def _format_of(turn: object) -> Format | None:
+    if not isinstance(turn, dict):
+        return None
+    members = cast("dict[str, object]", turn)
+    kind, content = members.get("type"), members.get("content")
+    if kind == "message" or (kind in _ITEMS and "role" not in members):
+        return Format.OPENAI_RESPONSES
+    blocks = cast("list[object]", content)[:MAX_PARTS] if isinstance(content, list) else []
+    ours = any(name in members for name in ("tool_calls", "tool_results", "tool_call_id"))
+    if not ours and any(isinstance(one, dict) and cast("JsonObject", one).get("type") in _BLOCKS for one in blocks):
+        return Format.ANTHROPIC
+    return None
+
+
+def _read(source: Format, given: JsonObject, at: str) -> list[JsonObject]:
+    """One message as turns. What is no member of the message (`actor`, `metadata`) is of each turn that it becomes."""
+    if source is Format.OPENAI_RESPONSES:
+        return _parsed(source, given, at)
+    of_turns = {name: value for name, value in given.items() if name in _OF_TURNS}
+    message = {name: value for name, value in given.items() if name not in _OF_TURNS}
+    parsed = formats.parse_one(source, message, at)
+    if len(parsed) > 1 and "id" in of_turns:
+        raise refusal(f"{at}/id", "a message with results and text becomes two turns, which have ids of their own")
+    return [{**one.members(), **of_turns} for one in parsed]

@@ -1,0 +1,500 @@
+"""The vocabulary of conversations and turns: what callers send and what they get."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal, Self, TypeAlias, cast
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    SkipValidation,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+
+from app.core.ids import parse_id
+from app.core.times import TimeIn, TimeOut
+from app.core.validation.strict import Strict
+from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
+
+
+def _read_id(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return parse_id(value)
+        except ValueError:
+            pass
+    elif isinstance(value, UUID):
+        return value
+    raise ValueError("an id is a ULID (26 characters) or a UUID")
+
+
+IdIn: TypeAlias = Annotated[
+    UUID,
+    BeforeValidator(_read_id),
+    WithJsonSchema({"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36}),
+]
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+# that no text holds NUL is checked for the whole body; here it is in the schema too
+ParticipantName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
+Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
+
+MAX_PARTICIPANTS = 200
+_SHORT_COUNTS = frozenset({"prompt", "completion"})
+MAX_TURNS = 10_000
+MAX_PARTS = 1_000
+
+
+class Retention(StrEnum):
+    """What happens to turns that a summary stands for. Either spelling of audit_only is read."""
+
+    FULL = "full"
+    AUDIT_ONLY = "audit_only"
+    EPHEMERAL = "ephemeral"
+
+
+def _read_retention(value: object) -> object:
+    return value.replace("-", "_") if isinstance(value, str) else value
+
+
+RetentionIn: TypeAlias = Annotated[Retention, BeforeValidator(_read_retention)]
+
+
+class Participant(Strict):
+    """Somebody in the conversation: the actor's string, and the names it goes by."""
+
+    actor: ParticipantName
+    name: ParticipantName | None = None
+    aliases: list[ParticipantName] = Field(default=[], max_length=20)
+
+
+def _read_participant(value: object) -> object:
+    return {"actor": value} if isinstance(value, str) else value
+
+
+ParticipantIn: TypeAlias = Annotated[
+    Participant, BeforeValidator(_read_participant, json_schema_input_type=Participant | ParticipantName)
+]
+ParticipantsIn: TypeAlias = Annotated[
+    list[ParticipantIn],
+    Field(max_length=MAX_PARTICIPANTS, description="Objects, or the actors' strings alone; each actor is kept once."),
+]
+
+
+class CompactionIn(Strict):
+    """When and how older turns are summarised; what is left out follows the settings."""
+
+    strategy: Literal["rolling", "hierarchical", "never"] | None = None
+    trigger_turns: Annotated[StrictInt, Field(ge=2, le=100_000)] | None = None
+    trigger_tokens: Annotated[StrictInt, Field(ge=100, le=10_000_000)] | None = None
+    summarizer_model: Name | None = None
+
+
+class FactsIn(Strict):
+    """Whether facts are extracted, and personal data taken out first; what is left out follows the settings."""
+
+    enabled: StrictBool | None = None
+    redact: StrictBool | None = None
+
+
+class _MetadataPolicies(BaseModel):
+    """The members of metadata that set a policy of the conversation."""
+
+    retention: RetentionIn = Retention.FULL
+    compaction: CompactionIn = CompactionIn()
+
+
+def _with_valid_policies(metadata: JsonObject) -> JsonObject:
+    _MetadataPolicies.model_validate(metadata)
+    return metadata
+
+
+def _without_policies(metadata: JsonObject) -> JsonObject:
+    if not _MetadataPolicies.model_fields.keys().isdisjoint(metadata):
+        raise ValueError("A fork has the retention and compaction of its parent. Change them with PATCH.")
+    return metadata
+
+
+MetadataIn: TypeAlias = Annotated[JsonObject, AfterValidator(_with_valid_policies)]
+"""Metadata of a conversation. `retention` and `compaction` in it set these policies, and are not kept in it."""
+
+
+class _PoliciesInMetadata(Strict):
+    """Base of what sets the policies of a conversation, by its own fields or by members of its metadata."""
+
+    metadata: MetadataIn = Field(default={})
+    retention: RetentionIn = Retention.FULL
+    compaction: CompactionIn = CompactionIn()
+
+    @model_validator(mode="after")
+    def _take_from_metadata(self) -> Self:
+        policies = _MetadataPolicies.model_validate(self.metadata)
+        for name in policies.model_fields_set:
+            value = cast("object", getattr(policies, name))
+            if name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError("The policies in metadata differ from those beside it. Give each once.")
+            setattr(self, name, value)
+        if policies.model_fields_set:
+            named = _MetadataPolicies.model_fields
+            self.metadata = {name: value for name, value in self.metadata.items() if name not in named}
+        return self
+
+
+class ConversationCreate(_PoliciesInMetadata):
+    """Create a conversation, or get the one that has this `id` or `external_id` already."""
+
+    id: IdIn | None = None
+    external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
+    project: Annotated[str, StringConstraints(min_length=1, max_length=128)] = "default"
+    owner: Name | None = None
+    title: Title | None = None
+    participants: ParticipantsIn = Field(default=[])
+    ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
+    facts: FactsIn = FactsIn()
+
+
+class ForkRequest(Strict):
+    """A fork: a new conversation with copies of the live turns through one, named by id or by seq; else of all.
+
+    What is left out is the parent's; `id` and `external_id` are the fork's own.
+    """
+
+    through: IdIn | None = None
+    through_seq: Annotated[StrictInt, Field(ge=1)] | None = None
+    id: IdIn | None = None
+    external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
+    owner: Name | None = None
+    title: Title | None = None
+    metadata: Annotated[JsonObject, AfterValidator(_without_policies)] | None = None
+
+    @model_validator(mode="after")
+    def _one_end(self) -> "ForkRequest":
+        if self.through is not None and self.through_seq is not None:
+            raise ValueError("give through or through_seq, not both")
+        return self
+
+
+class ConversationUpdate(_PoliciesInMetadata):
+    """What of a conversation may change. A member left out stays; null clears ttl_s. An owner is set once.
+
+    `title: null` gives the conversation a derived title again, `title: ""` leaves it without one.
+    """
+
+    owner: Name | None = None
+    title: Title | None = None
+    participants: ParticipantsIn = Field(default=[])
+    ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
+    facts: FactsIn = FactsIn()
+
+
+class ParticipantOut(BaseModel):
+    """Somebody in the conversation."""
+
+    actor: str
+    name: str | None
+    aliases: list[str]
+
+
+class Compaction(BaseModel):
+    """When and how older turns are summarised."""
+
+    strategy: Literal["rolling", "hierarchical", "never"]
+    trigger_turns: int
+    trigger_tokens: int
+    summarizer_model: str | None
+
+
+class Facts(BaseModel):
+    """Whether facts are extracted, and redacted first."""
+
+    enabled: bool
+    redact: bool
+
+
+class Conversation(BaseModel):
+    """A conversation with its counters. `token_count` counts live turns in o200k_base.
+
+    `title_source`: a caller gave the title, or it was derived, by a chat model or from the words of the first question.
+    """
+
+    id: str
+    project: str
+    external_id: str | None
+    owner: str | None
+    title: str | None
+    title_source: Literal["caller", "model", "question"] | None
+    participants: list[ParticipantOut]
+    metadata: JsonObject
+    created_at: TimeOut
+    updated_at: TimeOut
+    active_at: TimeOut
+    ttl_s: int | None
+    expires_at: TimeOut | None
+    last_seq: int
+    rev: int
+    turn_count: int
+    token_count: int
+    summarized_through: str | None
+    retention: Retention
+    compaction: Compaction
+    facts: Facts
+    forked_from: str | None
+    head_hash: str
+
+
+class MessagePreview(BaseModel):
+    """The beginning of a message: at most 200 characters, on one line."""
+
+    turn_id: str
+    role: Role
+    actor: str
+    text: str
+    occurred_at: TimeOut
+
+
+class ListedConversation(Conversation):
+    """A conversation as lists show it, with previews of its first and its last message.
+
+    A message is a live turn of a user or an assistant with text. Erased ones are not shown. Null where none of the 50
+    turns at that end is one.
+    """
+
+    first_message: MessagePreview | None
+    last_message: MessagePreview | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFilter:
+    """What a list of conversations is narrowed to; None does not narrow.
+
+    `metadata` is JSON text that a conversation's must contain, `title` a piece of its title in any case; times are
+    exclusive.
+    """
+
+    project: str | None = None
+    external_id: str | None = None
+    owner: str | None = None
+    participant: str | None = None
+    metadata: str | None = None
+    title: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    active_after: datetime | None = None
+    active_before: datetime | None = None
+
+
+# a body is parsed strictly before: what is in it is JSON, and to look at each of a million values again takes a second
+ParsedObject: TypeAlias = dict[str, Annotated[JsonValue, SkipValidation]]
+PartObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ContentPart)]
+ToolCallObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ToolCall)]
+ToolResultObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ToolOutput)]
+MessageObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(Message)]
+
+
+def _read_usage(value: ParsedObject) -> ParsedObject:
+    return {f"{name}_tokens": count for name, count in value.items()} if _SHORT_COUNTS.issuperset(value) else value
+
+
+UsageIn: TypeAlias = Annotated[ParsedObject, AfterValidator(_read_usage)]
+"""Token counts of a turn, kept as given; `prompt` and `completion` alone are read as those of the usual names."""
+
+# the first wrong part is named, not each of a million
+Parts: TypeAlias = Annotated[list[PartObject], Field(max_length=MAX_PARTS, fail_fast=True)]
+
+
+class ConversationSearch(Strict):
+    """Conversations to find. All that is given must hold; times are exclusive.
+
+    `metadata` finds conversations whose metadata contains it; `title` a piece of the title, in any case.
+    """
+
+    project: Filter | None = None
+    external_id: Filter | None = None
+    owner: Filter | None = None
+    participant: Filter | None = None
+    metadata: JsonObject | None = None
+    title: Filter | None = None
+    created_after: TimeIn | None = None
+    created_before: TimeIn | None = None
+    active_after: TimeIn | None = None
+    active_before: TimeIn | None = None
+    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
+    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+
+class TurnContent(Strict):
+    """What a turn says, whether it is appended or takes another's place."""
+
+    id: IdIn | None = None
+    actor: Name | None = None
+    kind: Kind | None = None
+    content: str | Parts | None = None
+    tool_calls: list[ToolCallObject] = Field(default=[], max_length=128, fail_fast=True)
+    tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    tool_results: list[ToolResultObject] = Field(default=[], max_length=128, fail_fast=True)
+    usage: UsageIn | None = None
+    model: Name | None = None
+    adapter: Name | None = None
+    metadata: ParsedObject = Field(default={})
+    occurred_at: TimeIn | None = None
+
+
+class TurnInput(TurnContent):
+    """One turn to append.
+
+    A `tool` turn gives either `tool_call_id` with `content`, or `tool_results`. `tool_calls` are
+    `{id, name, arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`; they, and typed parts,
+    are kept exactly as given.
+    """
+
+    role: Role
+
+
+class Revision(TurnContent):
+    """A turn that takes another's place: an edit, or an answer generated again.
+
+    `role`, and with the same role `actor` and a `kind` given by hand, are the old turn's where they are left out.
+    `truncate_after` lets every live turn after the old one's position go with it.
+    """
+
+    role: Role | None = None
+    truncate_after: StrictBool = False
+    expected_seq: NonNegative | None = None
+
+
+class Turn(BaseModel):
+    """One turn as it is kept. With `erased_at` it is a tombstone: what it said is gone, its place and hashes stay."""
+
+    id: str
+    conversation_id: str
+    seq: int | None
+    position: int | None
+    rev: int
+    kind: Kind
+    actor: str
+    role: Role
+    content: str | list[PartObject] | None
+    tool_calls: list[ToolCallObject]
+    tool_call_id: str | None
+    tool_results: list[ToolResultObject]
+    usage: ParsedObject | None
+    content_tokens: int
+    model: str | None
+    adapter: str | None
+    status: Literal["pending", "committed", "aborted"]
+    superseded_by: str | None
+    supersedes: str | None
+    origin_turn_id: str | None
+    metadata: ParsedObject
+    occurred_at: TimeOut
+    created_at: TimeOut
+    committed_at: TimeOut | None
+    content_hash: str | None
+    chain_hash: str | None
+    index_state: Literal["indexed", "pending", "none"]
+    erased_at: TimeOut | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hydrated:
+    """Turns by id as callers and as contexts see them; `left_out` would have been too much text for one answer."""
+
+    turns: Mapping[UUID, tuple[Turn, CanonicalTurn]]
+    left_out: frozenset[UUID]
+
+
+class AppendResult(BaseModel):
+    """What an append did.
+
+    `seq` and `head_hash` are the conversation's after its last turn; give `seq` back as `expected_seq` to append only
+    if nobody else did meanwhile.
+    """
+
+    conversation_id: str
+    turns: list[Turn]
+    seq: int
+    rev: int
+    head_hash: str
+
+
+class RevisionResult(BaseModel):
+    """What a revision did: the turn that stands now, and how many it superseded (the old one, and what it truncated).
+
+    `seq` and `head_hash` are the conversation's after it.
+    """
+
+    conversation_id: str
+    turn: Turn
+    superseded_count: int
+    seq: int
+    rev: int
+    head_hash: str
+
+
+class ErasedTurns(BaseModel):
+    """Which turns were erased now (the named ones and their other wordings), and which named ones had been before."""
+
+    conversation_id: str
+    erased: list[str]
+    already_erased: list[str]
+    rev: int
+
+
+class ChainBreak(BaseModel):
+    """Where a chain does not hold.
+
+    `content_hash`: the turn's fields are not those that were hashed; `chain_hash`: the turn does not follow from the
+    one before; `missing`: there is no turn of this seq; `head`: the conversation's head is not its last turn's.
+    """
+
+    turn_id: str | None
+    seq: int
+    what: Literal["content_hash", "chain_hash", "missing", "head"]
+
+
+class Verification(BaseModel):
+    """What a walk over the hash chain found.
+
+    `turns` were walked, of `verified_content` the fields were hashed anew, `erased` have none left to hash.
+    """
+
+    conversation_id: str
+    valid: bool
+    turns: int
+    verified_content: int
+    erased: int
+    head_hash: str
+    first_break: ChainBreak | None
+
+
+def content_text(content: object) -> str:
+    """The text of a content: itself, or its parts' texts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts: list[str] = []
+        for part in content:  # pyright: ignore[reportUnknownVariableType]
+            text: object = part.get("text") if isinstance(part, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            if isinstance(text, str):
+                texts.append(text)
+        return "\n".join(texts)
+    return ""
+
+
+def turn_text(turn: Turn) -> str:
+    """The text that a turn says: its content's and its tool results'."""
+    pieces = [content_text(turn.content), *(content_text(result.get("content")) for result in turn.tool_results)]
+    return "\n".join(piece for piece in pieces if piece)

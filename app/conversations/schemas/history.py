@@ -1,0 +1,44 @@
+"""The vocabulary of histories: which turns of a conversation are read, in which order, and a page of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from app.conversations.schemas.conversations import Turn
+from app.conversations.schemas.summaries import Summary
+from app.core.paging import Page
+
+Order: TypeAlias = Literal["asc", "desc"]
+ListedStatus: TypeAlias = Literal["committed", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """Which turns of a conversation to read.
+
+    Without `order`, a page is in chronological order: the newest turns, or those just before the position `before`, or
+    those just after the position `after`. `order` names where the reading starts, `asc` at the first turn, `desc` at
+    the newest; `after` and `before` (both exclusive) bound it. `since_rev` reads the turns that changed after a rev.
+    """
+
+    order: Order | None = None
+    after: int | None = None
+    before: int | None = None
+    since_rev: int | None = None
+    status: ListedStatus = "committed"
+    actors: Sequence[str] | None = None
+    limit: int = 50
+    cursor: str | None = None
+    include_superseded: bool = False
+    include_summaries: bool = False
+
+
+class HistoryPage(Page[Turn]):
+    """A page of a history. `summaries`: those that stand for turns of the page, where they were asked for.
+
+    `rev`: the rev of the conversation when the first page was read. To read what has changed since then, give it as
+    `since_rev`.
+    """
+
+    summaries: list[Summary]
+    rev: int

@@ -1,0 +1,174 @@
+"""The vocabulary of summaries: text that stands for a range of turns, and what is read and written to make one.
+
+Two kinds: a `summary` is a model's words; `highlights` are lines of the turns themselves, verbatim, each with its turn,
+for as long as there is no model. A summary that another has replaced is kept, so that a compaction can be taken back.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from app.conversations.schemas.conversations import Compaction, Retention
+from app.core.times import TimeOut
+from app.formats.schemas import CanonicalTurn
+
+
+class SummaryKind(StrEnum):
+    """Who made the text: a model, or nobody (lines of the turns, verbatim)."""
+
+    SUMMARY = "summary"
+    HIGHLIGHTS = "highlights"
+
+
+class SummaryLine(BaseModel):
+    """One line of highlights: what a turn said, with its date and actor."""
+
+    turn_id: str
+    text: str
+
+
+class Summary(BaseModel):
+    """Text that stands for the turns from one position through another, both included.
+
+    `valid`: contexts use it; one that is not has been replaced by `replaced_by` and comes back when that one is undone.
+    `abstract` is a sentence or two for when there is no room for `text`; `tokens` are those of `text` in o200k_base.
+    `lines` are those of highlights; `text` is all of them.
+    """
+
+    id: str
+    conversation_id: str
+    kind: SummaryKind
+    level: int
+    from_position: int
+    to_position: int
+    valid: bool
+    replaced_by: str | None
+    actors: list[str]
+    text: str
+    abstract: str | None
+    lines: list[SummaryLine]
+    tokens: int
+    model: str | None
+    prompt_version: str
+    rev: int
+    created_at: TimeOut
+
+
+class Compacted(BaseModel):
+    """What a compaction did: the summaries it made, oldest range first, and where the conversation stands after it.
+
+    `remaining_turns`: live turns that no summary stands for. `continues`: a job goes on from here, since there was more
+    than one call does.
+    """
+
+    conversation_id: str
+    summaries: list[Summary]
+    summarized_through: str | None
+    remaining_turns: int
+    continues: bool
+    rev: int
+
+
+class Undone(BaseModel):
+    """What was taken back: the summary that is gone, and those that stand again."""
+
+    conversation_id: str
+    undone: str
+    restored: list[str]
+    summarized_through: str | None
+    rev: int
+
+
+@dataclass(frozen=True, slots=True)
+class HighlightLine:
+    """A line with the turn it is from, and its tokens in o200k_base."""
+
+    turn_id: UUID
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandingSummary:
+    """A summary that stands in contexts, as those read it who make contexts or go on summarising.
+
+    `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that would not summarise these turns.
+    """
+
+    id: UUID
+    kind: SummaryKind
+    level: int
+    from_position: int
+    to_position: int
+    actors: Sequence[str]
+    text: str
+    abstract: str | None
+    lines: Sequence[HighlightLine]
+    tokens: int
+    refused_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a conversation is summarised, and its policy. Summaries are by range, without holes up to `position`.
+
+    `beyond`: the first position after that which a summary stands for already (a revision has taken out what lay
+    between). `turns` and `tokens` are those of live turns that no summary stands for.
+    """
+
+    policy: Compaction
+    retention: Retention
+    position: int
+    beyond: int | None
+    turns: int
+    tokens: int
+    erased_position: int
+    summaries: Sequence[StandingSummary]
+    rev: int
+    summarized_through: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTurn:
+    """A live turn to be summarised, with the hash of what it says."""
+
+    id: UUID
+    turn: CanonicalTurn
+    content_hash: bytes
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryDraft:
+    """A summary that is to be stored if nothing has changed since its sources were read.
+
+    `sources`: content hashes of the turns read, which are all of those after the position `read_after`; `replaces`: ids
+    of the summaries whose place it takes; `position`: how far the conversation was summarised then; `occurred_at`: when
+    the last of it was said. `shortens`: highlights that stand for what comes after it only, from now on.
+    """
+
+    kind: SummaryKind
+    level: int
+    from_position: int
+    to_position: int
+    text: str
+    abstract: str | None
+    lines: Sequence[HighlightLine]
+    actors: Sequence[str]
+    tokens: int
+    model: str | None
+    prompt_version: str
+    sources: Mapping[UUID, bytes]
+    read_after: int
+    replaces: Sequence[UUID]
+    position: int
+    occurred_at: datetime
+    shortens: UUID | None = None
+
+
+Discarded = Literal["moved", "changed", "gone"]

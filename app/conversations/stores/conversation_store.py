@@ -1,0 +1,493 @@
+"""Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+from pydantic import JsonValue
+
+from app.conversations.schemas.titles import DerivedTitle
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId, TenantId, TurnId
+from app.formats.schemas import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRow:
+    """A conversation with its head. JSON columns are read.
+
+    `active_at` is when a turn was last written. `listed_at` is the indexed copy of it, at most `ACTIVITY_GRAIN` behind.
+    """
+
+    id: UUID
+    project: str
+    external_id: str | None
+    owner: str | None
+    title: str | None
+    participants: list[JsonObject]
+    metadata: JsonObject
+    retention: str
+    compaction: JsonObject
+    facts: JsonObject
+    ttl_s: int | None
+    created_at: datetime
+    updated_at: datetime
+    active_at: datetime
+    listed_at: datetime
+    last_seq: int
+    rev: int
+    turn_count: int
+    token_count: int
+    chain_hash: bytes
+    session: int
+    last_occurred_at: datetime | None
+    summarized_through: UUID | None
+    summarized_position: int
+    summarized_turns: int
+    summarized_tokens: int
+    erased_position: int
+    facts_seq: int
+    facts_held: bool
+    forked_from: UUID | None
+    chain_start: bytes | None
+    derived_title: str | None
+    derived_title_source: str | None
+    derived_title_turn_ids: Sequence[UUID] | None
+    derived_title_model: str | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """A turn as it lies in the table; JSON columns are text. Field order is the order of `_TURN_COLUMNS`."""
+
+    id: UUID
+    conversation_id: UUID
+    seq: int | None
+    position: int | None
+    rev: int
+    kind: str
+    actor: str
+    role: str
+    content: str | None
+    tool_calls: str | None
+    tool_call_id: str | None
+    tool_results: str | None
+    usage: str | None
+    content_tokens: int
+    model: str | None
+    adapter: str | None
+    status: str
+    superseded_by: UUID | None
+    supersedes: UUID | None
+    origin_turn_id: UUID | None
+    metadata: str | None
+    occurred_at: datetime
+    created_at: datetime
+    committed_at: datetime | None
+    salt: bytes | None
+    content_hash: bytes | None
+    chain_hash: bytes | None
+    index_state: str
+    erased_at: datetime | None
+
+
+_CONVERSATION_FIELDS = tuple(field.name for field in fields(ConversationRow))
+_TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
+_TURN_TYPES = {
+    "uuid": {"id", "conversation_id", "superseded_by", "supersedes", "origin_turn_id"},
+    "bigint": {"seq", "position", "rev"},
+    "integer": {"content_tokens"},
+    "json": {"content", "tool_calls", "tool_results", "usage", "metadata"},
+    "timestamptz": {"occurred_at", "created_at", "committed_at", "erased_at"},
+    "bytea": {"salt", "content_hash", "chain_hash"},
+}
+
+
+def _type_of(column: str) -> str:
+    return next((name for name, columns in _TURN_TYPES.items() if column in columns), "text")
+
+
+_TEXTS = ("content", "tool_calls", "tool_results", "usage", "metadata")
+_TURN_COLUMNS = ", ".join(_TURN_FIELDS)
+_BARE_COLUMNS = ", ".join(f"null as {name}" if name in _TEXTS else name for name in _TURN_FIELDS)
+_TURN_BYTES = " + ".join(f"coalesce(octet_length(t.{name}::text), 0)" for name in _TEXTS)
+_TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
+_INSERT_TURNS = (
+    f"insert into turns (tenant_id, {_TURN_COLUMNS}) select $1, * from unnest("  # noqa: S608
+    + ", ".join(f"${index}::{_type_of(name)}[]" for index, name in enumerate(_TURN_FIELDS, start=2))
+    + ")"
+)
+CONVERSATION_COLUMNS = """
+    c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.metadata, c.retention, c.compaction, c.facts,
+    c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at,
+    greatest(c.active_at, h.active_at) as active_at, c.active_at as listed_at, h.last_seq, h.rev, h.turn_count,
+     h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
+    h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, h.facts_seq, h.facts_held,
+    c.forked_from, c.chain_start, c.derived_title, c.derived_title_source, c.derived_title_turn_ids,
+    c.derived_title_model,
+    date_trunc('milliseconds', clock_timestamp()) as now
+"""
+FROM_CONVERSATIONS = """
+    from conversations c
+    join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
+"""
+STANDS = """(
+    select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
+) is null"""
+"""The condition that conversation $2 of tenant $1 is not being deleted; looked up once for a statement."""
+OF_STANDING = """(
+    select h.deleting_at from conversation_heads h
+    where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
+) is null"""
+"""The condition that the conversation of a turn or summary `t` is not being deleted."""
+ACTIVITY_GRAIN = timedelta(minutes=1)
+"""How far the indexed `conversations.active_at` may lie behind `conversation_heads.active_at`."""
+_MAX_SAFE_INTEGER = 2**53 - 1
+_LIVE = "t.status = 'committed' and t.superseded_by is null"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRows:
+    """Turns in order. `cut`: more were asked for and are there, but their texts would have been too much at once."""
+
+    rows: list[TurnRow]
+    cut: bool
+
+
+def within(turns: str, *, order: str, most_bytes: str) -> str:
+    """The statement that gives of ordered `turns` those up to where their texts reach `most_bytes`, an argument.
+
+    One turn may have a whole request of text, and a page of such would take the process's memory. The first is given
+    whatever it has. `turns` has the columns of a turn, `order` says theirs again.
+    """
+    return f"""
+        select {_TURN_COLUMNS_T}, t.there from (
+            select t.*, count(*) over () as there, sum({_TURN_BYTES}) over (
+                order by {order} rows between unbounded preceding and 1 preceding
+            ) as bytes_before
+            from ({turns}) t
+        ) t where coalesce(t.bytes_before, 0) < {most_bytes} order by {order}"""  # noqa: S608
+
+
+def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
+    """What a statement made by `within` gave."""
+    found = [TurnRow(*tuple(row.values())[:-1]) for row in rows]
+    return TurnRows(found, cut=bool(rows) and rows[0]["there"] > len(rows))
+
+
+def conversation_row(row: asyncpg.Record) -> ConversationRow:
+    """The conversation in a row that a query for `CONVERSATION_COLUMNS`, and perhaps more, gave."""
+    values = {name: row[name] for name in _CONVERSATION_FIELDS}
+    for name in ("participants", "metadata", "compaction", "facts"):
+        values[name] = json.loads(values[name], parse_int=_number)
+    return ConversationRow(**values)
+
+
+def _number(digits: str) -> int | float:
+    # jsonb writes 1e22 as its 23 digits, which not every JSON reader holds as an integer
+    value = int(digits)
+    return value if abs(value) <= _MAX_SAFE_INTEGER else float(value)
+
+
+def _turn(row: asyncpg.Record) -> TurnRow:
+    return TurnRow(*row.values())
+
+
+async def insert_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, project: str, external_id: str | None,
+    owner: str | None, title: str | None, participants: Sequence[JsonValue], metadata: JsonObject, retention: str,
+    compaction: JsonObject, facts: JsonObject, ttl_s: int | None, genesis: bytes,
+) -> bool:  # fmt: skip
+    """Make a conversation and its head; false when its id or external id is taken."""
+    made = await tx.fetchrow(
+        """
+        insert into conversations (tenant_id, id, project, external_id, owner, title, participants, metadata, retention,
+                                   compaction, facts, ttl_s, expires_at, created_at, updated_at, active_at)
+        select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb, $11::jsonb, $12::bigint,
+               n.now + make_interval(secs => $12::bigint), n.now, n.now, n.now
+        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+        on conflict do nothing returning created_at
+        """,
+        tenant_id, conversation_id, project, external_id, owner, title, json.dumps(participants), json.dumps(metadata),
+        retention, json.dumps(compaction), json.dumps(facts), ttl_s,
+    )  # fmt: skip
+    if made is None:
+        return False
+    await tx.execute(
+        """
+        insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at) values ($1, $2, $3, $4)
+        """,
+        tenant_id,
+        conversation_id,
+        genesis,
+        made["created_at"],
+    )
+    return True
+
+
+async def find_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
+) -> ConversationRow | None:
+    """One conversation by its id."""
+    row = await tx.fetchrow(
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else conversation_row(row)
+
+
+async def find_names(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Collection[UUID]
+) -> dict[UUID, str | None]:
+    """The title that callers gave each of these conversations, else its external id, else its derived title."""
+    rows = await tx.fetch(
+        f"""
+        select c.id, coalesce(nullif(c.title, ''), c.external_id, c.derived_title) as name
+        {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])
+        """,
+        tenant_id,
+        conversation_ids,
+    )
+    return {row["id"]: row["name"] for row in rows}
+
+
+async def find_rev(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int | None:
+    """The rev of one conversation."""
+    row = await tx.fetchrow(
+        """
+        select h.rev from conversation_heads h
+        where h.tenant_id = $1 and h.conversation_id = $2 and h.deleting_at is null
+        """,
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else int(row["rev"])
+
+
+async def find_by_external_id(
+    tx: Transaction, tenant_id: TenantId, project: str, external_id: str
+) -> ConversationRow | None:
+    """One conversation by the caller's own name for it."""
+    row = await tx.fetchrow(
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
+        " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3",
+        tenant_id,
+        project,
+        external_id,
+    )
+    return None if row is None else conversation_row(row)
+
+
+async def lock_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
+) -> ConversationRow | None:
+    """One conversation, its head locked until the transaction ends.
+
+    Of the rest of the row, a statement that had to wait gives what stood there before: read it again to change it.
+    """
+    row = await tx.fetchrow(
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2 for update of h",
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else conversation_row(row)
+
+
+async def lock_by_external_id(
+    tx: Transaction, tenant_id: TenantId, project: str, external_id: str
+) -> ConversationRow | None:
+    """One conversation by the caller's own name for it, held as by `lock_conversation`."""
+    row = await tx.fetchrow(
+        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
+        " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3 for update of h",
+        tenant_id,
+        project,
+        external_id,
+    )
+    return None if row is None else conversation_row(row)
+
+
+async def update_conversation(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, owner: str | None, title: str | None,
+    participants: Sequence[JsonValue], metadata: JsonObject, retention: str, compaction: JsonObject,
+    facts: JsonObject, ttl_s: int | None,
+) -> None:  # fmt: skip
+    """Write everything of a conversation that may change, behind its locked head, whose rev moves on."""
+    await tx.execute(
+        "update conversation_heads set rev = rev + 1 where tenant_id = $1 and conversation_id = $2",
+        tenant_id,
+        conversation_id,
+    )
+    await tx.execute(
+        """
+        update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,
+            compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, owner = $10, updated_at = n.now,
+            expires_at = n.now + make_interval(secs => $9::bigint)
+        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+        where c.tenant_id = $1 and c.id = $2
+        """,
+        tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
+        json.dumps(compaction), json.dumps(facts), ttl_s, owner,
+    )  # fmt: skip
+
+
+async def touch_conversation(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    active_at: datetime,
+    participants: Sequence[JsonValue],
+    title: DerivedTitle | None,
+) -> None:
+    """Write the indexed copy of a conversation's `active_at`, and add what it does not have yet.
+
+    That is the `participants` that are not among its own, and a derived title.
+    """
+    await tx.execute(
+        """
+        update conversations c set active_at = $3::timestamptz,
+            expires_at = $3::timestamptz + make_interval(secs => c.ttl_s),
+            participants = c.participants || coalesce((
+                select jsonb_agg(n.item order by n.place)
+                from jsonb_array_elements($4::jsonb) with ordinality n (item, place)
+                where not c.participants @> jsonb_build_array(jsonb_build_object('actor', n.item -> 'actor'))
+            ), '[]'),
+            derived_title = coalesce(c.derived_title, $5),
+            derived_title_source = case when c.derived_title is null then $6 else c.derived_title_source end,
+            derived_title_turn_ids = case when c.derived_title is null then $7 else c.derived_title_turn_ids end
+        where c.tenant_id = $1 and c.id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        active_at,
+        json.dumps(participants),
+        None if title is None else title.text,
+        None if title is None else title.source.value,
+        None if title is None else title.turn_ids,
+    )
+
+
+async def update_head(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
+    token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, updated_at: datetime,
+) -> str | None:  # fmt: skip
+    """Write the counters of a locked head, after a turn was written at `updated_at`. Gives the conversation's owner."""
+    row = await tx.fetchrow(
+        """
+        update conversation_heads set last_seq = $3, rev = $4, turn_count = $5, token_count = $6, chain_hash = $7,
+            session = $8, last_occurred_at = $9, updated_at = $10, active_at = $10
+        where tenant_id = $1 and conversation_id = $2
+        returning (select c.owner from conversations c where c.tenant_id = $1 and c.id = $2) as owner
+        """,
+        tenant_id, conversation_id, last_seq, rev, turn_count, token_count, chain_hash, session, last_occurred_at,
+        updated_at,
+    )  # fmt: skip
+    return None if row is None else row["owner"]
+
+
+async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[TurnRow]) -> None:
+    """Insert turns, all in one statement."""
+    columns = [[getattr(row, name) for row in rows] for name in _TURN_FIELDS]
+    await tx.execute(_INSERT_TURNS, tenant_id, *columns)
+
+
+async def find_turns(
+    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, bare: bool = False
+) -> dict[UUID, TurnRow]:
+    """Turns by id, in whatever conversation of the tenant; `bare` without what they say."""
+    rows = await tx.fetch(
+        f"select {_BARE_COLUMNS if bare else _TURN_COLUMNS} from turns t"  # noqa: S608
+        f" where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_STANDING}",
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: _turn(row) for row in rows}
+
+
+async def list_turns(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    newest_first: bool,
+    after: int | None,
+    before: int | None,
+    actors: Sequence[str] | None,
+    limit: int,
+    most_bytes: int,
+    beyond: tuple[int, int] | None = None,
+    with_erased: bool = True,
+    erased_through: int | None = None,
+    role: str | None = None,
+) -> TurnRows:
+    """Live turns in the order of their position, between two positions (both exclusive).
+
+    `actors` and `role` narrow. Without `with_erased`, tombstones are left out; with `erased_through`, those behind it.
+    """
+    args: list[object] = [tenant_id, conversation_id]
+    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and {STANDS}"]
+    if not with_erased:
+        conditions.append("t.erased_at is null")
+    if erased_through is not None:
+        args.append(erased_through)
+        conditions.append(f"(t.erased_at is null or t.position <= ${len(args)})")
+    if beyond is not None:  # live turns share no position, so a cursor's says it all
+        after, before = (after, beyond[0]) if newest_first else (beyond[0], before)
+    for bound, side in ((after, ">"), (before, "<")):
+        if bound is not None:
+            args.append(bound)
+            conditions.append(f"t.position {side} ${len(args)}")
+    if actors is not None:
+        args.append(actors)
+        conditions.append(f"t.actor = any(${len(args)}::text[])")
+    if role is not None:
+        args.append(role)
+        conditions.append(f"t.role = ${len(args)}")
+    args.extend((limit, most_bytes))
+    order = f"t.position {'desc' if newest_first else 'asc'}"
+    turns = (
+        f"select {_TURN_COLUMNS_T} from turns t where {' and '.join(conditions)}"  # noqa: S608
+        f" order by {order} limit ${len(args) - 1}"
+    )
+    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+
+
+async def list_answers(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    call_ids: Sequence[str],
+    after: int,
+    before: int,
+    limit: int,
+    most_bytes: int,
+) -> TurnRows:
+    """Live tool turns that answer these calls, between two positions (both exclusive), the newest first."""
+    turns = f"""
+        select {_TURN_COLUMNS_T} from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.role = 'tool'
+          and t.position > $4 and t.position < $5
+          and (t.tool_call_id = any($3::text[]) or exists (
+              select 1 from json_array_elements(t.tool_results) r (item)
+              where r.item ->> 'tool_call_id' = any($3::text[])
+          ))
+        order by t.position desc limit $6
+        """  # noqa: S608
+    sql = within(turns, order="t.position desc", most_bytes="$7")
+    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, call_ids, after, before, limit, most_bytes))
+
+
+async def find_turn(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, turn_id: TurnId
+) -> TurnRow | None:
+    """One turn of one conversation."""
+    rows = await find_turns(tx, tenant_id, [turn_id])
+    row = rows.get(turn_id)
+    return row if row is not None and row.conversation_id == conversation_id else None

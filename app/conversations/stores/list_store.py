@@ -1,0 +1,256 @@
+"""Queries that list conversations, with previews of their messages, and who takes part in them. Each names the tenant.
+
+Lists are ordered by `active_at` of the head, which has no index. The index is on a copy of it in `conversations`
+(`listed_at` here) that is written at most once a minute: `listed_at <= active_at < listed_at + ACTIVITY_GRAIN`. A page
+therefore reads the first rows in the order of the copy, and then every row that could still belong among them.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from app.conversations.schemas.conversations import ConversationFilter
+from app.conversations.stores.conversation_store import (
+    ACTIVITY_GRAIN,
+    CONVERSATION_COLUMNS,
+    FROM_CONVERSATIONS,
+    ConversationRow,
+    conversation_row,
+)
+from app.conversations.stores.title_store import HAS_TEXT, MESSAGE_TEXT
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
+from app.formats.schemas import JsonObject
+
+_PREVIEW_TURNS: Final = 50
+"""Live turns at either end of a conversation among which its first and last message are looked for."""
+
+_PREVIEW_READ: Final = 1000
+"""Characters of a message that are read for its preview."""
+
+# looked up for each conversation: joined, all heads of the tenant would be read where many conversations are active
+_HEAD: Final = """
+    cross join lateral (
+        select h.active_at from conversation_heads h
+        where h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null limit 1
+    ) h"""
+_ACTIVE_AT: Final = "greatest(c.active_at, h.active_at)"
+_GRAIN: Final = f"interval '{int(ACTIVITY_GRAIN.total_seconds())} seconds'"
+_PREVIEW: Final = ("turn_id", "role", "actor", "occurred_at", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """The beginning of a message. Field order is the order of `_PREVIEW`."""
+
+    turn_id: UUID
+    role: str
+    actor: str
+    occurred_at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRow:
+    """A conversation with its first and its last message, of those that have text."""
+
+    conversation: ConversationRow
+    first_message: MessageRow | None
+    last_message: MessageRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRows:
+    """Conversations of a list; `cut` where there are more that would have been too much text."""
+
+    rows: list[ListedRow]
+    cut: bool
+
+
+def _message(name: str, *, newest: bool) -> str:
+    """The lateral join that finds the first or the last live message of a conversation that has text."""
+    order = f"t.position {'desc' if newest else 'asc'}"
+    return f"""
+        left join lateral (
+            select t.id as turn_id, t.role, t.actor, t.occurred_at, left(said.text, {_PREVIEW_READ}) as text
+            from (
+                select t.id, t.position, t.kind, t.role, t.actor, t.occurred_at, t.content, t.erased_at from turns t
+                where t.tenant_id = c.tenant_id and t.conversation_id = c.id
+                  and t.status = 'committed' and t.superseded_by is null and t.position > h.erased_position
+                order by {order} limit {_PREVIEW_TURNS}
+            ) t cross join lateral ({MESSAGE_TEXT}) said
+            where t.kind in ('user_message', 'agent_message') and {HAS_TEXT}
+            order by {order} limit 1
+        ) {name} on true"""  # noqa: S608
+
+
+_PREVIEW_COLUMNS: Final = ", ".join(
+    f"{name}.{column} as {name}_{column}" for name in ("first", "last") for column in _PREVIEW
+)
+_PREVIEWS: Final = _message("first", newest=False) + _message("last", newest=True)
+_LISTED: Final = f"select {CONVERSATION_COLUMNS}, {_PREVIEW_COLUMNS}"
+
+
+def _listed_row(row: asyncpg.Record) -> ListedRow:
+    first, last = (
+        None if row[f"{name}_turn_id"] is None else MessageRow(*(row[f"{name}_{column}"] for column in _PREVIEW))
+        for name in ("first", "last")
+    )
+    return ListedRow(conversation_row(row), first, last)
+
+
+def _cut(listed: str, *, order: str, most_bytes: str) -> str:
+    """The statement that gives of `listed` those up to where their names and metadata reach `most_bytes`, an argument.
+
+    One conversation may have some megabytes of them, and a page of such would take the process's memory. The first is
+    always given.
+    """
+    return f"""
+        select * from (
+            select l.*, count(*) over () as there,
+                sum(octet_length(l.participants::text) + octet_length(l.metadata::text)) over (
+                    order by {order} rows between unbounded preceding and 1 preceding
+                ) as bytes_before
+            from ({listed}) l
+        ) l where coalesce(l.bytes_before, 0) < {most_bytes} order by {order}"""  # noqa: S608
+
+
+def _listed_rows(rows: Sequence[asyncpg.Record]) -> ListedRows:
+    """What a statement made by `_cut` gave."""
+    return ListedRows([_listed_row(row) for row in rows], cut=bool(rows) and rows[0]["there"] > len(rows))
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([\\%_])", r"\\\1", text)
+
+
+def _conditions(where: ConversationFilter, args: list[object]) -> list[str]:
+    """What a list is narrowed to, but for the order; `args` has the tenant, and gets what the conditions name."""
+    conditions = ["c.tenant_id = $1"]
+    participant = None if where.participant is None else json.dumps([{"actor": where.participant}])
+    for condition, value in (
+        ("c.project = ${}", where.project),
+        ("c.external_id = ${}", where.external_id),
+        ("c.owner = ${}", where.owner),
+        ("c.participants @> ${}::jsonb", participant),
+        ("c.metadata @> ${}::jsonb", where.metadata),
+        ("coalesce(c.title, c.derived_title) ilike ${}", None if where.title is None else f"%{_literal(where.title)}%"),
+        ("c.created_at > ${}", where.created_after),
+        ("c.created_at < ${}", where.created_before),
+        (f"{_ACTIVE_AT} > ${{0}} and c.active_at > ${{0}}::timestamptz - {_GRAIN}", where.active_after),
+        (f"{_ACTIVE_AT} < ${{0}} and c.active_at < ${{0}}", where.active_before),
+    ):
+        if value is not None:
+            args.append(value)
+            conditions.append(condition.format(len(args)))
+    return conditions
+
+
+async def list_conversations(
+    tx: Transaction,
+    tenant_id: TenantId,
+    *,
+    where: ConversationFilter,
+    newest_first: bool,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+    most_bytes: int,
+) -> ListedRows:
+    """Conversations by latest activity; `after` is the sort key of the last row of the page before."""
+    args: list[object] = [tenant_id]
+    conditions = _conditions(where, args)
+    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
+    if after is not None:
+        args.extend(after)
+        moment, last_id = f"${len(args) - 1}::timestamptz", f"${len(args)}"
+        conditions.append(f"({_ACTIVE_AT}, c.id) {beyond} ({moment}, {last_id})")
+        conditions.append(f"c.active_at <= {moment}" if newest_first else f"c.active_at > {moment} - {_GRAIN}")
+    edge = "(select listed_at from edge)"
+    reach = f"> {edge} - {_GRAIN}" if newest_first else f"< {edge} + {_GRAIN}"
+    args.extend((limit, most_bytes))
+    size = f"${len(args) - 1}"
+    matching = f"""
+        select c.id, c.active_at as listed_at, {_ACTIVE_AT} as active_at from conversations c {_HEAD}
+        where {" and ".join(conditions)}"""  # noqa: S608
+    listed = f"""
+        {_LISTED} from page
+        join conversations c on c.tenant_id = $1 and c.id = page.id
+        join conversation_heads h on h.tenant_id = $1 and h.conversation_id = page.id
+        {_PREVIEWS}"""
+    rows = await tx.fetch(
+        f"""
+        with front as materialized (
+            {matching} order by c.active_at {direction}, c.id {direction} limit {size}
+        ), edge as materialized (
+            select listed_at, id from front order by listed_at {direction}, id {direction}
+            offset {size}::bigint - 1 limit 1
+        ), page as materialized (
+            select id, active_at from (
+                select * from front
+                union all
+                {matching}
+                  and (c.active_at, c.id) {beyond} ({edge}, (select id from edge))
+                  and c.active_at {reach}
+            ) candidates order by active_at {direction}, id {direction} limit {size}
+        )
+        {_cut(listed, order=f"l.active_at {direction}, l.id {direction}", most_bytes=f"${len(args)}")}
+        """,  # noqa: S608
+        *args,
+    )
+    return _listed_rows(rows)
+
+
+async def find_listed(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, most_bytes: int
+) -> ListedRows:
+    """Conversations by their ids as lists show them, of those that there are."""
+    listed = f"{_LISTED} {FROM_CONVERSATIONS} {_PREVIEWS} where c.tenant_id = $1 and c.id = any($2::uuid[])"
+    rows = await tx.fetch(_cut(listed, order="l.id", most_bytes="$3"), tenant_id, conversation_ids, most_bytes)
+    return _listed_rows(rows)
+
+
+async def list_participants(
+    tx: Transaction,
+    tenant_id: TenantId,
+    *,
+    conversation_ids: Sequence[UUID] | None,
+    project: str | None,
+    owner: str | None,
+    limit: int,
+    most_people: int,
+) -> list[tuple[UUID, list[JsonObject]]]:
+    """Who takes part in these conversations, or in the most recently active ones of a scope.
+
+    Those conversations whose participants would be more than `most_people` together with those before give none.
+    """
+    args: list[object] = [tenant_id]
+    head = "select h.deleting_at from conversation_heads h where h.tenant_id = c.tenant_id and h.conversation_id = c.id"
+    conditions = ["c.tenant_id = $1", f"({head}) is null"]
+    for condition, value in (
+        ("id = any(${}::uuid[])", conversation_ids),
+        ("project = ${}", project),
+        ("owner = ${}", owner),
+    ):
+        if value is not None:
+            args.append(value)
+            conditions.append(condition.format(len(args)))
+    args.extend((limit, most_people))
+    rows = await tx.fetch(
+        f"""
+        select id, case when sum(jsonb_array_length(participants)) over (
+            order by active_at desc, id desc rows unbounded preceding
+        ) <= ${len(args)} then participants else '[]' end as participants
+        from (
+            select id, active_at, participants from conversations c where {" and ".join(conditions)}
+            order by active_at desc, id desc limit ${len(args) - 1}
+        ) c
+        """,  # noqa: S608
+        *args,
+    )
+    return [(row["id"], json.loads(row["participants"])) for row in rows]

@@ -1,0 +1,109 @@
+"""Queries on conversations as sessions: found by their callers' own names, looked through by days."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import date, datetime
+from uuid import UUID
+
+from app.conversations.schemas.sessions import SessionDay
+from app.conversations.stores.conversation_store import FROM_CONVERSATIONS, STANDS, TurnRow, TurnRows, turn_rows, within
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId, TenantId
+
+_COLUMNS = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
+_SAID = "t.status = 'committed' and t.superseded_by is null and t.erased_at is null"
+
+
+async def find_session(
+    tx: Transaction, tenant_id: TenantId, project: str, external_id: str, turn_ids: Sequence[UUID]
+) -> tuple[UUID, str | None, int | None, int] | None:
+    """A conversation by the caller's own name.
+
+    Gives its id, its owner, where the first of these turns stands, and how many of its turns no summary covers.
+    """
+    row = await tx.fetchrow(
+        f"""
+        select c.id, c.owner, (
+            select min(t.position) from turns t
+            where t.tenant_id = $1 and t.id = any($4::uuid[]) and t.conversation_id = c.id
+        ) as position, h.turn_count - h.summarized_turns as unsummarised
+        {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.project = $2 and c.external_id = $3
+        """,  # noqa: S608
+        tenant_id,
+        project,
+        external_id,
+        turn_ids,
+    )
+    return None if row is None else (row["id"], row["owner"], row["position"], row["unsummarised"])
+
+
+async def list_days(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int, words: int
+) -> list[SessionDay]:
+    """The days of a conversation on which something was said, the latest first."""
+    rows = await tx.fetch(
+        f"""
+        select d.day, d.turns, d.actors, d.last_at, (
+            select left(case json_typeof(t.content)
+                when 'string' then t.content #>> '{{}}'
+                when 'array' then (select string_agg(p ->> 'text', ' ') from json_array_elements(t.content) p)
+            end, $4)
+            from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and t.position = d.first_asked
+        ) as first_words
+        from (
+            select (t.occurred_at at time zone 'UTC')::date as day, count(*)::integer as turns,
+                   (array_agg(distinct t.actor))[1:20] as actors, max(t.occurred_at) as last_at,
+                   min(t.position) filter (where t.role = 'user') as first_asked
+            from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {STANDS}
+            group by 1 order by 1 desc limit $3
+        ) d order by d.day desc
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        limit,
+        words,
+    )
+    return [SessionDay(row["day"], row["turns"], row["actors"], row["first_words"], row["last_at"]) for row in rows]
+
+
+async def list_day(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    day: date,
+    limit: int,
+    most_bytes: int,
+) -> TurnRows:
+    """The live turns of one day (UTC), in order."""
+    turns = f"""
+        select {_COLUMNS} from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {STANDS}
+          and (t.occurred_at at time zone 'UTC')::date = $3
+        order by t.position limit $4
+        """  # noqa: S608
+    sql = within(turns, order="t.position", most_bytes="$5")
+    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, day, limit, most_bytes))
+
+
+async def newest_before(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, moment: datetime, but_newest: int
+) -> UUID | None:
+    """The last live turn that was committed before a moment and is not among the `but_newest` newest ones."""
+    row = await tx.fetchrow(
+        f"""
+        select t.id from (
+            select t.id, t.position, t.committed_at from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2
+              and t.status = 'committed' and t.superseded_by is null and {STANDS}
+            order by t.position desc offset $4
+        ) t where t.committed_at < $3 order by t.position desc limit 1
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        moment,
+        but_newest,
+    )
+    return None if row is None else row["id"]

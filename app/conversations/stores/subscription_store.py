@@ -1,0 +1,131 @@
+"""Queries for those who follow conversations. Each names the tenant."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId, TenantId
+
+
+class Head(NamedTuple):
+    """Where a conversation stands; `made` is the rev of its latest summary, `derived` that of its latest fact."""
+
+    seq: int
+    rev: int
+    made: int
+    derived: int
+
+
+async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> Head | None:
+    """Where a conversation stands."""
+    row = await tx.fetchrow(
+        """
+        select h.last_seq, h.rev, coalesce((
+            select max(s.rev) from summaries s where s.tenant_id = $1 and s.conversation_id = $2
+        ), 0), h.facts_rev
+        from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2 and h.deleting_at is null
+        """,
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else Head(*row)
+
+
+async def read_texts_after(
+    tx: Transaction,
+    tenant_id: TenantId,
+    turn_ids: Sequence[UUID],
+    *,
+    known: Sequence[tuple[UUID, str, int]],
+    most_bytes: int,
+) -> tuple[dict[UUID, dict[str, str]], bool]:
+    """The durable text of each part of open turns, after what is `known` (turn, part, length) of it.
+
+    `most_bytes` in all, as much of one part as of another; and whether there is more.
+    """
+    rows = await tx.fetch(
+        """
+        select c.turn_id, c.part, bool_or(c.bytes > $6) as cut,
+               coalesce(string_agg(c.text, '' order by c.start) filter (where c.bytes <= $6), '') as text
+        from (
+            select c.turn_id, c.part, c.start, c.text,
+                   sum(octet_length(c.text)) over (order by c.start, c.turn_id, c.part) as bytes
+            from turn_chunks c left join unnest($3::uuid[], $4::text[], $5::integer[]) k (turn_id, part, length)
+                on k.turn_id = c.turn_id and k.part = c.part
+            where c.tenant_id = $1 and c.turn_id = any($2::uuid[]) and c.start >= coalesce(k.length, 0)
+        ) c
+        group by c.turn_id, c.part
+        """,
+        tenant_id,
+        turn_ids,
+        [turn_id for turn_id, _, _ in known],
+        [part for _, part, _ in known],
+        [length for _, _, length in known],
+        most_bytes,
+    )
+    found: dict[UUID, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
+    return found, any(row["cut"] for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTurn:
+    """What became of a turn that was open; of an aborted one, how many characters its content has."""
+
+    status: str
+    length: int = 0
+
+
+async def find_ended(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, EndedTurn]:
+    """What became of turns that were open, of those that there are; never what they say."""
+    rows = await tx.fetch(
+        """
+        select id, status,
+               case when status = 'aborted' and json_typeof(content) = 'string' then char_length(content #>> '{}')
+                    else 0 end as length
+        from turns where tenant_id = $1 and id = any($2::uuid[])
+        """,
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: EndedTurn(row["status"], row["length"]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a followed conversation stands: its rev, its open turns with their epochs, how much of them is durable."""
+
+    rev: int
+    opened: Sequence[tuple[UUID, int]]
+    durable: int
+
+
+async def list_standings(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]
+) -> dict[UUID, Standing]:
+    """Where conversations stand, of those that there are."""
+    rows = await tx.fetch(
+        """
+        select h.conversation_id, h.rev, o.turn_ids, o.epochs,
+               coalesce((
+                   select sum(c.length) from turn_chunks c
+                   where c.tenant_id = h.tenant_id and c.turn_id = any(o.turn_ids)
+               ), 0) as durable
+        from conversation_heads h cross join lateral (
+            select array_agg(s.turn_id) as turn_ids, array_agg(s.epoch) as epochs from turn_streams s
+            where s.tenant_id = h.tenant_id and s.conversation_id = h.conversation_id
+        ) o
+        where h.tenant_id = $1 and h.conversation_id = any($2::uuid[]) and h.deleting_at is null
+        """,
+        tenant_id,
+        conversation_ids,
+    )
+    return {
+        row["conversation_id"]: Standing(
+            row["rev"], list(zip(row["turn_ids"] or (), row["epochs"] or (), strict=True)), int(row["durable"])
+        )
+        for row in rows
+    }

@@ -1,0 +1,115 @@
+"""Queries on derived titles, and on the messages that they are derived from. Each names the tenant.
+
+Derived titles are written by callers that hold the conversation's head.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId, TenantId
+
+MESSAGE_TEXT: Final = r"""
+    select ltrim(case json_typeof(t.content)
+        when 'string' then t.content #>> '{}'
+        when 'array' then (
+            select string_agg(part ->> 'text', ' ') from json_array_elements(t.content) part
+            where json_typeof(part -> 'text') = 'string'
+        )
+    end, E' \n\r\t') as text
+"""
+"""A lateral subquery: the text of a turn `t`, null where it has none."""
+
+HAS_TEXT: Final = r"t.erased_at is null and said.text ~ '\S'"
+"""The condition that a turn `t`, with its `MESSAGE_TEXT` as `said`, still has text."""
+
+_TURNS: Final = 200
+"""Live turns among which a question, and the answer behind it, are looked for."""
+
+_READ: Final = 5000
+"""Characters of a message that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageText:
+    """The beginning of the text of a live message."""
+
+    id: UUID
+    position: int
+    content_hash: bytes
+    text: str
+
+
+async def find_message(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, kind: str, after: int
+) -> MessageText | None:
+    """The first live message of a kind after a position that has text, of the next turns."""
+    row = await tx.fetchrow(
+        f"""
+        select t.id, t.position, t.content_hash, left(said.text, {_READ}) as text
+        from (
+            select t.id, t.position, t.kind, t.content, t.content_hash, t.erased_at from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
+              and t.position > $4
+            order by t.position limit {_TURNS}
+        ) t cross join lateral ({MESSAGE_TEXT}) said
+        where t.kind = $3 and {HAS_TEXT} order by t.position limit 1
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        kind,
+        after,
+    )
+    return None if row is None else MessageText(*row.values())
+
+
+async def set_title(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    title: str | None,
+    source: str | None,
+    turn_ids: Sequence[UUID] | None,
+    model: str | None,
+) -> None:
+    """Write the derived title of a conversation, whatever stood there."""
+    await tx.execute(
+        """
+        update conversations set derived_title = $3, derived_title_source = $4, derived_title_turn_ids = $5::uuid[],
+            derived_title_model = $6
+        where tenant_id = $1 and id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        title,
+        source,
+        turn_ids,
+        model,
+    )
+
+
+async def clear_title(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    turn_ids: Collection[UUID],
+    sources: Collection[str],
+) -> bool:
+    """Take away a derived title of these sources that was derived from one of these turns; says whether it was."""
+    cleared = await tx.execute(
+        """
+        update conversations set derived_title = null, derived_title_source = null, derived_title_turn_ids = null,
+            derived_title_model = null
+        where tenant_id = $1 and id = $2 and derived_title_turn_ids && $3::uuid[]
+          and derived_title_source = any($4::text[])
+        """,
+        tenant_id,
+        conversation_id,
+        list(turn_ids),
+        list(sources),
+    )
+    return cleared > 0

@@ -1,0 +1,483 @@
+"""Queries on turns that change, or are walked, after they were appended. Each names the tenant.
+
+Whoever changes turns holds the conversation's head: what is read here stays true until the commit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime
+from uuid import UUID
+
+from app.conversations.schemas.sources import SourceTurn
+from app.conversations.stores.conversation_store import OF_STANDING, STANDS, TurnRow, TurnRows, turn_rows, within
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId, TenantId
+
+_COLUMNS = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
+_LIVE = "t.status = 'committed' and t.superseded_by is null"
+_SUPERSEDED = "t.status = 'committed' and t.superseded_by is not null"
+
+
+async def supersede(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    position: int,
+    and_after: bool,
+    by: UUID,
+    rev: int,
+) -> list[tuple[UUID, int, bool]]:
+    """Let the live turn at a position be superseded, and those after it.
+
+    Gives of each that was its id, its tokens, and whether it was a tombstone.
+    """
+    rows = await tx.fetch(
+        f"""
+        update turns t set superseded_by = $4, rev = $5
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position {">=" if and_after else "="} $3
+        returning t.id, t.content_tokens, t.erased_at is not null as erased
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+        by,
+        rev,
+    )
+    return [(row["id"], row["content_tokens"], row["erased"]) for row in rows]
+
+
+async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID, *, by: UUID, rev: int) -> None:
+    """Let another turn stand for one that was given up."""
+    await tx.execute(
+        """
+        update turns set superseded_by = $3, rev = $4
+        where tenant_id = $1 and id = $2 and status = 'aborted' and superseded_by = id
+        """,
+        tenant_id,
+        turn_id,
+        by,
+        rev,
+    )
+
+
+async def count_superseded_by(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, by: UUID, position: int
+) -> int:
+    """How many turns a revision at `position` superseded."""
+    row = await tx.fetchrow(
+        f"""
+        select count(*) as count from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_SUPERSEDED} and t.position >= $3
+          and t.superseded_by = $4
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+        by,
+    )
+    return 0 if row is None else int(row["count"])
+
+
+async def count_live_before(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
+) -> int:
+    """How many live turns stand before a position."""
+    row = await tx.fetchrow(
+        f"""
+        select count(*) as count from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position < $3
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+    )
+    return 0 if row is None else int(row["count"])
+
+
+async def list_versions(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    newest_first: bool,
+    after: int | None,
+    before: int | None,
+    beyond: tuple[int, int] | None,
+    actors: Sequence[str] | None,
+    limit: int,
+    most_bytes: int,
+) -> TurnRows:
+    """All committed turns, superseded ones too, by position and then seq; `beyond` is the (position, seq) of a cursor.
+
+    Live and superseded turns are two ordered reads merged, so that neither is ever sorted as a whole.
+    """
+    args: list[object] = [tenant_id, conversation_id]
+    direction, further = ("desc", "<") if newest_first else ("asc", ">")
+    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", STANDS]
+    for bound, side in ((after, ">"), (before, "<")):
+        if bound is not None:
+            args.append(bound)
+            conditions.append(f"t.position {side} ${len(args)}")
+    if beyond is not None:
+        args.extend(beyond)
+        conditions.append(f"(t.position, t.seq) {further} (${len(args) - 1}, ${len(args)})")
+    if actors is not None:
+        args.append(actors)
+        conditions.append(f"t.actor = any(${len(args)}::text[])")
+    args.extend((limit, most_bytes))
+    order = f"t.position {direction}, t.seq {direction}"
+    ordered = f"order by {order} limit ${len(args) - 1}"
+    sides = " union all ".join(
+        f"(select {_COLUMNS} from turns t where {' and '.join(conditions)} and {some} {ordered})"  # noqa: S608
+        for some in (_LIVE, _SUPERSEDED)
+    )
+    turns = f"select {_COLUMNS} from ({sides}) t {ordered}"  # noqa: S608
+    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+
+
+async def list_aborted(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    newest_first: bool,
+    beyond: tuple[datetime, UUID] | None,
+    actors: Sequence[str] | None,
+    limit: int,
+    most_bytes: int,
+) -> TurnRows:
+    """Turns that were given up, in the order they were opened; `beyond` is the (created_at, id) of a cursor."""
+    args: list[object] = [tenant_id, conversation_id]
+    direction, further = ("desc", "<") if newest_first else ("asc", ">")
+    # only what was never committed has no seq, and the unique key on it finds those
+    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", "t.seq is null", "t.status = 'aborted'", STANDS]
+    if beyond is not None:
+        args.extend(beyond)
+        conditions.append(f"(t.created_at, t.id) {further} (${len(args) - 1}, ${len(args)})")
+    if actors is not None:
+        args.append(actors)
+        conditions.append(f"t.actor = any(${len(args)}::text[])")
+    args.extend((limit, most_bytes))
+    order = f"t.created_at {direction}, t.id {direction}"
+    turns = f"select {_COLUMNS} from turns t where {' and '.join(conditions)} order by {order} limit ${len(args) - 1}"  # noqa: S608
+    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+
+
+async def list_wordings(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, positions: Sequence[int]
+) -> tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]]:
+    """The committed turns of positions, all versions, and every draft of the conversation that belongs to some turn.
+
+    Each with the turn that it supersedes. A draft is open or was given up; those that supersede nothing and that
+    nothing supersedes are left out.
+    """
+    versions = " union all ".join(
+        f"""
+        select t.id, t.supersedes, t.seq from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {some} and t.position = any($3::bigint[])
+        """  # noqa: S608
+        for some in (_LIVE, _SUPERSEDED)
+    )
+    rows = await tx.fetch(
+        f"""
+        select * from ({versions} union all
+            select t.id, t.supersedes, t.seq from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.seq is null
+              and (t.supersedes is not null or t.superseded_by <> t.id)
+        ) t order by t.seq nulls last, t.id
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        positions,
+    )
+    found: tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]] = ({}, {})
+    for row in rows:
+        found[row["seq"] is None][row["id"]] = row["supersedes"]
+    return found
+
+
+async def list_neighbours(
+    tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], *, reach: int, most_bytes: int
+) -> TurnRows:
+    """The `reach` live turns before and after each of these (conversation, position); positions may have gaps."""
+    sides = " union all ".join(
+        f"""(
+            select {_COLUMNS} from turns t
+            where t.tenant_id = $1 and t.conversation_id = p.conversation_id and {_LIVE} and t.erased_at is null
+              and t.position {beyond} p.position
+            order by t.position {direction} limit $4
+        )"""  # noqa: S608
+        for beyond, direction in (("<", "desc"), (">", "asc"))
+    )
+    turns = f"""
+        select distinct on (t.conversation_id, t.position) {_COLUMNS}
+        from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position) cross join lateral ({sides}) t
+        order by t.conversation_id, t.position
+        """  # noqa: S608
+    sql = within(turns, order="t.conversation_id, t.position", most_bytes="$5")
+    conversations, positions = [place[0] for place in places], [place[1] for place in places]
+    return turn_rows(await tx.fetch(sql, tenant_id, conversations, positions, reach, most_bytes))
+
+
+async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, most_bytes: int) -> TurnRows:
+    """Turns by id in the order of the ids."""
+    turns = f"""
+        select {_COLUMNS}, w.place from unnest($2::uuid[]) with ordinality w (id, place)
+        join turns t on t.tenant_id = $1 and t.id = w.id and {OF_STANDING}
+        """  # noqa: S608
+    return turn_rows(await tx.fetch(within(turns, order="t.place", most_bytes="$3"), tenant_id, turn_ids, most_bytes))
+
+
+async def walk(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    after: int,
+    through: int,
+    limit: int,
+    most_bytes: int,
+) -> list[TurnRow]:
+    """Turns in the order of their seq, `after` exclusive and `through` inclusive; go on until there are none."""
+    turns = f"""
+        select {_COLUMNS} from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 and t.seq <= $4
+        order by t.seq limit $5
+        """  # noqa: S608
+    sql = within(turns, order="t.seq", most_bytes="$6")
+    rows = await tx.fetch(sql, tenant_id, conversation_id, after, through, limit, most_bytes)
+    return turn_rows(rows).rows
+
+
+async def find_by_seq(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
+) -> TurnRow | None:
+    """The turn of this seq."""
+    rows = await walk(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, most_bytes=1)
+    return rows[0] if rows else None
+
+
+async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, rev: int) -> int:
+    """Leave tombstones: everything that was said is gone, with the salt, so the hash tells nothing of it."""
+    return await tx.execute(
+        """
+        update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
+            model = null, adapter = null, metadata = null, salt = null, content_tokens = 0, index_state = 'none',
+            erased_at = coalesce(erased_at, date_trunc('milliseconds', clock_timestamp())), rev = $3,
+            superseded_by = case status when 'pending' then id else superseded_by end,
+            status = case status when 'pending' then 'aborted' else status end
+        where tenant_id = $1 and id = any($2::uuid[])
+        """,
+        tenant_id,
+        turn_ids,
+        rev,
+    )
+
+
+async def update_after_erase(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int, tokens: int, unsummarised: int
+) -> None:
+    """The counters of a locked head from which `tokens` went; `unsummarised` of the turns need no summary any more."""
+    await tx.execute(
+        """
+        update conversation_heads set rev = $3, token_count = token_count - $4,
+            summarized_turns = summarized_turns + $5,
+            updated_at = greatest(updated_at, date_trunc('milliseconds', clock_timestamp()))
+        where tenant_id = $1 and conversation_id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        rev,
+        tokens,
+        unsummarised,
+    )
+
+
+async def mark_fork(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, parent: UUID, chain_start: bytes
+) -> None:
+    """Say where a conversation was forked from, and where its chain starts."""
+    await tx.execute(
+        "update conversations set forked_from = $3, chain_start = $4 where tenant_id = $1 and id = $2",
+        tenant_id,
+        conversation_id,
+        parent,
+        chain_start,
+    )
+
+
+async def hold_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:
+    """The content hashes of those of these turns that are live, which stay so until the transaction ends."""
+    rows = await tx.fetch(
+        f"""
+        select t.id, t.content_hash from turns t
+        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {_LIVE} and t.erased_at is null
+        order by t.id for share
+        """,  # noqa: S608
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: row["content_hash"] for row in rows}
+
+
+async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
+    """Note that turns have the vectors they waited for; those that waited for none are left as they are."""
+    await tx.execute(
+        """
+        update turns set index_state = 'indexed'
+        where tenant_id = $1 and id = any($2::uuid[]) and index_state = 'pending'
+        """,
+        tenant_id,
+        turn_ids,
+    )
+
+
+async def list_authors(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, actors: Sequence[str]
+) -> set[str]:
+    """Return which of these actors wrote a turn of a conversation whose content is there."""
+    rows = await tx.fetch(
+        """
+        select a.actor from unnest($3::text[]) as a (actor)
+        where exists (
+            select from turns t where t.tenant_id = $1 and t.conversation_id = $2 and t.actor = a.actor
+              and t.status = 'committed' and t.erased_at is null
+        )
+        """,
+        tenant_id,
+        conversation_id,
+        actors,
+    )
+    return {row["actor"] for row in rows}
+
+
+async def find_calls(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    call_ids: Sequence[str],
+    *,
+    before: int | None = None,
+) -> dict[str, bool]:
+    """Return which of these tool calls live turns made, before a position if given, and whether each has a result.
+
+    Of several calls with one id the last counts: some providers number the calls of each message from the same number.
+    """
+    rows = await tx.fetch(
+        f"""
+        with made as (
+            select called.item ->> 'id' as call_id, max(t.position) as position
+            from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+              and ($4::bigint is null or t.position < $4)
+              and called.item ->> 'id' = any($3::text[])
+            group by 1
+        )
+        select m.call_id, exists (
+            select from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position > m.position
+              and ($4::bigint is null or t.position < $4)
+              and (t.tool_call_id = m.call_id or exists (
+                select from json_array_elements(t.tool_results) as answered (item)
+                where answered.item ->> 'tool_call_id' = m.call_id
+              ))
+        ) as is_answered
+        from made m
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        call_ids,
+        before,
+    )
+    return {row["call_id"]: row["is_answered"] for row in rows}
+
+
+async def first_call(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    call_ids: Sequence[str],
+    *,
+    after: int,
+    before: int,
+) -> int | None:
+    """The position of the first live turn, between two positions (both exclusive), that makes one of these calls."""
+    row = await tx.fetchrow(
+        f"""
+        select min(t.position) as position
+        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+          and t.position > $4 and t.position < $5 and called.item ->> 'id' = any($3::text[])
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        call_ids,
+        after,
+        before,
+    )
+    return None if row is None else row["position"]
+
+
+async def count_in_ranges(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
+) -> tuple[int, int | None, int | None, int]:
+    """The live turns in ranges of positions: how many with content, the first and last of these; how many erased."""
+    row = await tx.fetchrow(
+        f"""
+        select count(*) filter (where t.erased_at is null) as turns,
+               min(t.position) filter (where t.erased_at is null) as first,
+               max(t.position) filter (where t.erased_at is null) as last,
+               count(*) filter (where t.erased_at is not null) as erased
+        from unnest($3::bigint[], $4::bigint[]) as r (first, last)
+        join turns t on t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}
+            and t.position between r.first and r.last
+        where {STANDS}
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        [first for first, _ in ranges],
+        [last for _, last in ranges],
+    )
+    return (0, None, None, 0) if row is None else (row["turns"], row["first"], row["last"], row["erased"])
+
+
+async def hold_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
+    """Those of these turns that are live, which stay so until the transaction ends, without what they say."""
+    rows = await tx.fetch(
+        f"""
+        select t.id, t.conversation_id, t.actor, t.occurred_at, t.content_hash from turns t
+        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {_LIVE} and t.erased_at is null
+        order by t.id for share
+        """,  # noqa: S608
+        tenant_id,
+        turn_ids,
+    )
+    return {
+        row["id"]: SourceTurn(row["conversation_id"], row["actor"], row["occurred_at"], row["content_hash"])
+        for row in rows
+    }
+
+
+async def note_facts(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    read_through: int | None,
+    held: bool,
+    rev: int | None,
+) -> None:
+    """Note in a locked head how far it was looked through for facts, that some rest on its turns, and its next rev."""
+    await tx.execute(
+        """
+        update conversation_heads set facts_seq = greatest(facts_seq, $3::bigint), facts_held = facts_held or $4,
+            rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
+        where tenant_id = $1 and conversation_id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        read_through,
+        held,
+        rev,
+    )

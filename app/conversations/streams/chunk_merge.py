@@ -1,0 +1,116 @@
+"""From the parts that were streamed to the turn that is stored. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydantic import JsonValue
+
+from app.conversations.schemas.conversations import TurnInput
+from app.conversations.schemas.frames import CONTENT, Ending, OpenTurn
+from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.views import json_column
+from app.core.errors import Conflict, FieldError, Invalid
+from app.formats.schemas import JsonObject, Kind, Role
+
+_DEFAULT_KINDS: Final = frozenset({Kind.USER_MESSAGE, Kind.AGENT_MESSAGE, Kind.SYSTEM_INSTRUCTION, Kind.TOOL_RESULT})
+
+
+def opened_turn(turn: OpenTurn) -> TurnInput:
+    """The turn as it is opened, with nothing said yet."""
+    return TurnInput.model_construct(None, **_members(turn), content="")
+
+
+def _members(turn: OpenTurn) -> dict[str, object]:
+    names = ("id", "role", "actor", "kind", "model", "adapter", "metadata", "tool_call_id", "occurred_at")
+    return {name: getattr(turn, name) for name in names}
+
+
+def committed_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> TurnInput:
+    """What the pending `row` says with its text and how it was ended.
+
+    Raises Conflict `length_mismatch` with what is expected, and Invalid where a streamed call was never named.
+    """
+    content = parts.get(CONTENT, "")
+    if ending.length is not None and ending.length != len(content):
+        raise Conflict(
+            "length_mismatch",
+            "The content has not this length; send what is missing, from `expected_offset` on.",
+            extra={"expected_offset": len(content)},
+        )
+    calls = _calls(parts, ending.tool_calls)
+    kind = Kind(row.kind)
+    metadata: JsonObject = json_column(row.metadata, {})
+    return TurnInput.model_construct(
+        None,
+        id=row.id,
+        role=Role(row.role),
+        actor=row.actor,
+        # a default kind is found again, now that it is known whether tools are called
+        kind=None if kind in _DEFAULT_KINDS else kind,
+        content=None if calls and not content else content,
+        tool_calls=calls,
+        tool_call_id=row.tool_call_id,
+        tool_results=[],
+        usage=ending.usage,
+        model=ending.model or row.model,
+        adapter=row.adapter,
+        metadata={**metadata, **(ending.metadata or {})},
+        occurred_at=None if row.occurred_at == row.created_at else row.occurred_at,
+    )
+
+
+def streamed_calls(parts: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """What was streamed of tool calls, by their number."""
+    calls: dict[int, dict[str, str]] = {}
+    for part, text in parts.items():
+        if part != CONTENT:
+            _, number, member = part.split("/")
+            calls.setdefault(int(number), {})[member] = text
+    return dict(sorted(calls.items()))
+
+
+def _calls(parts: Mapping[str, str], given: Sequence[JsonObject] | None) -> list[JsonObject]:
+    streamed = streamed_calls(parts)
+    calls: list[JsonObject] = [dict(call) for call in given or ()]
+    missing = [number for number in range(len(calls), max(streamed, default=-1) + 1) if number not in streamed]
+    if missing:
+        raise _unnamed(missing[0])
+    for number, members in streamed.items():
+        if number < len(calls):
+            _fill(calls[number], members)
+        elif "id" in members and "name" in members:
+            calls.append({"arguments": "", **members})
+        else:
+            raise _unnamed(number)
+    return calls
+
+
+def _unnamed(number: int) -> Invalid:
+    problem = FieldError(f"/tool_calls/{number}", "this call was streamed; give it with its id and name")
+    return Invalid("invalid_request", "A streamed tool call was never named; nothing was stored.", fields=[problem])
+
+
+def _fill(call: JsonObject, members: Mapping[str, str]) -> None:
+    """Complete a call given at the end by what was streamed of it; what was given stands."""
+    if "id" in members:
+        call.setdefault("id", members["id"])
+    function = call.get("function")
+    body = function if isinstance(function, dict) else call
+    for name in ("name", "arguments"):
+        if name in members and (body.get(name) is None or body.get(name) == ""):
+            body[name] = members[name]
+
+
+def aborted_columns(row: TurnRow, parts: Mapping[str, str], reason: str | None) -> tuple[str, str | None, str | None]:
+    """Content, tool calls and metadata of a turn that was given up, as JSON text: what it was opened with, if so."""
+    calls: list[JsonValue] = [dict(members) for members in streamed_calls(parts).values()]
+    metadata: JsonObject = json_column(row.metadata, {})
+    if reason is not None:
+        metadata = {**metadata, "abort_reason": reason}
+    was_whole = not parts and (row.content is not None or row.tool_calls is not None or row.tool_results is not None)
+    return (
+        (row.content or "null") if was_whole else json.dumps(parts.get(CONTENT, ""), ensure_ascii=False),
+        row.tool_calls if was_whole else json.dumps(calls, ensure_ascii=False) if calls else None,
+        json.dumps(metadata, ensure_ascii=False) if metadata else None,
+    )

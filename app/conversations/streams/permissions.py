@@ -1,0 +1,86 @@
+"""What a caller may write into a conversation. Pure: the caller, and what it wants to say.
+
+A key's caller writes as whom it likes. The holder of a conversation token writes as its own actor, in its own roles,
+and only turns of the kind that a role usually has: no instruction to the model, no marker of compaction.
+"""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from app.conversations.drafts import USUAL_KINDS
+from app.conversations.schemas.conversations import TurnInput
+from app.conversations.schemas.frames import Opening
+from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.streams.buffer import Voice
+from app.core.errors import FieldError, Forbidden
+from app.formats.schemas import Kind, Role
+from app.tenancy.schemas import Access, Binding, Caller
+
+
+def require_may_write(
+    caller: Caller, *, role: Role, actor: str | None, kind: Kind | None = None, at: str = ""
+) -> str | None:
+    """The actor that a caller writes a turn as: as given, and a token's own where it gives none.
+
+    Raises Forbidden `token_not_allowed`, which points to the member below `at`, the pointer to the turn.
+    """
+    bound = caller.bound
+    if bound is None:
+        return actor
+    if bound.access is not Access.APPEND or bound.actor is None:
+        _refuse(at, "this token is for reading")
+    if role not in bound.roles:
+        _refuse(f"{at}/role", "not a role of this token")
+    if kind is not None and kind not in USUAL_KINDS[role]:
+        _refuse(f"{at}/kind", "not the kind that turns of this role have; leave it out")
+    if actor is not None and actor != bound.actor:
+        _refuse(f"{at}/actor", "not the actor of this token; leave it out")
+    return bound.actor
+
+
+def permitted_turns(caller: Caller, turns: Sequence[TurnInput]) -> Sequence[TurnInput]:
+    """The turns of an append with their actors filled in, once the caller may write every one of them."""
+    if caller.bound is None:
+        return turns
+    actors = [
+        require_may_write(caller, role=turn.role, actor=turn.actor, kind=turn.kind, at=f"/turns/{index}")
+        for index, turn in enumerate(turns)
+    ]
+    return [turn.model_copy(update={"actor": actor}) for turn, actor in zip(turns, actors, strict=True)]
+
+
+def permitted_opening(caller: Caller, opening: Opening) -> Opening:
+    """The opening of a turn with its actor filled in, once the caller may write it."""
+    if caller.bound is None:
+        return opening
+    turn = opening.turn
+    actor = require_may_write(caller, role=turn.role, actor=turn.actor, kind=turn.kind, at="/turn")
+    if turn.supersedes is not None:
+        _refuse("/turn/supersedes", "a token lets nothing take another turn's place")
+    return opening.model_copy(update={"turn": turn.model_copy(update={"actor": actor})})
+
+
+def voice_of(row: TurnRow) -> Voice:
+    """How a turn speaks, by its row."""
+    return Voice(Role(row.role), Kind(row.kind), row.actor)
+
+
+def require_may_continue(bound: Binding | None, voice: Voice) -> None:
+    """Refuse the holder of a token an open turn of another actor, or in a role or kind that is not the token's.
+
+    That it is to take another turn's place was decided by the key that opened it so.
+    """
+    if bound is None:
+        return
+    if voice.actor != bound.actor:
+        _refuse("", "this turn is another actor's")
+    if voice.role not in bound.roles or voice.kind not in USUAL_KINDS[voice.role]:
+        _refuse("", "this turn has a role or kind that is not this token's")
+
+
+def _refuse(pointer: str, reason: str) -> NoReturn:
+    raise Forbidden(
+        "token_not_allowed",
+        "This conversation token does not allow to write this; nothing was stored.",
+        fields=[FieldError(pointer, reason)],
+    )

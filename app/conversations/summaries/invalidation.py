@@ -1,0 +1,158 @@
+"""What summaries stand for, when turns under them change: what rests on a turn goes with it.
+
+Runs in the transaction that changes the turns, behind the conversation's head. A summary that a model wrote goes as a
+whole, and those that it had replaced stand again; highlights lose the lines of the turn. How far the conversation is
+summarised goes back to where the summaries that are left have their first hole, and a job fills that.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from app.conversations.schemas.conversations import Compaction
+from app.conversations.schemas.summaries import StandingSummary, SummaryKind
+from app.conversations.stores import summary_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.stores.summary_store import SummaryRow
+from app.conversations.views import summary_text
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId
+from app.core.jobs import NewJob
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller
+
+COMPACT_JOB = "conversation.compact"
+"""Summarise what is due in a conversation; the subject is its id."""
+
+RETAIN_JOB = "conversation.retain"
+"""Empty the turns that a conversation's retention does not keep; the subject is its id."""
+
+
+def compact_job(conversation_id: UUID, *, priority: int = 0) -> NewJob:
+    """The job that compacts a conversation; one waits at a time."""
+    return NewJob(COMPACT_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id), priority=priority)
+
+
+def retain_job(conversation_id: UUID) -> NewJob:
+    """The job that lets a conversation's retention do its work; one waits at a time."""
+    return NewJob(RETAIN_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
+
+
+def is_due(head: ConversationRow, *, turns: int, tokens: int) -> bool:
+    """Whether so many live turns, and tokens of them, are more than a conversation leaves unsummarised."""
+    policy = Compaction.model_validate(head.compaction)
+    return policy.strategy != "never" and (
+        turns - head.summarized_turns > policy.trigger_turns or tokens - head.summarized_tokens > policy.trigger_tokens
+    )
+
+
+async def withdraw(
+    caller: Caller,
+    tx: Transaction,
+    index: SearchIndex,
+    head: ConversationRow,
+    *,
+    changed: Sequence[tuple[UUID, int]],
+    and_after: bool,
+    recount: bool = False,
+    rev: int,
+) -> bool:
+    """Take out of the summaries what rests on changed turns (id, position); says whether some are to be made again.
+
+    `and_after`: nothing of what stood behind the first of them stands any more. `recount`: there are fewer tombstones
+    now, wherever they stood.
+    """
+    first = min((position for _, position in changed), default=0)
+    if not changed:
+        return False
+    conversation_id = ConversationId(head.id)
+    # behind the mark too: where a summary is gone, those behind the hole still stand
+    found = await summary_store.list_reaching(tx, caller.tenant_id, conversation_id, position=first)
+    if not found and first > head.summarized_position and not recount:
+        return False
+    places, ids = {position for _, position in changed}, {turn_id for turn_id, _ in changed}
+    gone = {row.id for row in found if and_after or _rests_on(row, places)}
+    for row in found:
+        if row.id not in gone and any(line.turn_id in ids for line in row.lines):
+            left = [line for line in row.lines if line.turn_id not in ids]
+            await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=left)
+    if gone:
+        await summary_store.delete(tx, caller.tenant_id, sorted(gone))
+        restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=sorted(gone))
+        await index.erase(caller, tx, conversation_id=conversation_id, entry_ids=sorted(gone))
+        await index.restore(caller, tx, entry_ids=restored)
+    if and_after and first <= head.erased_position:  # what comes there from now on was never emptied
+        head = replace(head, erased_position=first - 1)
+    await move_mark(caller, tx, head, rev=rev)
+    return bool(gone)
+
+
+async def still_told(
+    caller: Caller, tx: Transaction, head: ConversationRow, rows: Sequence[TurnRow]
+) -> list[tuple[UUID, int]]:
+    """Of tombstones, those (id, position) that retention has left: a summary made before that knows what they said."""
+    emptied = [(row, row.position) for row in rows if row.position and row.position <= head.erased_position]
+    if not emptied:
+        return []
+    first = min(position for _, position in emptied)
+    found = await summary_store.list_reaching(tx, caller.tenant_id, ConversationId(head.id), position=first)
+    return [
+        (row.id, position)
+        for row, position in emptied
+        if any(one.rev < row.rev and _rests_on(one, {position}) for one in found)
+    ]
+
+
+def _rests_on(row: SummaryRow, positions: Collection[int]) -> bool:
+    """Whether a summary was written from turns at one of these positions. Highlights are their lines, no more."""
+    return row.kind == SummaryKind.SUMMARY.value and any(
+        row.from_position <= position <= row.to_position for position in positions
+    )
+
+
+async def move_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, rev: int) -> int:
+    """Say in the head how far summaries stand without a hole; what retention erased is behind that in any case."""
+    conversation_id = ConversationId(head.id)
+    standing = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+    position = covered_through(standing, erased_position=head.erased_position)
+    turns, tokens, through = await summary_store.measure_through(
+        tx, caller.tenant_id, conversation_id, position=position
+    )
+    await summary_store.update_mark(
+        tx,
+        caller.tenant_id,
+        conversation_id,
+        position=position,
+        through=through,
+        turns=turns,
+        tokens=tokens,
+        erased_position=head.erased_position,
+        rev=rev,
+    )
+    return position
+
+
+def covered_through(standing: Sequence[SummaryRow | StandingSummary], *, erased_position: int) -> int:
+    """How far summaries, by range, stand without a hole; what retention has erased needs none."""
+    position = erased_position
+    for row in sorted(standing, key=lambda row: row.from_position):
+        if row.from_position <= position + 1:
+            position = max(position, row.to_position)
+    return position
+
+
+def standing_summary(row: SummaryRow) -> StandingSummary:
+    """A summary as contexts and compaction take it."""
+    return StandingSummary(
+        id=row.id,
+        kind=SummaryKind(row.kind),
+        level=row.level,
+        from_position=row.from_position,
+        to_position=row.to_position,
+        actors=row.actors,
+        text=summary_text(row),
+        abstract=row.abstract,
+        lines=row.lines,
+        tokens=row.tokens,
+        refused_by=row.model if row.kind == SummaryKind.HIGHLIGHTS.value else None,
+    )

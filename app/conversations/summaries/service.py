@@ -1,0 +1,350 @@
+"""Summaries of conversations: what there is to summarise, and the derived write that stores one.
+
+What always holds: a summary and how far it moves the mark are one commit; it is stored only if every turn that it was
+made from is live and says what it said, no other turn stands among them, the summaries it takes the place of stand
+still, and nobody moved the mark meanwhile. Otherwise nothing is stored, and the job looks again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from app.conversations.events import Announcer
+from app.conversations.find import get_conversation, get_standing_turn, lock_conversation
+from app.conversations.schemas.conversations import Compaction, Retention
+from app.conversations.schemas.summaries import (
+    Discarded,
+    SourceTurn,
+    Standing,
+    Summary,
+    SummaryDraft,
+    SummaryKind,
+    Undone,
+)
+from app.conversations.stores import conversation_store, retention_store, summary_store, turn_store
+from app.conversations.stores.conversation_store import ConversationRow
+from app.conversations.stores.summary_store import SummaryRow
+from app.conversations.summaries.invalidation import (
+    compact_job,
+    covered_through,
+    move_mark,
+    retain_job,
+    standing_summary,
+)
+from app.conversations.views import canonical_turn, summary_view, summary_view_for
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import Conflict, NotFound
+from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
+from app.core.jobs import JobQueue
+from app.core.paging import Cursors, Page, make_page
+from app.index.schemas import Document, Entry, EntryKind, Prepared
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller, Repeatable, Replay, Scope
+from app.tenancy.service import Tenancy
+
+_NOBODY = ""
+_CONVERSATIONS = 500
+
+
+class Summaries:
+    """The summaries of conversations, and what compaction reads and writes."""
+
+    def __init__(
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        jobs: JobQueue,
+        announcer: Announcer,
+        cursors: Cursors,
+        most_bytes: int,
+        erase_without_summary: bool,
+    ) -> None:
+        """`erase_without_summary`: retention erases what highlights stand for, too."""
+        self._database = database
+        self._ops = ops
+        self._tenancy = tenancy
+        self._index = index
+        self._jobs = jobs
+        self._announcer = announcer
+        self._cursors = cursors
+        self._most_bytes = most_bytes
+        self._erase_without_summary = erase_without_summary
+
+    async def list_page(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        include_replaced: bool,
+        newest_first: bool,
+        limit: int,
+        cursor: str | None,
+    ) -> Page[Summary]:
+        """The summaries of a conversation by the end of their range. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
+        scope = f"summaries|{caller.tenant_id}|{conversation_id}|{include_replaced}|{newest_first}"
+        after: tuple[int, UUID] | None = None
+        if cursor is not None:
+            position, last = self._cursors.read(scope, cursor)
+            after = (int(position), UUID(str(last)))
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await summary_store.list_page(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                with_replaced=include_replaced,
+                newest_first=newest_first,
+                after=after,
+                limit=limit + 1,
+            )
+            if not rows:
+                await get_conversation(caller, tx, conversation_id)
+        page = make_page(
+            rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [row.to_position, str(row.id)]
+        )
+        return Page[Summary](
+            object="list",
+            data=[summary_view(row) for row in page.data],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+    async def get(self, caller: Caller, conversation_id: ConversationId, *, summary_id: UUID) -> Summary:
+        """Return one summary of a conversation, also one that another stands for now. NotFound. Tokens reach it."""
+        caller = caller.require_conversation(Scope.READ, conversation_id)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            row = (await summary_store.find(tx, caller.tenant_id, [summary_id])).get(summary_id)
+        if row is None or row.conversation_id != conversation_id:
+            raise NotFound("not_found", "There is no such summary.")
+        return summary_view(row)
+
+    async def replayed(self, caller: Caller, *, repeat: Repeatable) -> list[Summary] | None:
+        """Return the summaries that the very same request made before; None where it is new."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+            return None if replay is None else await self._replay(caller, tx, replay)
+
+    async def remember(self, caller: Caller, *, repeat: Repeatable, made: Sequence[Summary]) -> list[Summary]:
+        """Remember what a request made; return it, or what the same request made meanwhile. Raises Conflict, Busy."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            replay = await self._tenancy.claim(caller, tx, request=repeat)
+            if replay is not None:
+                return await self._replay(caller, tx, replay)
+            ids = [parse_id(summary.id) for summary in made]
+            await self._tenancy.remember(caller, tx, request=repeat, status=200, result_ids=ids)
+            return list(made)
+
+    async def _replay(self, caller: Caller, tx: Transaction, replay: Replay) -> list[Summary]:
+        rows = await summary_store.find(tx, caller.tenant_id, replay.result_ids)
+        return [summary_view_for(caller, rows[one]) for one in replay.result_ids if one in rows]
+
+    async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
+        """Summaries that stand, for whoever found them, in that one's transaction."""
+        found = await summary_store.find(tx, caller.tenant_id, summary_ids)
+        return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
+
+    async def standing(self, caller: Caller, conversation_id: ConversationId) -> Standing:
+        """How far a conversation is summarised, and by what. NotFound without it."""
+        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=True) as tx:
+            head = await get_conversation(caller, tx, conversation_id)
+            rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+        return _standing(head, rows)
+
+    async def position_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
+        """Where a live turn stands. NotFound without it, Conflict where another stands in its place."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            _, position = await get_standing_turn(caller, tx, conversation_id, turn_id)
+        return position
+
+    async def sources(
+        self, caller: Caller, conversation_id: ConversationId, *, after: int, before: int | None, limit: int
+    ) -> tuple[list[SourceTurn], bool]:
+        """Live turns between two positions (both exclusive), the oldest first; whether there are more."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await conversation_store.list_turns(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                newest_first=False,
+                after=after,
+                before=before,
+                actors=None,
+                limit=limit + 1,
+                most_bytes=self._most_bytes,
+                with_erased=False,
+            )
+        rows = found.rows[:limit]
+        turns = [SourceTurn(row.id, canonical_turn(row), row.content_hash or b"", row.model) for row in rows]
+        return turns, found.cut or len(found.rows) > limit
+
+    async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
+        """Let a job go on with what is due in a conversation."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
+
+    async def enqueue_highlighted(self, *, model: str) -> int:
+        """Let jobs replace highlights wherever this model may; says in how many conversations."""
+        count, after = 0, (UUID(int=0), UUID(int=0))
+        while True:
+            async with self._ops.across_tenants() as tx:
+                found = await summary_store.list_highlighted(tx, model=model, after=after, limit=_CONVERSATIONS)
+                for tenant_id, conversation_id in found:
+                    await self._jobs.enqueue(tx, tenant_id, [compact_job(conversation_id, priority=-1)])
+            if not found:
+                return count
+            count, after = count + len(found), found[-1]
+
+    async def store(
+        self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft
+    ) -> Summary | Discarded:
+        """Store a summary and move the mark, or say why nothing was stored. NotFound when the conversation is gone."""
+        prepared = await self._prepare(caller, draft)
+        summary_id = new_uuid()
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await lock_conversation(caller, tx, conversation_id)
+            # read only now that the head is held: an owner that was set meanwhile is not missed
+            head = await get_conversation(caller, tx, conversation_id)
+            discarded = await self._changed(caller, tx, head, draft)
+            if discarded is not None:
+                return discarded
+            rev = head.rev + 1
+            await summary_store.insert(
+                tx, caller.tenant_id, conversation_id, summary_id=summary_id, draft=draft, rev=rev
+            )
+            await summary_store.replace(tx, caller.tenant_id, draft.replaces, by=summary_id)
+            await self._shorten(caller, tx, draft)
+            await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
+            await self._write_entry(caller, tx, head, summary_id, draft, prepared)
+            await move_mark(caller, tx, head, rev=rev)
+            await self._retain(caller, tx, conversation_id, draft)
+            row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
+            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+        return summary_view_for(caller, row)
+
+    async def _shorten(self, caller: Caller, tx: Transaction, draft: SummaryDraft) -> None:
+        """Let highlights begin behind the summary that stands for their first turns now."""
+        if draft.shortens is None:
+            return
+        row = (await summary_store.find(tx, caller.tenant_id, [draft.shortens]))[draft.shortens]
+        left = [line for line in row.lines if line.turn_id not in draft.sources]
+        await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=left, from_position=draft.to_position + 1)
+
+    async def _retain(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, draft: SummaryDraft
+    ) -> None:
+        """Let a job erase what this summary stands for, where the conversation does not keep it."""
+        if draft.kind is not SummaryKind.SUMMARY and not self._erase_without_summary:
+            return
+        # asked now that the head is held: whoever changed it meanwhile saw no summary
+        retention = await retention_store.find_retention(tx, caller.tenant_id, conversation_id)
+        if retention != Retention.FULL.value:
+            await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
+
+    async def _prepare(self, caller: Caller, draft: SummaryDraft) -> Prepared | None:
+        if draft.kind is SummaryKind.HIGHLIGHTS:  # found as the turns that they are lines of
+            return None
+        [prepared] = await self._index.prepare(caller, [Document(draft.text, _NOBODY, draft.occurred_at)])
+        # its words find it where the embedder fails: a job for vectors reads turns
+        return replace(prepared, vectors_due=False, dates_due=False)
+
+    async def _changed(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, draft: SummaryDraft
+    ) -> Discarded | None:
+        """Why a draft cannot be stored; None where everything it was made from is as it was."""
+        conversation_id = ConversationId(head.id)
+        if head.summarized_position != draft.position:
+            return "moved"
+        ids = [*draft.replaces, *([] if draft.shortens is None else [draft.shortens])]
+        known = await summary_store.find(tx, caller.tenant_id, ids) if ids else {}
+        if len(known) != len(ids) or any(row.replaced_by is not None for row in known.values()):
+            return "moved"
+        held = await turn_store.hold_turns(tx, caller.tenant_id, list(draft.sources))
+        if held != dict(draft.sources):
+            return "changed"
+        # lines are verbatim: those of the highlights before it may be of a turn that has been erased since
+        quoted = {line.turn_id for line in draft.lines}
+        if quoted - (await turn_store.hold_turns(tx, caller.tenant_id, sorted(quoted))).keys():
+            return "changed"
+        there = await summary_store.list_unerased(
+            tx, caller.tenant_id, conversation_id, after=draft.read_after, through=draft.to_position
+        )
+        return None if there <= draft.sources.keys() else "changed"
+
+    async def _write_entry(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        summary_id: UUID,
+        draft: SummaryDraft,
+        prepared: Prepared | None,
+    ) -> None:
+        if prepared is None:
+            return
+        entry = Entry(
+            entry_id=summary_id,
+            kind=EntryKind.SUMMARY,
+            conversation_id=ConversationId(head.id),
+            project=head.project,
+            owner=head.owner,
+            agent_id=None,
+            actor=None,
+            role=None,
+            position=None,
+            session=None,
+            occurred_at=draft.occurred_at,
+            metadata="{}",
+            prepared=prepared,
+        )
+        await self._index.write(caller, tx, entries=[entry])
+
+    async def undo(self, caller: Caller, conversation_id: ConversationId) -> Undone:
+        """Take the newest standing summary back; what it replaced stands again.
+
+        Conflict `nothing_to_undo` without any, `sources_erased` where turns that only it stands for are gone.
+        """
+        async with self._database.transaction(caller.tenant_id) as tx:
+            head = await lock_conversation(caller, tx, conversation_id)
+            rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+            newest = max(rows, key=lambda row: (row.rev, row.id), default=None)
+            if newest is None:
+                raise Conflict("nothing_to_undo", "No summary stands in this conversation.")
+            if newest.from_position <= head.erased_position:
+                raise Conflict(
+                    "sources_erased",
+                    "The turns under the newest summary have been erased, so nothing could stand in its place.",
+                )
+            rev = head.rev + 1
+            await summary_store.delete(tx, caller.tenant_id, [newest.id])
+            restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=[newest.id])
+            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=[newest.id])
+            await self._index.restore(caller, tx, entry_ids=restored)
+            await move_mark(caller, tx, head, rev=rev)
+            after = await get_conversation(caller, tx, conversation_id)
+            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+        return Undone(
+            conversation_id=format_id(conversation_id),
+            undone=format_id(newest.id),
+            restored=[format_id(one) for one in restored],
+            summarized_through=None if after.summarized_through is None else format_id(after.summarized_through),
+            rev=rev,
+        )
+
+
+def _standing(head: ConversationRow, rows: Sequence[SummaryRow]) -> Standing:
+    position = covered_through(rows, erased_position=head.erased_position)
+    return Standing(
+        policy=Compaction.model_validate(head.compaction),
+        retention=Retention(head.retention),
+        position=position,
+        beyond=min((row.from_position for row in rows if row.from_position > position), default=None),
+        turns=head.turn_count - head.summarized_turns,
+        tokens=head.token_count - head.summarized_tokens,
+        erased_position=head.erased_position,
+        summaries=[standing_summary(row) for row in rows],
+        rev=head.rev,
+        summarized_through=head.summarized_through,
+    )

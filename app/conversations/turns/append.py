@@ -1,0 +1,321 @@
+"""Appends turns: works out what it can with no transaction open, then stores everything in one.
+
+Hides the order of things that makes an append safe: the head is locked before anything is looked up, so what is found
+stays true until the commit.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from pydantic import JsonValue
+
+from app.conversations.derived_titles import DerivedTitles, title_of_new
+from app.conversations.drafts import Draft, DraftLimits, is_much, make_drafts
+from app.conversations.events import Announcer
+from app.conversations.find import lock_conversation
+from app.conversations.hash_chain import content_hash, new_salt
+from app.conversations.policies import facts_job
+from app.conversations.schemas.conversations import MAX_PARTICIPANTS, AppendResult, TurnInput
+from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.summaries.invalidation import compact_job, is_due
+from app.conversations.turns.placement import Incoming, Placed, is_searchable, new_participants, place
+from app.conversations.views import turn_view_for
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
+from app.core.ids import ConversationId, format_id
+from app.core.threads import map_in_threads
+from app.index.schemas import Document
+from app.index.service import SearchIndex
+from app.providers.schemas import TokenCounter
+from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.service import Tenancy
+
+_CREATED, _OK = 201, 200
+
+
+class Appender:
+    """The append path of conversations."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        counter: TokenCounter,
+        limits: DraftLimits,
+        session_gap_s: int,
+        announcer: Announcer,
+        titles: DerivedTitles,
+    ) -> None:
+        self._database = database
+        self._tenancy = tenancy
+        self._index = index
+        self._counter = counter
+        self._limits = limits
+        self._session_gap_s = session_gap_s
+        self._announcer = announcer
+        self._titles = titles
+
+    async def append(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turns: Sequence[TurnInput],
+        expected_seq: int | None,
+        repeat: Repeatable | None,
+    ) -> tuple[AppendResult, bool, bool]:
+        """Append turns, all or none; says whether anything was stored now, and whether it is a replay by key."""
+        now = datetime.now(UTC)
+        if is_much(turns):
+            drafts = await asyncio.to_thread(make_drafts, turns, limits=self._limits, now=now)
+        else:
+            drafts = make_drafts(turns, limits=self._limits, now=now)
+        if repeat is not None:
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+                if replay is not None:
+                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+        incoming = await self.work_out(caller, drafts)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.claim(caller, tx, request=repeat)
+                if replay is not None:
+                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+            rows, stored = await self._store(caller, tx, conversation_id, incoming, expected_seq)
+            if repeat is not None:
+                await self.remember(caller, tx, repeat, rows, status=_CREATED if stored else _OK)
+        contents = [item.draft.fields["content"] for item in incoming]
+        return _append_result(caller, rows, contents), stored, False
+
+    async def work_out(self, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
+        """Count tokens, hash what is stored, prepare the index, with no transaction open."""
+        worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
+        now = datetime.now(UTC)
+        documents = [
+            Document(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
+        ]
+        prepared = iter(await self._index.prepare(caller, documents))
+        return [
+            Incoming(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
+            for draft, (count, salt, hashed) in zip(drafts, worked, strict=True)
+        ]
+
+    def _count_and_hash(self, draft: Draft) -> tuple[int, bytes, bytes]:
+        salt = new_salt()
+        return self._counter.count(draft.text), salt, content_hash(salt, draft.form(with_time=True))
+
+    async def _store(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        incoming: Sequence[Incoming],
+        expected_seq: int | None,
+    ) -> tuple[list[TurnRow], bool]:
+        head = await lock_conversation(caller, tx, conversation_id)
+        known = await self._known(caller, tx, conversation_id, incoming)
+        fresh = [item for item in incoming if item.draft.id is None or item.draft.id not in known]
+        placed: Placed | None = None
+        if fresh:
+            require_seq(head, expected_seq)
+            await check_answers(caller, tx, conversation_id, incoming, stored=known)
+            placed = await self.write_last(caller, tx, head, fresh)
+        new_rows = iter(placed.rows if placed else ())
+        rows = [
+            known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
+            for item in incoming
+        ]
+        return rows, placed is not None
+
+    async def write_last(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, incoming: Sequence[Incoming]
+    ) -> Placed:
+        """Store turns as the newest of a conversation, behind its locked head."""
+        placed = place(head, incoming, session_gap_s=self._session_gap_s)
+        await self.write(caller, tx, head, placed, [item.draft for item in incoming])
+        return placed
+
+    async def write(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, placed: Placed, drafts: Sequence[Draft]
+    ) -> None:
+        """Store what was placed behind a locked head, with its index entries, and the head after it."""
+        conversation_id = ConversationId(head.id)
+        await conversation_store.insert_turns(tx, caller.tenant_id, placed.rows)
+        due = is_due(head, turns=placed.turn_count, tokens=placed.token_count)
+        also = [compact_job(conversation_id)] if due else []
+        if head.facts.get("enabled"):
+            also.append(facts_job(conversation_id))
+        title = await title_of_new(caller, tx, head, placed.rows, drafts)
+        also.extend(self._titles.due(head, drafts, title))
+        await self._index.write(caller, tx, entries=placed.entries, also=also)
+        owner = await conversation_store.update_head(
+            tx,
+            caller.tenant_id,
+            conversation_id,
+            last_seq=placed.last_seq,
+            rev=placed.rev,
+            turn_count=placed.turn_count,
+            token_count=placed.token_count,
+            chain_hash=placed.chain,
+            session=placed.session,
+            last_occurred_at=placed.last_occurred_at,
+            updated_at=placed.at,
+        )
+        if owner is not None and owner != head.owner:  # set while this append waited for the lock
+            await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=owner)
+        participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
+        is_stale = placed.at - head.listed_at >= conversation_store.ACTIVITY_GRAIN
+        if participants or is_stale or title is not None:
+            await conversation_store.touch_conversation(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                active_at=placed.at if is_stale else head.listed_at,
+                participants=participants,
+                title=title,
+            )
+        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
+
+    async def _known(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, incoming: Sequence[Incoming]
+    ) -> dict[UUID, TurnRow]:
+        """Turns of this append that are stored already, by id; a different body under the same id is a Conflict."""
+        ids = [item.draft.id for item in incoming if item.draft.id is not None]
+        if not ids:
+            return {}
+        # what they say is read only where it is no more than what was sent
+        known = await conversation_store.find_turns(tx, caller.tenant_id, ids, bare=True)
+        for index, item in enumerate(incoming):
+            if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
+                require_unerased(row, conversation_id, f"/turns/{index}/id")
+        wrong = [
+            FieldError(f"/turns/{index}/id", "a turn of this id has another body, or is of another conversation")
+            for index, item in enumerate(incoming)
+            if item.draft.id is not None
+            and item.draft.id in known
+            and not same_turn(known[item.draft.id], item.draft, conversation_id)
+        ]
+        if wrong:
+            raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
+        return await conversation_store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
+
+    async def require_unanswered(
+        self, caller: Caller, tx: Transaction, repeat: Repeatable, *, claiming: bool = False
+    ) -> None:
+        """Busy where a request has been answered since that was looked for; Conflict `idempotency_mismatch`.
+
+        With `claiming` its key is held until the transaction ends, by nobody else: Busy too while somebody does.
+        """
+        ask = self._tenancy.claim if claiming else self._tenancy.find_replay
+        if await ask(caller, tx, request=repeat) is not None:
+            detail = "A request with this Idempotency-Key has just been answered; send it again for its answer."
+            raise Busy("resource_busy", detail, retry_after_s=1)
+
+    async def remember(
+        self, caller: Caller, tx: Transaction, repeat: Repeatable, rows: Sequence[TurnRow], *, status: int
+    ) -> None:
+        """Remember which turns a request with an Idempotency-Key has stored, in the transaction that stores them."""
+        ids = [row.id for row in rows]
+        await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=ids)
+
+    async def replayed(self, caller: Caller, repeat: Repeatable) -> AppendResult | None:
+        """What an append with this key has stored, if one has."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+            return None if replay is None else await self._replayed(caller, tx, replay)
+
+    async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> AppendResult:
+        rows = await conversation_store.find_turns(tx, caller.tenant_id, replay.result_ids)
+        if len(rows) != len(replay.result_ids):
+            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+        return _append_result(caller, [rows[turn_id] for turn_id in replay.result_ids])
+
+
+def require_seq(head: ConversationRow, expected_seq: int | None) -> None:
+    """Conflict `conversation_advanced` unless the conversation is where the caller believes it to be."""
+    if expected_seq is not None and expected_seq != head.last_seq:
+        raise Conflict(
+            "conversation_advanced",
+            "The conversation is not at the expected seq; read on from it and decide again.",
+            fields=[FieldError("/expected_seq", "not the conversation's seq")],
+            extra={"seq": head.last_seq},
+        )
+
+
+def require_unerased(row: TurnRow, conversation_id: ConversationId, pointer: str) -> None:
+    """Conflict `turn_erased` where a turn sent again has been erased since: it stays so."""
+    if row.conversation_id == conversation_id and row.erased_at is not None:
+        raise Conflict(
+            "turn_erased",
+            "A turn of this id was stored and has been erased since; nothing was stored.",
+            fields=[FieldError(pointer, "the turn of this id is erased")],
+        )
+
+
+async def check_answers(
+    caller: Caller,
+    tx: Transaction,
+    conversation_id: ConversationId,
+    incoming: Sequence[Incoming],
+    *,
+    root: str | None = None,
+    before: int | None = None,
+    stored: Collection[UUID] = (),
+) -> None:
+    """Check that every tool result answers a call made before it, in this append or by a live turn, and once.
+
+    `root` is where in the body the turn stands that does not come in a list, `before` the position it takes. `stored`
+    are ids of turns that are stored and sent again. Raises Invalid `tool_call_unknown`, `tool_call_answered`.
+    """
+    ids = {call_id for item in incoming for call_id in item.draft.answered_ids}
+    if not ids:
+        return
+    is_answered = await turn_store.find_calls(tx, caller.tenant_id, conversation_id, sorted(ids), before=before)
+    uncalled: list[FieldError] = []
+    answered: list[FieldError] = []
+    for index, item in enumerate(incoming):
+        if item.draft.id in stored:
+            continue
+        for number, call_id in enumerate(item.draft.answered_ids):
+            at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
+            pointer = f"{f'/turns/{index}' if root is None else root}/{at}"
+            if call_id not in is_answered:
+                uncalled.append(FieldError(pointer, "no turn before it made this call"))
+            elif is_answered[call_id]:
+                answered.append(FieldError(pointer, "This call has a result already."))
+            else:
+                is_answered[call_id] = True
+        is_answered.update(dict.fromkeys(item.draft.call_ids, False))
+    if uncalled:
+        raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=uncalled)
+    if answered:
+        raise Invalid("tool_call_answered", "A tool call has one result; nothing was stored.", fields=answered)
+
+
+def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:
+    """Whether a stored turn says what a draft says: what a repeated id must hold to."""
+    if row.conversation_id != conversation_id or row.salt is None:
+        return False
+    return content_hash(row.salt, draft.form(with_time=draft.counts_time(row.created_at))) == row.content_hash
+
+
+def _append_result(
+    caller: Caller, rows: Sequence[TurnRow], contents: Sequence[JsonValue] | None = None
+) -> AppendResult:
+    """The answer to an append. `contents`: the contents of the rows, where they are parsed already."""
+    last = max(rows, key=lambda row: row.seq or 0)
+    return AppendResult(
+        conversation_id=format_id(last.conversation_id),
+        turns=[
+            turn_view_for(caller, row, content=content)
+            for row, content in zip(rows, contents or [None] * len(rows), strict=True)
+        ],
+        seq=last.seq or 0,
+        rev=last.rev,
+        head_hash=(last.chain_hash or b"").hex(),
+    )

@@ -1,0 +1,282 @@
+"""Forks a conversation: a new one with copies of its live turns up to one, index entries and vectors included.
+
+The parent is held while it is copied, so the fork is the parent at one moment. The copies have salts and hashes of
+their own, behind the parent's chain; nothing is embedded again. What is erased in the parent later stays in the fork.
+
+What the parent's retention has emptied is copied as it is, tombstones and the summaries that stand for them: else the
+fork would begin in the midst of things and not say so. Other tombstones, and summaries of turns that say something, are
+left behind.
+"""
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.conversations.derived_titles import DerivedTitles
+from app.conversations.drafts import plain_text
+from app.conversations.events import Announcer
+from app.conversations.find import get_conversation, lock_conversation
+from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
+from app.conversations.schemas.conversations import Conversation, ForkRequest
+from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.summaries.invalidation import move_mark
+from app.conversations.turns.verify import row_fields
+from app.conversations.views import conversation_view_for, turn_view
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import Busy, Conflict, FieldError, NotFound
+from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.service import Tenancy
+
+_BATCH = 500
+_BATCH_BYTES = 8 * 2**20
+_CREATED, _OK = 201, 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """What has been copied so far: how many turns and tokens, and the newest copy's chain hash and time."""
+
+    turns: int
+    tokens: int
+    chain: bytes
+    last: TurnRow | None = None
+
+
+class Forker:
+    """The way of a fork."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        announcer: Announcer,
+        titles: DerivedTitles,
+    ) -> None:
+        self._database = database
+        self._announcer = announcer
+        self._titles = titles
+        self._tenancy = tenancy
+        self._index = index
+
+    async def fork(
+        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: Repeatable | None
+    ) -> tuple[Conversation, bool, bool]:
+        """Fork, or get the fork of this id or external id; says whether it was made now, and replayed by key."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.claim(caller, tx, request=repeat)
+                if replay is not None:
+                    row = await get_conversation(caller, tx, ConversationId(replay.result_ids[0]))
+                    shown = conversation_view_for(caller, row, external_id=body.external_id)
+                    return shown, replay.status == _CREATED, True
+            await lock_conversation(caller, tx, conversation_id)
+            # read only now that the head is held, so that nothing of it is older
+            parent = await get_conversation(caller, tx, conversation_id)
+            fork_id, created = await self._fork(caller, tx, parent, body)
+            row = await get_conversation(caller, tx, fork_id)
+            if created and row.title is None:
+                await self._titles.renew(caller, tx, row)
+                row = await get_conversation(caller, tx, fork_id)
+            if repeat is not None:
+                status = _CREATED if created else _OK
+                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+            self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
+        return conversation_view_for(caller, row, external_id=body.external_id), created, False
+
+    async def _fork(
+        self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
+    ) -> tuple[ConversationId, bool]:
+        last = await self._last(caller, tx, parent, body)
+        start = parent.chain_hash if last is None else last.chain_hash or b""
+        fork_id = ConversationId(body.id or new_uuid())
+        created = await conversation_store.insert_conversation(
+            tx,
+            caller.tenant_id,
+            fork_id,
+            project=parent.project,
+            external_id=body.external_id,
+            owner=body.owner if "owner" in body.model_fields_set else parent.owner,
+            title=body.title if "title" in body.model_fields_set else parent.title,
+            participants=list(parent.participants),
+            metadata=parent.metadata if body.metadata is None else body.metadata,
+            retention=parent.retention,
+            compaction=parent.compaction,
+            facts=parent.facts,
+            ttl_s=parent.ttl_s,
+            genesis=start,
+        )
+        if not created:
+            return await self._existing(caller, tx, parent, body), False
+        await turn_store.mark_fork(tx, caller.tenant_id, fork_id, parent=parent.id, chain_start=start)
+        await self._copy(caller, tx, parent, fork_id, through=None if last is None else last.position)
+        return fork_id, True
+
+    async def _last(
+        self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
+    ) -> TurnRow | None:
+        """The last turn to copy; None copies all. It must be one that stands."""
+        parent_id = ConversationId(parent.id)
+        if body.through is not None:
+            row = await conversation_store.find_turn(tx, caller.tenant_id, parent_id, TurnId(body.through))
+        elif body.through_seq is not None:
+            row = await turn_store.find_by_seq(tx, caller.tenant_id, parent_id, body.through_seq)
+        else:
+            return None
+        if row is None or row.status != "committed":
+            at = "/through" if body.through is not None else "/through_seq"
+            raise NotFound(
+                "not_found",
+                "There is no such turn in this conversation.",
+                fields=[FieldError(at, "no turn of this conversation")],
+            )
+        if row.superseded_by is not None:
+            raise Conflict(
+                "already_superseded",
+                "The turn has been superseded; fork at the one that stands in its place.",
+                extra={"superseded_by": format_id(row.superseded_by)},
+            )
+        return row
+
+    async def _existing(
+        self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
+    ) -> ConversationId:
+        """The fork that has this id or external id already: the request was sent before."""
+        row: ConversationRow | None = None
+        if body.id is not None:
+            row = await conversation_store.find_conversation(tx, caller.tenant_id, ConversationId(body.id))
+        if row is None and body.external_id is not None:
+            row = await conversation_store.find_by_external_id(tx, caller.tenant_id, parent.project, body.external_id)
+        if row is None:
+            raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
+        same = (row.id, row.external_id) == (body.id or row.id, body.external_id or row.external_id)
+        if not same or row.forked_from != parent.id:
+            raise Conflict("conversation_conflict", "Another conversation has this id or external_id.")
+        return ConversationId(row.id)
+
+    async def _copy(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        parent: ConversationRow,
+        fork_id: ConversationId,
+        *,
+        through: int | None,
+    ) -> None:
+        fork = await get_conversation(caller, tx, fork_id)
+        copied = _Copied(turns=0, tokens=0, chain=fork.chain_hash)
+        after, places = 0, list[int]()
+        while True:
+            found = await conversation_store.list_turns(
+                tx,
+                caller.tenant_id,
+                ConversationId(parent.id),
+                newest_first=False,
+                after=after,
+                before=None if through is None else through + 1,
+                actors=None,
+                limit=_BATCH,
+                most_bytes=_BATCH_BYTES,
+                erased_through=parent.erased_position,
+            )
+            rows = found.rows
+            if not rows:
+                break
+            copies = await asyncio.to_thread(_copies, fork, rows, copied)
+            await conversation_store.insert_turns(tx, caller.tenant_id, copies)
+            pairs = [(row.id, copy.id, copy.position) for row, copy in zip(rows, copies, strict=True)]
+            texts = {copy.id: plain_text(turn_view(copy)) for copy in copies}
+            await self._index.copy(caller, tx, conversation_id=fork_id, owner=fork.owner, pairs=pairs, texts=texts)
+            copied = _Copied(
+                turns=copied.turns + len(copies),
+                tokens=copied.tokens + sum(copy.content_tokens for copy in copies),
+                chain=copies[-1].chain_hash or b"",
+                last=copies[-1],
+            )
+            places.extend(row.position or 0 for row in rows)
+            after = places[-1]
+        if copied.last is not None:
+            session = await self._index.session_around(caller, tx, conversation_id=fork_id, position=copied.turns + 1)
+            await conversation_store.update_head(
+                tx,
+                caller.tenant_id,
+                fork_id,
+                last_seq=copied.turns,
+                rev=1,
+                turn_count=copied.turns,
+                token_count=copied.tokens,
+                chain_hash=copied.chain,
+                session=session or 1,
+                last_occurred_at=copied.last.occurred_at,
+                updated_at=fork.created_at,
+            )
+        if places and places[0] <= parent.erased_position:
+            await self._copy_summaries(caller, tx, parent, fork, places)
+
+    async def _copy_summaries(
+        self, caller: Caller, tx: Transaction, parent: ConversationRow, fork: ConversationRow, places: Sequence[int]
+    ) -> None:
+        """Let the summaries that stand for emptied turns do so in the fork, if they tell of nothing behind its end.
+
+        `places`: where in the parent each of the copied turns stands.
+        """
+        standing = await summary_store.list_standing(tx, caller.tenant_id, ConversationId(parent.id))
+        copies = [
+            (row.id, new_uuid(), bisect_left(places, row.from_position) + 1, bisect_right(places, row.to_position))
+            for row in standing
+            if row.from_position <= parent.erased_position and row.to_position <= places[-1]
+        ]
+        copies = [one for one in copies if one[2] <= one[3]]
+        fork_id = ConversationId(fork.id)
+        await summary_store.copy(tx, caller.tenant_id, fork_id, places=copies, rev=1)
+        await self._index.copy(
+            caller,
+            tx,
+            conversation_id=fork_id,
+            owner=fork.owner,
+            pairs=[(summary_id, copy_id, None) for summary_id, copy_id, _, _ in copies],
+            texts={copy_id: "" for _, copy_id, _, _ in copies},
+        )
+        erased = bisect_right(places, parent.erased_position)
+        await move_mark(caller, tx, replace(fork, erased_position=erased), rev=1)
+
+
+def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> list[TurnRow]:
+    """The rows as turns of the fork, behind what has been copied."""
+    chain, seq = copied.chain, copied.turns
+    copies: list[TurnRow] = []
+    for row in rows:
+        seq += 1
+        copy = replace(
+            row,
+            id=new_uuid(),
+            conversation_id=fork.id,
+            seq=seq,
+            position=seq,
+            rev=1,
+            supersedes=None,
+            origin_turn_id=row.id,
+            created_at=fork.created_at,
+            committed_at=fork.created_at,
+            salt=(salt := new_salt()),
+        )
+        if row.erased_at is None:
+            hashed = content_hash(salt, canonical_form(row_fields(copy)))
+        else:  # what it was made from is gone
+            copy, hashed = replace(copy, salt=row.salt), row.content_hash or b""
+        chain = chain_hash(
+            chain,
+            turn_id=copy.id,
+            seq=seq,
+            role=copy.role,
+            kind=copy.kind,
+            created_at=copy.created_at,
+            content=hashed,
+        )
+        copies.append(replace(copy, content_hash=hashed, chain_hash=chain))
+    return copies

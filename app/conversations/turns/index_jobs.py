@@ -1,0 +1,213 @@
+"""What the index gets after the append: late vectors and resolved dates.
+
+Each is a derived write: it carries the content hashes of the turns it read, and when it writes, it holds those turns
+and leaves out every one that is gone, superseded, erased or changed since. The head is locked before the turns, as
+everywhere, so it never waits for somebody who waits for it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.conversations.drafts import plain_text
+from app.conversations.schemas.conversations import turn_text
+from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.stores.summary_store import SummaryRow
+from app.conversations.views import turn_view
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import AppError
+from app.core.ids import ConversationId
+from app.core.telemetry import get_logger
+from app.index.schemas import Document
+from app.index.service import LateVectors, SearchIndex
+from app.tenancy.schemas import Caller
+
+# at a time: so many long turns are a thousand vectors, so many short ones one request
+_TURNS = 32
+# at a time, of text: a turn may have a whole request of it, and several jobs read at once
+_BYTES = 2 * 2**20
+# of a job that fills: it ends, and another goes on, when it has made so many or has looked so often
+_MOST_FILLED = 400
+_MOST_LOOKS = 40
+# times as long as a step took: half of the time is the appends', from whom waiting for an endpoint takes nothing
+_REST, _LONGEST_REST_S = 1.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A turn that gets vectors, without what it says: of a long text only the first pieces are embedded."""
+
+    id: UUID
+    conversation_id: UUID
+    content_hash: bytes | None
+    pieces: Sequence[str]
+
+
+class Indexing:
+    """The derived writes of the index. Each may be run again: what is done already is left alone."""
+
+    def __init__(self, database: Database, *, index: SearchIndex) -> None:
+        self._database = database
+        self._index = index
+        index.makers.append(self._make_of_summaries)
+        self._log = get_logger()
+
+    async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Make the vectors that turns wait for. Raises as the embedder does; what could be made is kept."""
+        refused: list[AppError] = []
+        late = self._index.late
+        async for sources in self._sources(caller, late, turn_ids, only_pending=True):
+            await self._make(caller, late, sources, refused)
+        _raise_first(refused)
+
+    async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
+        """Make the vectors that some entries lack in a space: new ones, mostly, of one kept up to date."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            lacking = await late.lacking_of(caller, tx, entry_ids=entry_ids)
+        refused: list[AppError] = []
+        async for sources in self._sources(caller, late, lacking):
+            await self._make(caller, late, sources, refused)
+        for make in self._index.makers:
+            await make(caller, late, lacking)
+        _raise_first(refused)
+
+    async def fill(self, caller: Caller, late: LateVectors, *, after: UUID | None) -> None:
+        """Make the vectors that live entries lack in a space, of whichever time and embedder they are.
+
+        Makes some hundred, from the entry `after` on in the order of ids, and enqueues the job that makes the next.
+        Raises as the embedder does; what was made before that is kept, and not made again.
+        """
+        made = 0
+        for _ in range(_MOST_LOOKS):
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                step = await late.find_lacking(caller, tx, after=after)
+            began = time.monotonic()
+            async for sources in self._sources(caller, late, step.entry_ids):
+                made += await self._make(caller, late, sources, [])  # what is refused is looked for again
+                await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+                began = time.monotonic()
+            for make in self._index.makers:
+                made += await make(caller, late, step.entry_ids)
+            after = step.after
+            if after is None or made >= _MOST_FILLED:
+                break
+        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made, space_id=late.space.id)
+        if after is not None:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                await late.go_on(caller, tx, after=after)
+
+    async def _sources(
+        self, caller: Caller, late: LateVectors, turn_ids: Sequence[UUID], *, only_pending: bool = False
+    ) -> AsyncIterator[list[_Source]]:
+        left = list(turn_ids)
+        while left:
+            sources, left = await self._read_pieces(caller, late, left, only_pending=only_pending)
+            yield sources
+
+    async def _read_pieces(
+        self, caller: Caller, late: LateVectors, turn_ids: list[UUID], *, only_pending: bool
+    ) -> tuple[list[_Source], list[UUID]]:
+        rows, left = await self._read(caller, turn_ids)
+        if only_pending:
+            rows = [row for row in rows if row.index_state == "pending"]
+        pieces = await late.split_each({row.id: plain_text(turn_view(row)) for row in rows})
+        return [_Source(row.id, row.conversation_id, row.content_hash, pieces[row.id]) for row in rows], left
+
+    async def _make(
+        self, caller: Caller, late: LateVectors, sources: Sequence[_Source], refused: list[AppError]
+    ) -> int:
+        """Make and store the vectors of these turns; says of how many. What has changed since is left out.
+
+        Why the embedder took some of them and not others is put into `refused`.
+        """
+        if not sources:
+            return 0
+        vectors = await late.embed_each({one.id: one.pieces for one in sources}, refused)
+        if not vectors or not self._index.spaces.still_wants(late):
+            return 0
+        async with self._database.transaction(caller.tenant_id) as tx:
+            same = await self._hold_unchanged(caller, tx, [one for one in sources if one.id in vectors])
+            # what waits, waits for vectors of the space that is searched
+            searched = self._index.spaces.searches(late)
+            await late.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
+            if searched:
+                await turn_store.mark_indexed(tx, caller.tenant_id, list(same))
+        return len(same)
+
+    async def _make_of_summaries(self, caller: Caller, late: LateVectors, entry_ids: Sequence[UUID]) -> int:
+        """The same for those of these entries that are summaries."""
+        if not entry_ids:
+            return 0
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await summary_store.find(tx, caller.tenant_id, list(entry_ids))
+        rows = [row for row in found.values() if _stands(row)]
+        made = 0
+        for start in range(0, len(rows), _TURNS):
+            some = {row.id: row for row in rows[start : start + _TURNS]}
+            pieces = await late.split_each({row.id: row.text or "" for row in some.values()})
+            vectors = await late.embed_each(pieces, [])
+            if not self._index.spaces.still_wants(late):
+                return made
+            async with self._database.transaction(caller.tenant_id) as tx:
+                for conversation_id in sorted({row.conversation_id for row in some.values()}):
+                    await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
+                # whoever changes a summary holds its conversation's head
+                now = await summary_store.find(tx, caller.tenant_id, list(vectors))
+                same = {key: vectors[key] for key, row in now.items() if _stands(row) and row.text == some[key].text}
+                await late.write(caller, tx, vectors=same, searched=self._index.spaces.searches(late))
+            made += len(same)
+        return made
+
+    async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Resolve what relative dates in turns mean, and make them found by it."""
+        left = list(turn_ids)
+        while left:
+            rows, left = await self._read(caller, left)
+            await self._resolve(caller, rows)
+
+    async def _resolve(self, caller: Caller, rows: Sequence[TurnRow]) -> None:
+        # the text that a hit shows, since the places of the phrases are told in it
+        documents = {row.id: Document(turn_text(turn_view(row)), row.actor, row.occurred_at) for row in rows}
+        dated = await self._index.resolve_dates(documents)
+        if dated:
+            of_interest = {entry.entry_id for entry in dated}
+            async with self._database.transaction(caller.tenant_id) as tx:
+                same = await self._hold_unchanged(caller, tx, [row for row in rows if row.id in of_interest])
+                await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.entry_id in same])
+
+    async def _read(self, caller: Caller, turn_ids: list[UUID]) -> tuple[list[TurnRow], list[UUID]]:
+        """The first of these turns that are live, in their order, and the ids to go on with.
+
+        So many at a time that no batch takes the memory.
+        """
+        asked = turn_ids[:_TURNS]
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await turn_store.find_ordered(tx, caller.tenant_id, asked, most_bytes=_BYTES)
+        # after a cut, what comes behind the last that was read; what is gone is not asked for again
+        left = turn_ids[asked.index(found.rows[-1].id) + 1 :] if found.cut else turn_ids[_TURNS:]
+        live = [
+            row
+            for row in found.rows
+            if row.status == "committed" and row.superseded_by is None and row.erased_at is None
+        ]
+        return live, left
+
+    async def _hold_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow | _Source]) -> set[UUID]:
+        """Hold these turns until the transaction ends; gives those that are live and say what they said."""
+        for conversation_id in sorted({row.conversation_id for row in rows}):
+            await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
+        hashes = await turn_store.hold_turns(tx, caller.tenant_id, [row.id for row in rows])
+        return {row.id for row in rows if row.content_hash is not None and hashes.get(row.id) == row.content_hash}
+
+
+def _raise_first(refused: Sequence[AppError]) -> None:
+    """Let a job that has done what it could be tried again for the rest, and in the end say why it was parked."""
+    if refused:
+        raise refused[0]
+
+
+def _stands(row: SummaryRow) -> bool:
+    return row.replaced_by is None and bool(row.text)

@@ -1,0 +1,211 @@
+"""Gives drafts their place in a conversation: ids, seq, session, hashes, index entries. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from app.conversations.drafts import Draft
+from app.conversations.hash_chain import chain_hash, content_hash
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.core.ids import ConversationId, new_uuid
+from app.formats.schemas import JsonObject, Kind, Role
+from app.index.schemas import Entry, EntryKind, Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A draft with what was worked out for it outside the transaction.
+
+    `content_hash` is made with the salt, and with the time that the caller gave.
+    """
+
+    draft: Draft
+    salt: bytes
+    content_hash: bytes
+    tokens: int
+    prepared: Prepared | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows to insert, and the head after them."""
+
+    rows: Sequence[TurnRow]
+    entries: Sequence[Entry]
+    last_seq: int
+    rev: int
+    turn_count: int
+    token_count: int
+    chain: bytes
+    session: int
+    last_occurred_at: datetime
+    at: datetime
+
+
+def is_searchable(draft: Draft) -> bool:
+    """Whether a turn is to be found by recall: it has text, and is not an instruction to the model or a marker."""
+    return bool(draft.text.strip()) and draft.kind not in {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
+
+
+def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s: int) -> Placed:
+    """Append `incoming` (at least one) after a locked `head`, all at its moment `now` and in one revision."""
+    # the clock may have been read before the lock was had: times never run against seq
+    head = replace(head, now=max(head.now, head.updated_at))
+    now, seq, chain = head.now, head.last_seq, head.chain_hash
+    session, last, tokens = head.session, head.last_occurred_at, head.token_count
+    rev = head.rev + 1
+    gap = timedelta(seconds=session_gap_s)
+    rows: list[TurnRow] = []
+    entries: list[Entry] = []
+    for item in incoming:
+        draft, seq = item.draft, seq + 1
+        turn_id = draft.id or new_uuid()
+        created_at = draft.created_at or now
+        occurred_at = draft.occurred_at or created_at
+        if last is None or abs(occurred_at - last) > gap:
+            session += 1
+        last = occurred_at
+        hashed = _hash(item, created_at)
+        chain = chain_hash(
+            chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at, content=hashed
+        )
+        tokens += item.tokens
+        row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
+        rows.append(row)
+        if item.prepared is not None:
+            # live turns are counted, so in the index each stands right after the one before it
+            entries.append(_entry(head, row, draft, item.prepared, head.turn_count + len(rows), session))
+    return Placed(
+        rows=rows,
+        entries=entries,
+        last_seq=seq,
+        rev=rev,
+        turn_count=head.turn_count + len(rows),
+        token_count=tokens,
+        chain=chain,
+        session=session,
+        last_occurred_at=last or now,
+        at=now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The place that a revision takes over, and what of the conversation was superseded for it.
+
+    `index_position` and `session` are those of its index entry; `is_last`: no live turn stands behind it.
+    """
+
+    position: int
+    index_position: int
+    session: int
+    is_last: bool
+    gone_turns: int
+    gone_tokens: int
+
+
+def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot: Spot) -> Placed:
+    """Append the one turn that takes the place `spot`, after a locked `head`."""
+    draft = item.draft
+    head = replace(head, now=max(head.now, head.updated_at))
+    now, seq, rev = head.now, head.last_seq + 1, head.rev + 1
+    created_at = draft.created_at or now
+    hashed = _hash(item, created_at)
+    chain = chain_hash(
+        head.chain_hash, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at,
+        content=hashed,
+    )  # fmt: skip
+    row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
+    row = replace(row, position=spot.position)
+    entries: list[Entry] = []
+    if item.prepared is not None:
+        entries.append(_entry(head, row, draft, item.prepared, spot.index_position, spot.session))
+    last = row.occurred_at if spot.is_last else head.last_occurred_at
+    return Placed(
+        rows=[row],
+        entries=entries,
+        last_seq=seq,
+        rev=rev,
+        turn_count=head.turn_count - spot.gone_turns + 1,
+        token_count=head.token_count - spot.gone_tokens + item.tokens,
+        chain=chain,
+        # what is appended next goes on from the newest live turn
+        session=spot.session if spot.is_last else head.session,
+        last_occurred_at=last or now,
+        at=now,
+    )
+
+
+def _hash(item: Incoming, created_at: datetime) -> bytes:
+    # made outside the transaction, with the time that was given; that it is this very millisecond happens hardly ever
+    if item.draft.occurred_at == created_at:
+        return content_hash(item.salt, item.draft.form(with_time=False))
+    return item.content_hash
+
+
+def _row(
+    head: ConversationRow, item: Incoming, *, turn_id: UUID, seq: int, rev: int, hashed: bytes,
+    chain: bytes,
+) -> TurnRow:  # fmt: skip
+    draft = item.draft
+    state = "none" if item.prepared is None else "pending" if item.prepared.vectors_due else "indexed"
+    return TurnRow(
+        id=turn_id,
+        conversation_id=head.id,
+        seq=seq,
+        position=seq,
+        rev=rev,
+        kind=draft.kind.value,
+        actor=draft.actor,
+        role=draft.role.value,
+        content=draft.content,
+        tool_calls=draft.tool_calls,
+        tool_call_id=draft.tool_call_id,
+        tool_results=draft.tool_results,
+        usage=draft.usage,
+        content_tokens=item.tokens,
+        model=draft.model,
+        adapter=draft.adapter,
+        status="committed",
+        superseded_by=None,
+        supersedes=draft.supersedes,
+        origin_turn_id=None,
+        metadata=draft.metadata,
+        occurred_at=draft.occurred_at or draft.created_at or head.now,
+        created_at=draft.created_at or head.now,
+        committed_at=head.now,
+        salt=item.salt,
+        content_hash=hashed,
+        chain_hash=chain,
+        index_state=state,
+        erased_at=None,
+    )
+
+
+def _entry(
+    head: ConversationRow, row: TurnRow, draft: Draft, prepared: Prepared, index_position: int, session: int
+) -> Entry:
+    return Entry(
+        entry_id=row.id,
+        kind=EntryKind.TURN,
+        conversation_id=ConversationId(head.id),
+        project=head.project,
+        owner=head.owner,
+        agent_id=None,
+        actor=row.actor,
+        role=row.role,
+        position=index_position,
+        session=session,
+        occurred_at=row.occurred_at,
+        metadata=draft.metadata or "{}",
+        prepared=prepared,
+    )
+
+
+def new_participants(head: ConversationRow, drafts: Sequence[Draft], *, at_most: int) -> list[JsonObject]:
+    """Those who speak here for the first time, tools apart."""
+    known = {str(item.get("actor")) for item in head.participants}
+    spoke = dict.fromkeys(draft.actor for draft in drafts if draft.role is not Role.TOOL)
+    fresh = [actor for actor in spoke if actor not in known][: max(0, at_most - len(known))]
+    return [{"actor": actor, "name": None, "aliases": []} for actor in fresh]

@@ -1,0 +1,272 @@
+"""Revises turns: a new turn takes the place of an old one, which stays as it was and points to the new.
+
+Hides the order of things that makes a revision safe: defaults come from members of the old turn that never change, and
+whether it is still live is asked again once the head is held.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from app.conversations.derived_titles import DerivedTitles
+from app.conversations.drafts import DraftLimits, OldTurn, make_revision
+from app.conversations.find import get_turn, lock_conversation
+from app.conversations.policies import withdraw_jobs
+from app.conversations.schemas.conversations import Revision, RevisionResult
+from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.summaries.invalidation import compact_job, withdraw
+from app.conversations.turns.append import Appender, check_answers, require_seq, require_unerased, same_turn
+from app.conversations.turns.placement import Incoming, Spot, place_revision
+from app.conversations.views import turn_view_for
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import Conflict, FieldError, NotFound
+from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
+from app.core.jobs import JobQueue
+from app.formats.schemas import Kind, Role
+from app.index.service import SearchIndex
+from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.service import Tenancy
+
+_CREATED, _OK = 201, 200
+
+Expire: TypeAlias = Callable[[Transaction, TenantId, TurnId], Awaitable[bool]]
+"""Ends an open turn whose writer was not heard of for too long; false where it was, or has ended."""
+
+
+class Reviser:
+    """The way of a revision."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        appender: Appender,
+        limits: DraftLimits,
+        jobs: JobQueue,
+        titles: DerivedTitles,
+    ) -> None:
+        self._database = database
+        self._tenancy = tenancy
+        self._index = index
+        self._appender = appender
+        self._limits = limits
+        self._jobs = jobs
+        self._titles = titles
+
+    async def revise(
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        body: Revision,
+        repeat: Repeatable | None,
+        expire: Expire,
+    ) -> tuple[RevisionResult, bool, bool]:
+        """Let a new turn take a live one's place; says whether it was stored now, and whether it is a replay by key."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+                if replay is not None:
+                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+            old = await get_turn(caller, tx, conversation_id, turn_id)
+        inherited = OldTurn(old.id, Role(old.role), Kind(old.kind), old.actor)
+        draft = make_revision(inherited, body, limits=self._limits, now=datetime.now(UTC))
+        [item] = await self._appender.work_out(caller, [draft])
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.claim(caller, tx, request=repeat)
+                if replay is not None:
+                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+            row, gone, stored = await self._store(caller, tx, conversation_id, turn_id, item, body, expire)
+            if repeat is not None:
+                status = _CREATED if stored else _OK
+                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+        return _result(caller, row, gone), stored, False
+
+    async def _store(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
+        item: Incoming,
+        body: Revision,
+        expire: Expire,
+    ) -> tuple[TurnRow, int, bool]:
+        head = await lock_conversation(caller, tx, conversation_id)
+        known = await self._known(caller, tx, conversation_id, item)
+        if known is not None:
+            return known, await self._superseded_by(caller, tx, known), False
+        old = await get_turn(caller, tx, conversation_id, turn_id)
+        if old.status == "pending":
+            # its writer was told that it is aborted, before the sweep came or while it does
+            await expire(tx, caller.tenant_id, turn_id)
+            old = await get_turn(caller, tx, conversation_id, turn_id)
+        require_standing(old)
+        require_seq(head, body.expected_seq)
+        row, gone = await self.replace(caller, tx, head, old, item, truncate_after=body.truncate_after)
+        return row, gone, True
+
+    async def replace(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        old: TurnRow,
+        item: Incoming,
+        *,
+        truncate_after: bool = False,
+    ) -> tuple[TurnRow, int]:
+        """Let a new turn take the place of another behind a locked head; says how many were superseded.
+
+        In place of an aborted turn it stands where that one would have stood: in place of what it was to supersede, or
+        as the newest.
+        """
+        if old.status == "aborted":
+            return await self._regenerate(caller, tx, head, old, item, truncate_after=truncate_after)
+        conversation_id = ConversationId(head.id)
+        position = old.position or 0
+        require_kept(head, old, truncate_after=truncate_after)
+        await check_answers(caller, tx, conversation_id, [item], root="", before=position)
+        new_id = item.draft.id or new_uuid()
+        index_position, session = await self._index_place(caller, tx, head, old)
+        gone = await turn_store.supersede(
+            tx,
+            caller.tenant_id,
+            conversation_id,
+            position=position,
+            and_after=truncate_after,
+            by=new_id,
+            rev=head.rev + 1,
+        )
+        spot = Spot(
+            position=position,
+            index_position=index_position,
+            session=session,
+            is_last=truncate_after or index_position >= head.turn_count,
+            gone_turns=len(gone),
+            gone_tokens=sum(tokens for _, tokens, _ in gone),
+        )
+        tombstones = sum(erased for _, _, erased in gone)
+        if position > head.summarized_position:  # those were counted as if they had a summary
+            head = replace(head, summarized_turns=head.summarized_turns - tombstones)
+        placed = place_revision(head, item, turn_id=new_id, spot=spot)
+        await self._index.retire(caller, tx, entry_ids=[one for one, _, _ in gone])
+        await self._appender.write(caller, tx, head, placed, [item.draft])
+        changed = [(one, position) for one, _, _ in gone]
+        recount, rev = tombstones > 0, placed.rev
+        due = withdraw_jobs([one for one, _, _ in gone]) if head.facts_held else []
+        if await withdraw(
+            caller, tx, self._index, head, changed=changed, and_after=truncate_after, recount=recount, rev=rev
+        ):
+            due.append(compact_job(head.id))
+        await self._jobs.enqueue(tx, caller.tenant_id, due)
+        await self._titles.withdraw(caller, tx, head, gone=[one for one, _, _ in gone])
+        return placed.rows[0], len(gone)
+
+    async def _regenerate(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        aborted: TurnRow,
+        item: Incoming,
+        *,
+        truncate_after: bool,
+    ) -> tuple[TurnRow, int]:
+        behind: TurnRow | None = None
+        if aborted.supersedes is not None:
+            behind = (await conversation_store.find_turns(tx, caller.tenant_id, [aborted.supersedes])).get(
+                aborted.supersedes
+            )
+        gone = 0
+        if behind is not None and behind.status == "committed" and behind.superseded_by is None:
+            row, gone = await self.replace(caller, tx, head, behind, item, truncate_after=truncate_after)
+        else:
+            await check_answers(caller, tx, ConversationId(head.id), [item], root="")
+            [row] = (await self._appender.write_last(caller, tx, head, [item])).rows
+        await turn_store.supersede_aborted(tx, caller.tenant_id, aborted.id, by=row.id, rev=row.rev)
+        return row, gone
+
+    async def _known(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, item: Incoming
+    ) -> TurnRow | None:
+        """The turn that this very revision made before; another turn under its id is a Conflict."""
+        if item.draft.id is None:
+            return None
+        row = (await conversation_store.find_turns(tx, caller.tenant_id, [item.draft.id])).get(item.draft.id)
+        if row is None:
+            return None
+        require_unerased(row, conversation_id, "/id")
+        if not same_turn(row, item.draft, conversation_id):
+            raise Conflict(
+                "turn_id_conflict",
+                "The turn id is taken by another turn; nothing was stored.",
+                fields=[FieldError("/id", "a turn of this id has another body, or is of another conversation")],
+            )
+        return row
+
+    async def _index_place(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, old: TurnRow
+    ) -> tuple[int, int]:
+        """Where the index has the old turn: its place among the live turns, and its session."""
+        conversation_id = ConversationId(head.id)
+        found = await self._index.place_of(caller, tx, entry_id=old.id)
+        if found is not None:
+            return found
+        # what is not in the index (erased, or an instruction) has the session of what stands beside it
+        position = 1 + await turn_store.count_live_before(tx, caller.tenant_id, conversation_id, old.position or 0)
+        session = await self._index.session_around(caller, tx, conversation_id=conversation_id, position=position)
+        return position, session or head.session
+
+    async def _superseded_by(self, caller: Caller, tx: Transaction, row: TurnRow) -> int:
+        return await turn_store.count_superseded_by(
+            tx, caller.tenant_id, ConversationId(row.conversation_id), by=row.id, position=row.position or 0
+        )
+
+    async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> RevisionResult:
+        row = (await conversation_store.find_turns(tx, caller.tenant_id, replay.result_ids)).get(replay.result_ids[0])
+        if row is None:
+            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+        return _result(caller, row, await self._superseded_by(caller, tx, row))
+
+
+def require_standing(old: TurnRow) -> None:
+    """Conflict where a turn cannot be replaced: another stands in its place, or it is still being written."""
+    if old.status == "pending":
+        raise Conflict("turn_pending", "The turn is still being written; commit or abort it first.")
+    # an aborted turn counts as superseded by itself until another takes its place
+    if old.superseded_by is not None and (old.status, old.superseded_by) != ("aborted", old.id):
+        raise Conflict(
+            "already_superseded",
+            "The turn has been superseded; revise the one that stands in its place.",
+            extra={"superseded_by": format_id(old.superseded_by)},
+        )
+
+
+def require_kept(head: ConversationRow, old: TurnRow, *, truncate_after: bool) -> None:
+    """Conflict where retention has emptied a turn: with it would go the summary that alone stands for its neighbours.
+
+    A truncation takes those neighbours behind it away, too, and says so.
+    """
+    if (old.position or 0) <= head.erased_position and old.position and not truncate_after:
+        raise Conflict(
+            "sources_erased",
+            "The conversation's retention has erased this turn, and a summary stands for it; nothing was stored.",
+        )
+
+
+def _result(caller: Caller, row: TurnRow, superseded: int) -> RevisionResult:
+    return RevisionResult(
+        conversation_id=format_id(row.conversation_id),
+        turn=turn_view_for(caller, row),
+        superseded_count=superseded,
+        seq=row.seq or 0,
+        rev=row.rev,
+        head_hash=(row.chain_hash or b"").hex(),
+    )

@@ -1,0 +1,179 @@
+"""Conversations by their callers' own names, made at first use, and turns that are stored in them exactly once.
+
+What always holds: whoever stores holds the conversation's head, looks which of its ids are stored, and stores the rest
+in the same transaction; so of two that store the same, one finds what the other stored, however long ago that was.
+An id that was ever stored is never stored again, also where its turn has been erased since.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+from app.conversations.create import Defaults, get_or_create
+from app.conversations.drafts import Draft, DraftLimits, is_much, make_draft
+from app.conversations.events import Announcer
+from app.conversations.find import lock_conversation
+from app.conversations.schemas.conversations import ConversationCreate
+from app.conversations.schemas.sessions import Choice, Offer, Session, SessionDay, SessionName, Stored
+from app.conversations.stores import conversation_store, session_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.turns.append import Appender, same_turn
+from app.conversations.turns.placement import Incoming
+from app.conversations.views import canonical_turn
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import Conflict, FieldError, NotFound
+from app.core.ids import ConversationId, TurnId
+from app.formats.schemas import CanonicalTurn
+from app.tenancy.schemas import Caller
+
+_DAY_BYTES = 2**20
+
+
+class Sessions:
+    """Conversations as sessions."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        appender: Appender,
+        announcer: Announcer,
+        limits: DraftLimits,
+        defaults: Defaults,
+        lock_wait_ms: int,
+    ) -> None:
+        self._database = database
+        self._appender = appender
+        self._announcer = announcer
+        self._limits = limits
+        self._defaults = defaults
+        self._lock_wait_ms = lock_wait_ms
+
+    async def find(self, caller: Caller, *, name: SessionName, turn_ids: Sequence[UUID] = ()) -> Session | None:
+        """A session, if it is there. Raises Conflict `session_owner_mismatch`."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await session_store.find_session(tx, caller.tenant_id, name.project, name.external_id, turn_ids)
+        if found is None:
+            return None
+        conversation_id, owner, position, unsummarised = found
+        _require_owner(name, owner)
+        return Session(ConversationId(conversation_id), owner, position, unsummarised)
+
+    async def hold(self, caller: Caller, *, name: SessionName) -> Session:
+        """A session that nobody is writing to at this moment. Raises NotFound, and Busy after a short wait."""
+        async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
+            row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
+        if row is None:
+            raise _missing()
+        return Session(ConversationId(row.id), row.owner, None, row.turn_count - row.summarized_turns)
+
+    async def append_once(self, caller: Caller, *, name: SessionName, offer: Offer) -> Stored:
+        """Store what is not stored yet, all in one transaction.
+
+        Raises Invalid and TooLarge by the rules of turns, Conflict `session_owner_mismatch` and `turn_id_conflict`,
+        Busy after a short wait for whoever holds the session, NotFound where it is not there and not to be made.
+        """
+        drafts = await self._drafts(offer)
+        incoming = await self._appender.work_out(caller, drafts)
+        async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
+            head = await self._locked(caller, tx, name, create=offer.create)
+            known = await conversation_store.find_turns(tx, caller.tenant_id, offer.look_for, bare=True)
+            _require_here(known, head)
+            choice = offer.choose(frozenset(known))
+            fresh = [
+                replace(item, draft=replace(item.draft, id=turn_id))
+                for item, turn_id in zip(incoming, choice.store_as, strict=True)
+                if turn_id is not None
+            ]
+            if fresh:
+                await self._appender.write_last(caller, tx, head, fresh)
+        return Stored(ConversationId(head.id), len(fresh), _differs(known, incoming, choice, head))
+
+    async def _drafts(self, offer: Offer) -> list[Draft]:
+        now = datetime.now(UTC)
+
+        def make() -> list[Draft]:
+            return [make_draft(turn, limits=self._limits, now=now, root=root) for root, turn in offer.turns]
+
+        turns = [turn for _, turn in offer.turns]
+        return await asyncio.to_thread(make) if is_much(turns) else make()
+
+    async def _locked(self, caller: Caller, tx: Transaction, name: SessionName, *, create: bool) -> ConversationRow:
+        """The session, held until the transaction ends."""
+        row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
+        if row is None:
+            if not create:
+                raise _missing()
+            body = ConversationCreate(project=name.project, external_id=name.external_id, owner=name.owner)
+            made, created = await get_or_create(caller, tx, body, self._defaults)
+            row = await lock_conversation(caller, tx, ConversationId(made.id))
+            if created:
+                self._announcer.changed(tx, caller.tenant_id, ConversationId(made.id), rev=made.rev)
+        _require_owner(name, row.owner)
+        return row
+
+    # looking through a session
+
+    async def days(
+        self, caller: Caller, conversation_id: ConversationId, *, limit: int, words: int
+    ) -> list[SessionDay]:
+        """The days on which something was said, the latest first; `words` characters of each day's first question."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            return await session_store.list_days(tx, caller.tenant_id, conversation_id, limit=limit, words=words)
+
+    async def day(
+        self, caller: Caller, conversation_id: ConversationId, *, day: date, limit: int
+    ) -> tuple[list[CanonicalTurn], bool]:
+        """The turns of one day, in order, and whether there are more."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await session_store.list_day(
+                tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, most_bytes=_DAY_BYTES
+            )
+        turns = [canonical_turn(row) for row in found.rows[:limit]]
+        return turns, found.cut or len(found.rows) > limit
+
+    async def newest_before(
+        self, caller: Caller, conversation_id: ConversationId, *, moment: datetime, but_newest: int
+    ) -> TurnId | None:
+        """The last live turn that was stored before a moment and is not among so many newest ones."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await session_store.newest_before(
+                tx, caller.tenant_id, conversation_id, moment=moment, but_newest=but_newest
+            )
+        return None if found is None else TurnId(found)
+
+
+def _missing() -> NotFound:
+    return NotFound("not_found", "There is no such session.")
+
+
+def _require_owner(name: SessionName, owner: str | None) -> None:
+    if name.owner is not None and owner is not None and name.owner != owner:
+        raise Conflict(
+            "session_owner_mismatch",
+            "The session belongs to another user; a user's session is not read or written as somebody else's.",
+            fields=[FieldError("/user_id", "not the user of this session")],
+        )
+
+
+def _require_here(known: Mapping[UUID, TurnRow], head: ConversationRow) -> None:
+    """Conflict where somebody has used an id of this session for a turn of another conversation."""
+    if any(row.conversation_id != head.id for row in known.values()):
+        raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.")
+
+
+def _differs(
+    known: Mapping[UUID, TurnRow], incoming: Sequence[Incoming], choice: Choice, head: ConversationRow
+) -> bool:
+    """Whether what is stored says something else; of what was erased nobody can tell."""
+    if choice.is_longer:
+        return True
+    for item, turn_id in zip(incoming, choice.same_as, strict=True):
+        if turn_id is None:
+            continue
+        row = known.get(turn_id)
+        if row is None or (row.salt is not None and not same_turn(row, item.draft, ConversationId(head.id))):
+            return True
+    return False

@@ -1,0 +1,129 @@
+"""Walks a conversation's hash chain, in batches, and names the first place where it does not hold.
+
+Each batch is a transaction of its own, so a long walk holds nothing up. What is appended meanwhile is not walked, what
+is erased meanwhile counts as erased, and a conversation deleted meanwhile is NotFound.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import JsonValue
+
+from app.conversations.find import get_conversation
+from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash
+from app.conversations.schemas.conversations import ChainBreak, Verification
+from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.core.database.transactions import Database
+from app.core.errors import NotFound
+from app.core.ids import ConversationId, format_id
+from app.core.times import format_time
+from app.tenancy.schemas import Caller
+
+_BATCH = 500
+_BATCH_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """How far a walk has come, and what it saw."""
+
+    seq: int
+    chain: bytes
+    content: int = 0
+    erased: int = 0
+    broken: ChainBreak | None = None
+
+
+async def verify(database: Database, caller: Caller, conversation_id: ConversationId) -> Verification:
+    """Walk the chain from its start to where the head stands now."""
+    async with database.transaction(caller.tenant_id, read_only=True) as tx:
+        head = await get_conversation(caller, tx, conversation_id)
+    walk = _Walk(seq=0, chain=head.chain_start or GENESIS)
+    while walk.broken is None and walk.seq < head.last_seq:
+        async with database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await turn_store.walk(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                after=walk.seq,
+                through=head.last_seq,
+                limit=_BATCH,
+                most_bytes=_BATCH_BYTES,
+            )
+            # asked after the turns: they go with their conversation, never before it
+            if await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id) is None:
+                raise NotFound("not_found", "There is no such conversation.")
+        walk = await asyncio.to_thread(_follow, walk, rows, head.last_seq)
+    if walk.broken is None and walk.chain != head.chain_hash:
+        walk = _broken(walk, "head", walk.seq)
+    return _verification(head, walk)
+
+
+def row_fields(row: TurnRow) -> dict[str, JsonValue]:
+    """The fields of a stored turn that its content hash covers."""
+    fields: dict[str, JsonValue] = {
+        "role": row.role,
+        "kind": row.kind,
+        "actor": row.actor,
+        "tool_call_id": row.tool_call_id,
+        "model": row.model,
+        "adapter": row.adapter,
+        "supersedes": None if row.supersedes is None else format_id(row.supersedes),
+    }
+    for name in ("content", "tool_calls", "tool_results", "usage", "metadata"):
+        text: str | None = getattr(row, name)
+        fields[name] = None if text is None else json.loads(text)
+    if row.occurred_at != row.created_at:
+        fields["occurred_at"] = format_time(row.occurred_at)
+    return fields
+
+
+def _follow(walk: _Walk, rows: Sequence[TurnRow], last_seq: int) -> _Walk:
+    for row in rows:
+        if row.seq != walk.seq + 1:
+            return _broken(walk, "missing", walk.seq + 1)
+        seq = walk.seq + 1
+        is_erased = row.erased_at is not None
+        if not is_erased and not _content_holds(row):
+            return _broken(walk, "content_hash", seq, row)
+        chain = chain_hash(
+            walk.chain,
+            turn_id=row.id,
+            seq=seq,
+            role=row.role,
+            kind=row.kind,
+            created_at=row.created_at,
+            content=row.content_hash or b"",
+        )
+        if chain != row.chain_hash:
+            return _broken(walk, "chain_hash", seq, row)
+        walk = _Walk(seq, chain, walk.content + (not is_erased), walk.erased + is_erased)
+    if not rows and walk.seq < last_seq:
+        return _broken(walk, "missing", walk.seq + 1)
+    return walk
+
+
+def _content_holds(row: TurnRow) -> bool:
+    return row.salt is not None and content_hash(row.salt, canonical_form(row_fields(row))) == row.content_hash
+
+
+def _broken(
+    walk: _Walk, what: Literal["content_hash", "chain_hash", "missing", "head"], seq: int, row: TurnRow | None = None
+) -> _Walk:
+    return replace(walk, broken=ChainBreak(turn_id=None if row is None else format_id(row.id), seq=seq, what=what))
+
+
+def _verification(head: ConversationRow, walk: _Walk) -> Verification:
+    return Verification(
+        conversation_id=format_id(head.id),
+        valid=walk.broken is None,
+        turns=walk.content + walk.erased,
+        verified_content=walk.content,
+        erased=walk.erased,
+        head_hash=head.chain_hash.hex(),
+        first_break=walk.broken,
+    )

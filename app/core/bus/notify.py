@@ -1,0 +1,98 @@
+"""The bus over Postgres' own LISTEN and NOTIFY: nothing to run besides the database.
+
+Hides two connections, one that listens and one that notifies, with the application's role. A channel belongs to its
+database, so installations in one server do not hear each other. Every payload is read by whoever may connect to the
+database: no row-level security covers it, so CONNECT is not for PUBLIC.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import asyncpg
+
+from app.core.bus.connection import Link, LinkedBus
+
+CHANNEL = "turnkeep_bus"
+NOTIFY = "select pg_notify($1, p) from unnest($2::text[]) p"
+PROBE = "select 'turnkeep_bus'"
+_ENVELOPE_BYTES = 7900  # Postgres refuses payloads of 8000 and more
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOptions:
+    """How the two connections are made. `role` is taken on when the URL's own role is a wider one."""
+
+    url: str
+    role: str | None
+    application: str
+    """What they call themselves; `{}` in it becomes `listen` and `notify`."""
+    queue_bytes: int
+
+
+class NotifyBus(LinkedBus):
+    """A bus over the database of the installation."""
+
+    def __init__(self, options: NotifyOptions) -> None:
+        super().__init__("postgres", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=options.queue_bytes)
+        self._options = options
+
+    async def _connect(self, hear: Callable[[str], None], missed: Callable[[], None]) -> Link:
+        del missed  # a connection of Postgres that lives drops nothing
+        listening = await self._open("listen")
+        notifying: asyncpg.Connection[asyncpg.Record] | None = None
+        try:
+            notifying = await self._open("notify")
+            await listening.add_listener(CHANNEL, lambda _connection, _pid, _channel, payload: hear(str(payload)))
+        except BaseException:
+            for connection in (listening, notifying):
+                if connection is not None:
+                    connection.terminate()
+            raise
+        return _NotifyLink(listening, notifying)
+
+    async def _open(self, use: str) -> "asyncpg.Connection[asyncpg.Record]":
+        server_settings = {
+            "application_name": self._options.application.format(use),
+            # nothing is durable here, and waiting for the disk would make the next messages wait too
+            "synchronous_commit": "off",
+        }
+        if self._options.role is not None:
+            server_settings["role"] = self._options.role
+        return await asyncpg.connect(
+            self._options.url, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S, server_settings=server_settings
+        )
+
+
+class _NotifyLink:
+    """The two connections; where one ends, both are made anew."""
+
+    def __init__(
+        self,
+        listening: "asyncpg.Connection[asyncpg.Record]",
+        notifying: "asyncpg.Connection[asyncpg.Record]",
+    ) -> None:
+        self._listening = listening
+        self._notifying = notifying
+        self._sending = asyncio.Lock()
+        self.ended = asyncio.Event()
+        for connection in (listening, notifying):
+            connection.add_termination_listener(lambda _connection: self.ended.set())
+
+    async def send(self, payloads: Sequence[bytes]) -> None:
+        async with self._sending:
+            await self._notifying.execute(NOTIFY, CHANNEL, [payload.decode() for payload in payloads])
+
+    async def probe(self) -> None:
+        await self._listening.execute(PROBE)
+        async with self._sending:
+            await self._notifying.execute(PROBE)
+
+    async def close(self) -> None:
+        for connection in (self._listening, self._notifying):
+            with suppress(Exception):  # what does not close in time is cut
+                await asyncio.wait_for(connection.close(), _TIMEOUT_S / 20)
+            if not connection.is_closed():
+                connection.terminate()

@@ -1,0 +1,307 @@
+"""From facts to checks: what is right, what is doubtful, what is wrong, and how to mend it. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from app.core.database.revisions import SchemaState, SchemaVersion, schema_state
+from app.core.database.schema import EXTENSIONS
+from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
+from app.diagnostics.schemas import Check, Level
+from app.diagnostics.store import ServerFacts, VectorFacts
+from app.index.service import ChosenSpace
+from app.providers.chat import Probe
+from app.providers.local import SPACE
+from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
+from app.providers.schemas import EmbeddingSpaceName
+from app.settings import Settings
+
+ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
+_OLDEST_SERVER = 150000
+_OLDEST_VECTOR = (0, 8)
+_CLOCK_S = 2.0
+_TROUBLED_SYNC = {"off", "local"}  # `local` does not wait for a synchronous standby
+_SLOW_REVOCATION_S = 1.0
+_SHORT_SESSION_S = 60
+_LITTLE_DISK, _TOO_LITTLE_DISK = 2 * 2**30, 256 * 2**20
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_MiB = 2**20
+
+
+def _ok(name: str, found: str) -> Check:
+    return Check(name, Level.OK, found)
+
+
+def check_server(app: ServerFacts, ops: ServerFacts, settings: Settings, *, now: datetime) -> Iterator[Check]:
+    """Everything that a server says of itself, asked as the application and as ops. `now` is this process' clock."""
+    yield _check_version(app.version_num)
+    for extension in EXTENSIONS:
+        yield _check_extension(extension, app.extensions.get(extension), app.available.get(extension))
+    yield _check_roles(app.roles)
+    for facts, use in ((app, "the application"), (ops, "ops")):
+        yield _check_bound(facts.role.name, use, unbound=facts.role.unbound)
+    yield _check_row_security(app.bare_tables)
+    if settings.nats_url is None:
+        yield _check_notifications(public_may_connect=app.public_may_connect)
+    yield _check_clock((app.now - now).total_seconds())
+    yield _check_durability(app)
+    yield _check_connections(app, settings.database_pool_size + (4 if settings.nats_url is None else 2))
+
+
+def _check_version(version_num: int) -> Check:
+    shown = f"{version_num // 10000}.{version_num % 10000}"
+    if version_num < _OLDEST_SERVER:
+        return Check("postgres version", Level.FAIL, shown, "Turnkeep needs Postgres 15 or newer.")
+    return _ok("postgres version", shown)
+
+
+def _check_extension(name: str, version: str | None, available: str | None) -> Check:
+    check = f"extension {name}"
+    if version is None:
+        if available is None:
+            mend = "Install it on the server (pgvector, or postgresql-contrib), then: create extension " + name + ";"
+            return Check(check, Level.FAIL, "not installed on the server", mend)
+        return Check(check, Level.FAIL, "missing", f"As a superuser, in this database: create extension {name};")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if name == "vector" and numbers < _OLDEST_VECTOR:
+        return Check(check, Level.FAIL, version, "pgvector 0.8 or newer is needed: alter extension vector update;")
+    return _ok(check, version)
+
+
+def _check_roles(there: Sequence[str]) -> Check:
+    missing = [role for role in ROLES if role not in there]
+    if missing:
+        mend = "`turnkeep migrate` with an owner that may make roles, or: " + " ".join(
+            f"create role {role} nologin;" for role in missing
+        )
+        return Check("roles", Level.FAIL, f"missing: {', '.join(missing)}", mend)
+    return _ok("roles", ", ".join(ROLES))
+
+
+def _check_bound(role: str, use: str, *, unbound: bool) -> Check:
+    name = f"row security binds {use}"
+    if unbound:
+        return Check(
+            name, Level.FAIL, f"{role} is a superuser or has BYPASSRLS",
+            f"alter role {role} nosuperuser nobypassrls; or connect as another role.",
+        )  # fmt: skip
+    return _ok(name, role)
+
+
+def _check_row_security(bare: Sequence[str]) -> Check:
+    if bare:
+        return Check(
+            "row security on every tenant table", Level.FAIL, f"not enabled, forced and policied: {', '.join(bare)}",
+            "Find out who turned it off; then, as the owner, for each:"
+            " alter table … enable row level security, force row level security;",
+        )  # fmt: skip
+    return _ok("row security on every tenant table", "enabled, forced, policied")
+
+
+def _check_notifications(*, public_may_connect: bool) -> Check:
+    if public_may_connect:
+        return Check(
+            "notifications are private", Level.WARN, "every login of this server may connect, and listen",
+            "As its owner: grant connect on database … to the logins of Turnkeep; revoke connect on database … from"
+            " public; or set TURNKEEP_NATS_URL.",
+        )  # fmt: skip
+    return _ok("notifications are private", "PUBLIC may not connect")
+
+
+def _check_clock(ahead_s: float) -> Check:
+    if abs(ahead_s) > _CLOCK_S:
+        side = "ahead of" if ahead_s > 0 else "behind"
+        found = f"the database is {abs(ahead_s):.1f} s {side} this process"
+        return Check("clock", Level.WARN, found, "Let both machines follow the same time server (chrony, ntpd).")
+    return _ok("clock", f"{ahead_s:+.2f} s")
+
+
+def _check_durability(facts: ServerFacts) -> Check:
+    off = [
+        name
+        for name, is_off in (
+            ("fsync", not facts.fsync),
+            ("full_page_writes", not facts.full_page_writes),
+            ("synchronous_commit", facts.synchronous_commit in _TROUBLED_SYNC),
+        )
+        if is_off
+    ]
+    if off:
+        level = Level.WARN if off == ["synchronous_commit"] and facts.synchronous_commit == "local" else Level.FAIL
+        mend = "An acknowledged write may be lost in a crash: " + " ".join(f"alter system set {x} = on;" for x in off)
+        return Check("durability", level, f"not on: {', '.join(off)}", f"{mend} select pg_reload_conf();")
+    return _ok("durability", f"fsync on, synchronous_commit {facts.synchronous_commit}")
+
+
+def _check_connections(facts: ServerFacts, wanted: int) -> Check:
+    left = facts.max_connections - facts.connections
+    found = f"{facts.connections} of {facts.max_connections} in use; one process takes up to {wanted}"
+    mend = "Lower TURNKEEP_DATABASE_POOL_SIZE, raise max_connections, or put a pooler in session mode between."
+    if wanted > facts.max_connections:
+        return Check("connections", Level.FAIL, found, mend)
+    return Check("connections", Level.WARN, found, mend) if wanted > left else _ok("connections", found)
+
+
+def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
+    """The schema of the database against the revisions of this release, oldest first."""
+    state = schema_state(version, known)
+    if version is None:
+        return Check("schema", Level.FAIL, "there is none", "Run `turnkeep migrate`.")
+    if state is SchemaState.OLDER:
+        found = f"{version.revision}, and this release needs {known[-1]}"
+        return Check("schema", Level.FAIL, found, "Run `turnkeep migrate`.")
+    if state is SchemaState.UNUSABLE:
+        mend = "A newer release has migrated this database: run that release, or a newer one."
+        return Check("schema", Level.FAIL, f"{version.revision}, on which this release cannot run", mend)
+    newer = ", of a newer release; this one can run on it" if state is SchemaState.NEWER else ""
+    return _ok("schema", f"{version.revision}{newer}")
+
+
+def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:
+    """The spaces that settings name, the first of them first; of 0 dimensions where only the endpoint tells them."""
+    given = [(settings.embedder, settings.embeddings_model, settings.embeddings_dimensions)]
+    if settings.next_embedder is not None:
+        given.append((settings.next_embedder, settings.next_embeddings_model, settings.next_embeddings_dimensions))
+    return [
+        SPACE
+        if embedder == "local"
+        else EmbeddingSpaceName(PROVIDER, model, dimensions or KNOWN_DIMENSIONS.get(model, 0))
+        for embedder, model, dimensions in given
+    ]
+
+
+def knows(configured: Sequence[EmbeddingSpaceName], space: EmbeddingSpaceName) -> bool:
+    """Whether one of the spaces is this one, as far as can be told without asking an endpoint."""
+    return any(
+        (one.provider, one.model) == (space.provider, space.model) and one.dimensions in {0, space.dimensions}
+        for one in configured
+    )
+
+
+def check_space(chosen: ChosenSpace | None, configured: Sequence[EmbeddingSpaceName]) -> Check:
+    """Whether a process with these settings searches what the installation searches."""
+    name = "embedding space"
+    if chosen is None:
+        return _ok(name, f"{_shown(configured[0])}, by the settings")
+    if knows(configured, chosen.name):
+        return _ok(name, _shown(chosen.name))
+    where = "" if chosen.base_url is None else f" (its endpoint was {chosen.base_url})"
+    return Check(
+        name,
+        Level.FAIL,
+        f"the installation searches {_shown(chosen.name)}, these settings are for {_shown(configured[0])}",
+        f"A process with these settings searches another space than the rest. Name the space of the installation{where}"
+        " by TURNKEEP_EMBEDDER and TURNKEEP_EMBEDDINGS_MODEL or by TURNKEEP_NEXT_EMBEDDER, or move the installation"
+        " with `turnkeep reembed`.",
+    )
+
+
+def _shown(space: EmbeddingSpaceName) -> str:
+    return f"{space.provider}/{space.model}/{space.dimensions or 'as the endpoint says'}"
+
+
+def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
+    """Whether everything can be found by meaning; what cannot yet is found by words."""
+    if not facts.waiting:
+        return _ok("vectors", f"all {facts.entries} entries have theirs")
+    found = (
+        f"{facts.waiting} of {facts.entries} entries have none of the present embedder; jobs: {facts.queued} waiting,"
+        f" {facts.parked} parked, {facts.cancelled} cancelled"
+    )
+    if facts.errors:
+        found += f"; last errors: {', '.join(facts.errors)}"
+    mend = (
+        "They are found by words. Workers make them: `turnkeep serve` or `turnkeep worker` looks at its start"
+        f" and every {settings.backfill_interval_s:g} s (TURNKEEP_BACKFILL_INTERVAL_S). Run one, and ask again."
+    )
+    if facts.parked or facts.cancelled:
+        mend += (
+            " Jobs parked because the embedder was away are tried again when it answers; cancelled ones, and those"
+            " parked for an error of another kind, with POST /v1/admin/jobs/{id}/retry."
+        )
+    return Check("vectors", Level.WARN, found, mend)
+
+
+def check_chat(found: Probe | None, model: str = "") -> Check:
+    """What the chat model's endpoint said when it was asked for its models; None where no model is configured."""
+    name = "chat model"
+    if found is None:
+        return _ok(name, "not configured: what needs one says model_not_configured, all else works")
+    if found.refused:
+        mend = "Look at TURNKEEP_LLM_API_KEY; for OpenAI itself OPENAI_API_KEY will do."
+        return Check(name, Level.FAIL, found.trouble, mend)
+    if found.trouble:
+        mend = "Look at TURNKEEP_LLM_BASE_URL. Until it answers, what needs a chat model waits or is refused."
+        return Check(name, Level.WARN, found.trouble, mend)
+    if found.listed is False:
+        mend = "Look at TURNKEEP_LLM_MODEL; some gateways do not list all models they have."
+        return Check(name, Level.WARN, f"its endpoint does not list {model}", mend)
+    return _ok(name, f"{model}, its endpoint answers")
+
+
+def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[Check]:
+    """Settings that contradict each other, or that nobody can have meant."""
+    found = [*_contradictions(settings), *_unknown_settings(environment)]
+    return found or [_ok("settings", "nothing contradicts")]
+
+
+def _contradictions(settings: Settings) -> Iterator[Check]:
+    floors = settings.floor_recent + settings.floor_summary + 3 * settings.floor_other
+    if floors > 1:
+        yield Check(
+            "settings: floors", Level.FAIL, f"the floors sum to {floors:.2f} of the budget",
+            "TURNKEEP_FLOOR_RECENT + _SUMMARY + 3 x _OTHER must be at most 1.",
+        )  # fmt: skip
+    if settings.database_url is None and (settings.ops_database_url or settings.owner_database_url):
+        yield Check(
+            "settings: database", Level.FAIL, "a URL for ops or the owner is set, and none for the application",
+            "Set TURNKEEP_DATABASE_URL, or unset the others: without it the embedded Postgres is used.",
+        )  # fmt: skip
+    elif settings.owner_database_url and not settings.ops_database_url:
+        yield Check(
+            "settings: database", Level.WARN, "the owner has a URL of its own and ops has not",
+            f"Set TURNKEEP_OPS_DATABASE_URL too: else the application's login must be able to take on {OPS_ROLE}.",
+        )  # fmt: skip
+    if settings.host not in _LOOPBACK:
+        yield Check(
+            "settings: host", Level.WARN, f"{settings.host} is reached from other machines, without TLS",
+            "Put a proxy with TLS in front, or set TURNKEEP_HOST=127.0.0.1.",
+        )  # fmt: skip
+    if settings.max_request_bytes < settings.max_text_bytes:
+        yield Check(
+            "settings: limits", Level.WARN, "a text may be larger than the request it comes in",
+            "TURNKEEP_MAX_REQUEST_BYTES must be more than TURNKEEP_MAX_TEXT_BYTES.",
+        )  # fmt: skip
+    if settings.key_cache_s > _SLOW_REVOCATION_S:
+        yield Check(
+            "settings: key cache", Level.WARN, f"a revoked key holds up to {settings.key_cache_s:g} s elsewhere",
+            "Lower TURNKEEP_KEY_CACHE_S.",
+        )  # fmt: skip
+    if settings.session_gap_s < _SHORT_SESSION_S:
+        yield Check(
+            "settings: sessions", Level.WARN, f"a silence of {settings.session_gap_s} s starts a new session",
+            "TURNKEEP_SESSION_GAP_S is in seconds; 3600 is the default.",
+        )  # fmt: skip
+
+
+def _unknown_settings(environment: Mapping[str, str]) -> Iterator[Check]:
+    prefix = "TURNKEEP_"
+    known = {f"{prefix}{name.upper()}" for name in Settings.model_fields}
+    unknown = sorted(
+        name
+        for name in environment
+        if name.upper().startswith(prefix) and name.upper() not in known and not name.startswith("TURNKEEP_TEST_")
+    )
+    if unknown:
+        mend = "docs/settings.md lists all settings; these have no effect."
+        yield Check("settings: names", Level.WARN, f"not known: {', '.join(unknown)}", mend)
+
+
+def check_disk(path: Path, free: int) -> Check:
+    """Whether the data has room to grow."""
+    found = f"{free // _MiB} MiB free at {path}"
+    if free < _LITTLE_DISK:
+        level = Level.FAIL if free < _TOO_LITTLE_DISK else Level.WARN
+        return Check("disk", level, found, "Make room: Postgres stops when it cannot write.")
+    return _ok("disk", found)

@@ -1,0 +1,330 @@
+"""What those who run an installation ask for: how much there is, whether the place is fit, whether the data holds.
+
+Nothing here changes anything. The checks of the place need no running service and go on without a database; those of
+the data read in bounded steps, each conversation in one snapshot, while the service may go on writing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+from uuid import UUID
+
+from app.core.database.revisions import known_revisions
+from app.core.database.servers import Login, Server
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import AppError, NotFound
+from app.core.ids import TenantId
+from app.diagnostics import entry_store, fact_store, store, summary_store
+from app.diagnostics.checks import (
+    ROLES,
+    check_chat,
+    check_schema,
+    check_server,
+    check_settings,
+    check_space,
+    check_vectors,
+    configured_spaces,
+    knows,
+)
+from app.diagnostics.invariants import ConversationCheck
+from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
+from app.diagnostics.schemas import Check, Fault, Level, Stats, TableSize
+from app.diagnostics.store import ServerFacts
+from app.diagnostics.summary_checks import check_coverage
+from app.index.service import chosen_space
+from app.providers.chat import ChatOptions, probe
+from app.settings import Settings
+from app.tenancy.schemas import Caller, Scope
+
+_TURNS, _CONVERSATIONS, _OWNERS, _REPEATS = 500, 200, 5000, 1000
+_MOST_FAULTS = 10_000
+_POOL = "turnkeep-doctor"
+
+Progress = Callable[[int, int], None]
+
+
+class _Listing(Protocol):
+    """A query that gives ids by id, each with whether its owner is there."""
+
+    async def __call__(
+        self, tx: Transaction, tenant_id: TenantId, /, *, after: UUID | None, limit: int
+    ) -> list[tuple[UUID, bool]]: ...
+
+
+class Statistics:
+    """Figures, of a tenant or of the installation."""
+
+    def __init__(self, database: Database, *, ops: Database, searched: Callable[[], int]) -> None:
+        """`searched` gives the embedding space that is searched now."""
+        self._database = database
+        self._ops = ops
+        self._searched = searched
+
+    async def stats(self, caller: Caller, *, of: Literal["tenant", "installation"], top: int) -> Stats:
+        """How much there is, with the `top` largest projects or tenants. The installation is the operator's."""
+        caller.require(Scope.OPERATOR if of == "installation" else Scope.ADMIN)
+        if of == "installation":
+            async with self._ops.snapshot() as tx:
+                counts = await store.count_installation(tx, self._searched())
+                sizes = await store.table_sizes(tx)
+                tenants = await store.top_tenants(tx, top)
+            return _stats(of, counts, sizes).model_copy(update={"tenants": tenants})
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            counts = await store.count_tenant(tx, caller.tenant_id, self._searched())
+            sizes = await store.table_sizes(tx)
+            projects = await store.top_projects(tx, caller.tenant_id, top)
+        shares = [_share(size, counts) for size in sizes]
+        return _stats(of, counts, shares).model_copy(update={"projects": projects})
+
+
+def _stats(of: Literal["tenant", "installation"], counts: Mapping[str, int], sizes: list[TableSize]) -> Stats:
+    return Stats(
+        of=of,
+        conversations=counts["conversations"],
+        turns=counts["live_turns"],
+        tokens=counts["tokens"],
+        entries=counts["entries"],
+        vectors=counts["vectors"],
+        vectors_pending=counts["pending"],
+        bytes=sum(size.bytes for size in sizes),
+        tables=sizes,
+        projects=[],
+        tenants=[],
+    )
+
+
+def _share(size: TableSize, counts: Mapping[str, int]) -> TableSize:
+    of_table = {
+        "conversations": "conversations",
+        "conversation_heads": "conversations",
+        "turns": "all_turns",
+        "index_entries": "entries",
+        "vectors": "vectors",
+    }
+    rows = counts[of_table[size.table]]
+    # before the planner has looked at a table it knows of no rows in it
+    return TableSize(table=size.table, rows=rows, bytes=size.bytes * rows // max(size.rows, rows, 1))
+
+
+# the place
+
+
+async def examine(settings: Settings, *, environment: Mapping[str, str]) -> list[Check]:
+    """Every check of the place: settings, machine, database. Starts and changes nothing."""
+    checks = [*check_settings(settings, environment), *check_data_directory(settings), await check_port(settings)]
+    if settings.database_url is None:
+        checks.append(check_cpu())
+    if settings.embedder == "local":
+        checks.append(await asyncio.to_thread(check_model))
+    checks.append(await _examine_chat(settings))
+    return checks + await _examine_database(settings)
+
+
+async def _examine_chat(settings: Settings) -> Check:
+    options = ChatOptions.of(settings)
+    return check_chat(None) if options is None else check_chat(await probe(options), options.model)
+
+
+async def _examine_database(settings: Settings) -> list[Check]:
+    server = Server(settings)
+    try:
+        await server.look()
+    except AppError:
+        mend = "Start it with `turnkeep serve` and run this again: what is checked in the database was left out."
+        return [Check("database", Level.WARN, "the embedded Postgres is not running", mend)]
+    checks: list[Check] = []
+    facts: list[ServerFacts] = []
+    for login, use in ((server.app, "the application"), (server.ops, "ops")):
+        found, refusal = await _facts(server, login, use)
+        checks += [refusal] if refusal is not None else []
+        if found is None:
+            return checks
+        facts.append(found)
+    checks += check_server(facts[0], facts[1], settings, now=datetime.now(UTC))
+    of_schema = await _examine_schema(server)
+    checks.append(of_schema)
+    if settings.embedder != "none" and of_schema.level is Level.OK:
+        checks += await _examine_vectors(server, settings)
+    return checks
+
+
+async def _facts(server: Server, login: Login, use: str) -> tuple[ServerFacts | None, Check | None]:
+    """What the server says to a login, and a check where the login's role cannot be had."""
+    try:
+        return await _ask(server, login), None
+    except AppError as error:
+        refusal = Check("database", Level.FAIL, f"{use} cannot connect", error.detail)
+    if login.role is None:
+        return None, refusal
+    try:
+        found = await _ask(server, Login(login.url, None))
+    except AppError:
+        return None, refusal
+    mend = f"As a superuser: create role {login.role} nologin; (if it is missing) grant {login.role} to the login;"
+    return found, Check(f"role of {use}", Level.FAIL, f"the login cannot take on {login.role}", mend)
+
+
+async def _ask(server: Server, login: Login) -> ServerFacts:
+    async with server.opened(login, name=_POOL) as database, database.snapshot() as tx:
+        return await store.server_facts(tx, ROLES)
+
+
+async def _examine_schema(server: Server) -> Check:
+    try:
+        version = await server.current_version()
+    except AppError as error:
+        return Check("schema", Level.FAIL, "cannot be read", error.detail)
+    return check_schema(version, known_revisions())
+
+
+async def _examine_vectors(server: Server, settings: Settings) -> list[Check]:
+    first, *more = configured_spaces(settings)
+    try:
+        async with server.opened(server.ops, name=_POOL) as ops, ops.snapshot() as tx:
+            chosen = await chosen_space(tx)
+            searched = first if chosen is None or not knows([first, *more], chosen.name) else chosen.name
+            facts = await store.vector_facts(
+                tx, provider=searched.provider, model=searched.model, dimensions=searched.dimensions or None
+            )
+    except AppError as error:
+        return [Check("vectors", Level.WARN, "cannot be counted", error.detail)]
+    return [check_space(chosen, [first, *more]), check_vectors(facts, settings)]
+
+
+# the data
+
+
+async def check_installation(
+    settings: Settings, *, tenant_id: TenantId | None, limit: int | None, progress: Progress
+) -> list[Fault]:
+    """All faults in the data, of one tenant or of all, in the `limit` conversations of each that were made last.
+
+    `progress` is told how many conversations are done, of how many. Raises Unavailable without a database, NotFound
+    without the tenant.
+    """
+    server = Server(settings)
+    await server.look()
+    async with server.opened(server.ops, name=_POOL) as ops:
+        async with ops.snapshot() as tx:
+            tenants = await store.list_tenants(tx)
+            total = await store.count_conversations(tx, tenant_id)
+        if tenant_id is not None and tenant_id not in tenants:
+            raise NotFound("not_found", "There is no such tenant.")
+        faults: list[Fault] = []
+        done = 0
+        for tenant in tenants if tenant_id is None else [tenant_id]:
+            check = DataCheck(ops, tenant)
+            async for found in check.conversations(limit=limit):
+                done += 1
+                progress(done, total)
+                faults += found
+                if len(faults) >= _MOST_FAULTS:
+                    return faults
+            faults += await check.leftovers()
+    return faults
+
+
+class DataCheck:
+    """Checks the data of one tenant, with a pool of the ops role."""
+
+    def __init__(self, ops: Database, tenant_id: TenantId) -> None:
+        self._ops = ops
+        self._tenant_id = tenant_id
+
+    async def conversations(self, *, limit: int | None) -> AsyncIterator[list[Fault]]:
+        """The faults of one conversation after the other, those made last first."""
+        before: UUID | None = None
+        left = limit
+        while left is None or left > 0:
+            step = _CONVERSATIONS if left is None else min(left, _CONVERSATIONS)
+            async with self._ops.snapshot() as tx:
+                ids = await store.list_heads(tx, self._tenant_id, before=before, limit=step)
+            for conversation_id in ids:
+                yield await self._conversation(conversation_id)
+            if len(ids) < step:
+                return
+            before = ids[-1]
+            left = None if left is None else left - len(ids)
+
+    async def _conversation(self, conversation_id: UUID) -> list[Fault]:
+        async with self._ops.snapshot() as tx:
+            head = await store.find_head(tx, self._tenant_id, conversation_id)
+            if head is None:  # deleted meanwhile
+                return []
+            mark = await summary_store.find_mark(tx, self._tenant_id, conversation_id)
+            check = ConversationCheck(head, erased_position=0 if mark is None else mark.erased_position)
+            faults: list[Fault] = []
+            after = 0
+            while True:
+                turns = await store.list_turns(tx, self._tenant_id, conversation_id, after=after, limit=_TURNS)
+                faults += check.feed(turns)
+                if len(turns) < _TURNS:
+                    break
+                after = turns[-1].seq or 0
+            for turn in await store.list_unplaced_turns(tx, self._tenant_id, conversation_id, limit=_TURNS):
+                faults += check.unplaced(turn)
+            if mark is not None:
+                summaries = await summary_store.list_summaries(tx, self._tenant_id, conversation_id)
+                covered = await summary_store.measure(tx, self._tenant_id, conversation_id, position=mark.position)
+                faults += check_coverage(head.tenant_id, conversation_id, mark, summaries, covered)
+        return [*faults, *check.end()]
+
+    async def leftovers(self) -> list[Fault]:
+        """Entries, vectors and remembered requests whose owner is gone; facts that nothing speaks for."""
+        return [*await self._orphans(entry_store.list_entry_owners, "entry_orphan", "an index entry of nothing"),
+                *await self._orphans(entry_store.list_vector_owners, "vector_orphan", "a vector of no entry"),
+                *await self._orphans(store.list_open_turns, "stream_torn", "an open turn without writer or text"),
+                *await self._orphans(fact_store.list_decisions, "erased_remains", "of turns that say it no more"),
+                *await self._orphans(fact_store.list_marks, "mark_wrong", "facts_seq or facts_rev is ahead"),
+                *await self._facts(),
+                *await self._repeats()]  # fmt: skip
+
+    async def _orphans(self, listing: _Listing, code: str, detail: str) -> list[Fault]:
+        faults: list[Fault] = []
+        after: UUID | None = None
+        while True:
+            async with self._ops.snapshot() as tx:
+                rows = await listing(tx, self._tenant_id, after=after, limit=_OWNERS)
+            faults += [Fault(code, detail, self._tenant_id, object_id=one) for one, owned in rows if not owned]
+            if len(rows) < _OWNERS:
+                return faults
+            after = rows[-1][0]
+
+    async def _facts(self) -> list[Fault]:
+        faults: list[Fault] = []
+        after: UUID | None = None
+        while True:
+            async with self._ops.snapshot() as tx:
+                rows = await fact_store.list_facts(tx, self._tenant_id, after=after, limit=_OWNERS)
+            for row in rows:
+                faults += [
+                    Fault(code, detail, self._tenant_id, object_id=row.id)
+                    for code, detail, holds in (
+                        ("fact_unsupported", "a fact without evidence", row.evidence > 0),
+                        ("erased_remains", f"{row.lost} pieces of evidence of turns that say it no more", not row.lost),
+                        ("fact_unfound", "the index finds what has ended, or not what holds", row.listed == row.found),
+                    )
+                    if not holds
+                ]
+            if len(rows) < _OWNERS:
+                return faults
+            after = rows[-1].id
+
+    async def _repeats(self) -> list[Fault]:
+        faults: list[Fault] = []
+        after = ""
+        while True:
+            async with self._ops.snapshot() as tx:
+                rows = await store.list_repeats(tx, self._tenant_id, after=after, limit=_REPEATS)
+            faults += _torn_repeats(self._tenant_id, rows)
+            if len(rows) < _REPEATS:
+                return faults
+            after = rows[-1][0]
+
+
+def _torn_repeats(tenant_id: TenantId, rows: Sequence[tuple[str, int, int]]) -> Iterator[Fault]:
+    """A request's turns are all there, or, with their conversation, all gone; other results are no turns."""
+    for _key, ids, found in rows:
+        if 0 < found < ids:
+            yield Fault("repeat_torn", f"of the {ids} turns of a remembered request {found} are there", tenant_id)

@@ -1,0 +1,458 @@
+"""Queries for operators. Each takes the open transaction first.
+
+These read the tables of every capability, on purpose and nowhere else: whether they agree is the very question. They
+never write.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId, format_id
+from app.diagnostics.schemas import ProjectStats, TableSize, TenantStats
+
+# figures
+
+_TABLES = ("conversations", "conversation_heads", "turns", "index_entries", "vectors")
+
+
+def _counts(row: asyncpg.Record | None) -> dict[str, int]:
+    return {} if row is None else {name: int(row[name]) for name in row.keys()}  # noqa: SIM118 - a record gives values
+
+
+def _waits(space_id: int) -> str:
+    """The condition for an index entry `e` that has no vector in a space; without a space, that one is due."""
+    if space_id == 0:
+        return "e.live and e.vectors_due"
+    return f"""e.live and not exists (
+        select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = {space_id}
+    )"""
+
+
+async def count_tenant(tx: Transaction, tenant_id: TenantId, space_id: int) -> dict[str, int]:
+    """What one tenant has; heads know the turns, so that the largest table is not read."""
+    row = await tx.fetchrow(
+        f"""
+        select h.conversations, h.live_turns, h.all_turns, h.tokens, e.entries, e.pending, v.vectors
+        from (
+            select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as live_turns,
+                   coalesce(sum(last_seq), 0)::bigint as all_turns, coalesce(sum(token_count), 0)::bigint as tokens
+            from conversation_heads where tenant_id = $1
+        ) h, (
+            select count(*) as entries, count(*) filter (where {_waits(space_id)}) as pending
+            from index_entries e where e.tenant_id = $1
+        ) e, (select count(*) as vectors from vectors where tenant_id = $1) v
+        """,  # noqa: S608
+        tenant_id,
+    )
+    return _counts(row)
+
+
+async def count_installation(tx: Transaction, space_id: int) -> dict[str, int]:
+    """What all tenants have (ops role)."""
+    row = await tx.fetchrow(
+        f"""
+        select h.conversations, h.live_turns, h.tokens, e.entries, e.pending, v.vectors
+        from (
+            select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as live_turns,
+                   coalesce(sum(token_count), 0)::bigint as tokens
+            from conversation_heads
+        ) h, (
+            select count(*) as entries, count(*) filter (where {_waits(space_id)}) as pending from index_entries e
+        ) e, (select count(*) as vectors from vectors) v
+        """  # noqa: S608
+    )
+    return _counts(row)
+
+
+async def table_sizes(tx: Transaction) -> list[TableSize]:
+    """Bytes of each table with its indexes and long values, and its rows as the planner estimates them."""
+    rows = await tx.fetch(
+        """
+        select relname, greatest(reltuples, 0)::bigint as rows, pg_total_relation_size(oid) as bytes from pg_class
+        where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and relname = any($1::text[])
+        order by relname
+        """,
+        _TABLES,
+    )
+    return [TableSize(table=row["relname"], rows=row["rows"], bytes=row["bytes"]) for row in rows]
+
+
+async def top_projects(tx: Transaction, tenant_id: TenantId, limit: int) -> list[ProjectStats]:
+    """The projects of a tenant with most live turns."""
+    rows = await tx.fetch(
+        """
+        select c.project, count(*) as conversations, sum(h.turn_count)::bigint as turns,
+               sum(h.token_count)::bigint as tokens
+        from conversations c join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
+        where c.tenant_id = $1 group by c.project order by turns desc, c.project limit $2
+        """,
+        tenant_id,
+        limit,
+    )
+    return [ProjectStats(**dict(row)) for row in rows]
+
+
+async def top_tenants(tx: Transaction, limit: int) -> list[TenantStats]:
+    """The tenants with most live turns (ops role)."""
+    rows = await tx.fetch(
+        """
+        select t.tenant_id, t.name, count(h.conversation_id) as conversations,
+               coalesce(sum(h.turn_count), 0)::bigint as turns, coalesce(sum(h.token_count), 0)::bigint as tokens
+        from tenants t left join conversation_heads h on h.tenant_id = t.tenant_id
+        group by t.tenant_id, t.name order by turns desc, t.tenant_id limit $1
+        """,
+        limit,
+    )
+    return [
+        TenantStats(
+            tenant_id=format_id(row["tenant_id"]),
+            name=row["name"],
+            conversations=row["conversations"],
+            turns=row["turns"],
+            tokens=row["tokens"],
+        )
+        for row in rows
+    ]
+
+
+# the server
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFacts:
+    """A role and what it may do besides its policies."""
+
+    name: str
+    unbound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server says of itself to the role that asks. Extensions are by name; `bare_tables` lack row security."""
+
+    version_num: int
+    now: datetime
+    role: RoleFacts
+    roles: Sequence[str]
+    extensions: dict[str, str]
+    available: dict[str, str]
+    bare_tables: Sequence[str]
+    public_may_connect: bool
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    max_connections: int
+    connections: int
+
+
+async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
+    """Everything that is asked of a server, in one statement. `roles` are those that must be there."""
+    row = await tx.fetchrow(
+        """
+        select current_setting('server_version_num')::integer as version_num, clock_timestamp() as now,
+            current_user::text as role,
+            (select rolsuper or rolbypassrls from pg_roles where rolname = current_user) as unbound,
+            array(select rolname::text from pg_roles where rolname = any($1::text[])) as roles,
+            array(select extname || ' ' || extversion from pg_extension) as extensions,
+            array(select name || ' ' || default_version from pg_available_extensions
+                  where name in ('vector', 'btree_gin')) as available,
+            array(
+                select c.relname::text from pg_class c
+                join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id' and not a.attisdropped
+                where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')
+                  and not (c.relrowsecurity and c.relforcerowsecurity
+                           and exists (select from pg_policy p where p.polrelid = c.oid))
+                order by 1
+            ) as bare_tables,
+            has_database_privilege('public', current_database(), 'connect') as public_may_connect,
+            current_setting('fsync')::boolean as fsync,
+            current_setting('full_page_writes')::boolean as full_page_writes,
+            current_setting('synchronous_commit') as synchronous_commit,
+            current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+                as max_connections,
+            (select count(*) from pg_stat_activity where backend_type = 'client backend')::integer as connections
+        """,
+        list(roles),
+    )
+    if row is None:
+        raise RuntimeError("a select without from gave no row")
+    return ServerFacts(
+        version_num=row["version_num"],
+        now=row["now"],
+        role=RoleFacts(row["role"], bool(row["unbound"])),
+        roles=row["roles"],
+        extensions=dict(item.split(" ", 1) for item in row["extensions"]),
+        available=dict(item.split(" ", 1) for item in row["available"]),
+        bare_tables=row["bare_tables"],
+        public_may_connect=row["public_may_connect"],
+        fsync=row["fsync"],
+        full_page_writes=row["full_page_writes"],
+        synchronous_commit=row["synchronous_commit"],
+        max_connections=row["max_connections"],
+        connections=row["connections"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFacts:
+    """How many live entries there are, how many have no vector in a space, and the jobs that make vectors, by state.
+
+    `errors` are the codes that any of them failed with last, and those that look for what lacks vectors.
+    """
+
+    entries: int
+    waiting: int
+    queued: int
+    parked: int
+    cancelled: int
+    errors: Sequence[str]
+
+
+async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions: int | None) -> VectorFacts:
+    """What there is in a space; of several dimensions that made last, where none are given (ops role)."""
+    space = await tx.fetchrow(
+        """
+        select id from embedding_spaces where provider = $1 and model = $2 and ($3::integer is null or dimensions = $3)
+        order by id desc limit 1
+        """,
+        provider,
+        model,
+        dimensions,
+    )
+    waits = "e.live" if space is None else _waits(space["id"])
+    row = await tx.fetchrow(
+        f"""
+        select e.entries, e.waiting, j.queued, j.parked, j.cancelled, j.errors
+        from (
+            select count(*) filter (where e.live) as entries, count(*) filter (where {waits}) as waiting
+            from index_entries e
+        ) e, (
+            select count(*) filter (where makes and state = 'queued') as queued,
+                   count(*) filter (where makes and state = 'parked') as parked,
+                   count(*) filter (where makes and state = 'cancelled') as cancelled,
+                   coalesce(array_agg(distinct last_error) filter (where last_error is not null), '{{}}') as errors
+            from (
+                select state, last_error, not starts_with(kind, 'index.backfill_plan_') as makes
+                from jobs where kind = 'index.vectors' or starts_with(kind, 'index.backfill_')
+            ) of_vectors
+        ) j
+        """  # noqa: S608
+    )
+    return VectorFacts(0, 0, 0, 0, 0, ()) if row is None else VectorFacts(*row.values())
+
+
+# the data (ops role)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRow:
+    """A conversation with its head; `head` is False when it has none, and then its counters say nothing."""
+
+    tenant_id: UUID
+    id: UUID
+    participants: str
+    untouched: bool
+    chain_start: bytes | None
+    head: bool
+    last_seq: int
+    rev: int
+    turn_count: int
+    token_count: int
+    chain_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTurn:
+    """A turn with what the index holds of it. JSON columns are text. Field order is the order of the statement.
+
+    `occurred_at` is None where it is an infinity, which is no time.
+    """
+
+    id: UUID
+    seq: int | None
+    position: int | None
+    rev: int
+    kind: str
+    actor: str
+    role: str
+    content: str | None
+    tool_calls: str | None
+    tool_call_id: str | None
+    tool_results: str | None
+    usage: str | None
+    model: str | None
+    adapter: str | None
+    metadata: str | None
+    content_tokens: int
+    occurred_at: datetime | None
+    created_at: datetime
+    live: bool
+    status: str
+    supersedes: UUID | None
+    superseded_by: UUID | None
+    successor: bool
+    salt: bytes | None
+    content_hash: bytes | None
+    chain_hash: bytes | None
+    index_state: str
+    erased: bool
+    entry: bool
+    entry_live: bool
+    entry_due: bool
+    entry_position: int | None
+    copies_equal: bool
+    vectors: int
+    vectors_torn: bool
+
+
+async def count_conversations(tx: Transaction, tenant_id: TenantId | None) -> int:
+    """How many conversations there are, of one tenant or of all."""
+    row = await tx.fetchrow("select count(*) from conversations where $1::uuid is null or tenant_id = $1", tenant_id)
+    return 0 if row is None else int(row[0])
+
+
+async def list_tenants(tx: Transaction) -> list[TenantId]:
+    """The ids of all tenants."""
+    return [TenantId(row["tenant_id"]) for row in await tx.fetch("select tenant_id from tenants order by tenant_id")]
+
+
+async def list_heads(tx: Transaction, tenant_id: TenantId, *, before: UUID | None, limit: int) -> list[UUID]:
+    """Conversations of a tenant, those made last first, below the id `before`."""
+    rows = await tx.fetch(
+        """
+        select c.id from conversations c
+        left join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
+        where c.tenant_id = $1 and ($2::uuid is null or c.id < $2) and h.deleting_at is null
+        order by c.id desc limit $3
+        """,
+        tenant_id,
+        before,
+        limit,
+    )
+    return [row["id"] for row in rows]
+
+
+async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> HeadRow | None:
+    """One conversation with its head."""
+    row = await tx.fetchrow(
+        """
+        select c.tenant_id, c.id, c.participants::text as participants, c.updated_at = c.created_at as untouched,
+               c.chain_start, h.conversation_id is not null as head,
+               coalesce(h.last_seq, 0) as last_seq, coalesce(h.rev, 0) as rev,
+               coalesce(h.turn_count, 0) as turn_count, coalesce(h.token_count, 0) as token_count,
+               coalesce(h.chain_hash, '') as chain_hash
+        from conversations c
+        left join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
+        where c.tenant_id = $1 and c.id = $2 and h.deleting_at is null
+        """,
+        tenant_id,
+        conversation_id,
+    )
+    return None if row is None else HeadRow(*row.values())
+
+
+_CHECKED_TURNS = """
+    select t.id, t.seq, t.position, t.rev, t.kind, t.actor, t.role, t.content, t.tool_calls, t.tool_call_id,
+           t.tool_results, t.usage, t.model, t.adapter, t.metadata, t.content_tokens,
+           case when isfinite(t.occurred_at) then t.occurred_at end as occurred_at, t.created_at,
+           t.status = 'committed' and t.superseded_by is null as live, t.status, t.supersedes,
+           t.superseded_by,
+           exists (
+               select from turns s where s.tenant_id = t.tenant_id and s.id = t.superseded_by
+                 and s.conversation_id = t.conversation_id
+           ) as successor,
+           t.salt, t.content_hash, t.chain_hash, t.index_state, t.erased_at is not null as erased,
+           e.entry_id is not null as entry, coalesce(e.live, false) as entry_live,
+           coalesce(e.vectors_due, false) as entry_due, e.position as entry_position,
+           e.kind = 'turn' and e.conversation_id = t.conversation_id and e.project = c.project
+               and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
+               and e.occurred_at = t.occurred_at
+               and e.metadata = coalesce(t.metadata::jsonb, '{}') as copies_equal,
+           (select count(*) from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id)::integer as vectors,
+           exists (
+               select from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id
+               group by v.space_id having count(*) <> max(v.part) + 1
+           ) as vectors_torn
+    from turns t
+    join conversations c on c.tenant_id = t.tenant_id and c.id = t.conversation_id
+    left join index_entries e on e.tenant_id = t.tenant_id and e.entry_id = t.id
+"""
+
+
+async def list_turns(
+    tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, after: int, limit: int
+) -> list[CheckedTurn]:
+    """Turns that have a seq, in its order."""
+    rows = await tx.fetch(
+        f"{_CHECKED_TURNS} where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 order by t.seq limit $4",
+        tenant_id,
+        conversation_id,
+        after,
+        limit,
+    )
+    return [CheckedTurn(*row.values()) for row in rows]
+
+
+async def list_unplaced_turns(
+    tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, limit: int
+) -> list[CheckedTurn]:
+    """Turns without a seq: pending and aborted ones."""
+    rows = await tx.fetch(
+        f"{_CHECKED_TURNS} where t.tenant_id = $1 and t.conversation_id = $2 and t.seq is null limit $3",
+        tenant_id,
+        conversation_id,
+        limit,
+    )
+    return [CheckedTurn(*row.values()) for row in rows]
+
+
+async def list_open_turns(
+    tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
+) -> list[tuple[UUID, bool]]:
+    """Turns that are being written, and whether each has one writer and text without holes; streams of none besides."""
+    rows = await tx.fetch(
+        """
+        select o.id, exists (
+            select from turns t join turn_streams s on s.tenant_id = t.tenant_id and s.turn_id = t.id
+            where t.tenant_id = $1 and t.id = o.id and t.status = 'pending' and s.conversation_id = t.conversation_id
+        ) and not exists (
+            select from turn_chunks c where c.tenant_id = $1 and c.turn_id = o.id
+            group by c.part
+            having min(c.start) <> 0 or sum(c.length) <> max(c.start + c.length)
+                or bool_or(c.length <> char_length(c.text))
+        ) as sound
+        from (
+            select t.id from turns t where t.tenant_id = $1 and t.status = 'pending'
+            union select s.turn_id from turn_streams s where s.tenant_id = $1
+            union select c.turn_id from turn_chunks c where c.tenant_id = $1
+        ) o
+        where $2::uuid is null or o.id > $2 order by o.id limit $3
+        """,
+        tenant_id,
+        after,
+        limit,
+    )
+    return [(row["id"], row["sound"]) for row in rows]
+
+
+async def list_repeats(tx: Transaction, tenant_id: TenantId, *, after: str, limit: int) -> list[tuple[str, int, int]]:
+    """Remembered requests by their key: how many ids each has, and how many of those are turns that exist."""
+    rows = await tx.fetch(
+        """
+        select r.key, cardinality(r.result_ids) as ids, (
+            select count(*) from turns t
+            join conversation_heads h on h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
+            where t.tenant_id = r.tenant_id and t.id = any(r.result_ids) and h.deleting_at is null
+        )::integer as found
+        from idempotency_records r where r.tenant_id = $1 and r.key > $2 order by r.key limit $3
+        """,
+        tenant_id,
+        after,
+        limit,
+    )
+    return [(row["key"], row["ids"], row["found"]) for row in rows]

@@ -1,0 +1,64 @@
+"""What always holds between the summaries of a conversation, its turns and its head. Pure: rows in, faults out."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from uuid import UUID
+
+from app.diagnostics.schemas import Fault
+from app.diagnostics.summary_store import Covered, MarkRow, SummaryRow
+
+_SUMMARY = "summary"
+
+
+def check_coverage(
+    tenant_id: UUID, conversation_id: UUID, mark: MarkRow, summaries: Sequence[SummaryRow], covered: Covered
+) -> Iterator[Fault]:
+    """Check the summaries, and that the head says how far they stand for the turns."""
+
+    def fault(code: str, detail: str, object_id: UUID | None = None) -> Fault:
+        return Fault(code, detail, tenant_id, conversation_id, object_id)
+
+    standing = [row for row in summaries if row.stands]
+    for row, after in pairwise(standing):
+        if after.from_position <= row.to_position:
+            yield fault("summary_overlap", f"begins at {after.from_position}, one ends at {row.to_position}", after.id)
+    for row in summaries:
+        for code, detail in _of_summary(row, mark, covered):
+            yield fault(code, detail, row.id)
+    reach = _reach(standing, mark.erased_position)
+    for name, stated, found in (
+        ("summarized_position", mark.position, reach),
+        ("summarized_turns", mark.turns, covered.turns),
+        ("summarized_tokens", mark.tokens, covered.tokens),
+    ):
+        if stated != found:
+            yield fault("mark_wrong", f"{name} is {stated}, summaries and turns make {found}")
+    if mark.through != covered.last:
+        yield fault("mark_wrong", "summarized_through is not the last live turn that is summarised", mark.through)
+    if mark.erased_position > covered.last_position:
+        yield fault("mark_wrong", f"erased_position is {mark.erased_position}, the last is {covered.last_position}")
+
+
+def _of_summary(row: SummaryRow, mark: MarkRow, covered: Covered) -> Iterator[tuple[str, str]]:
+    if row.to_position > covered.last_position:
+        yield "summary_beyond", f"it reaches to {row.to_position}, the last position is {covered.last_position}"
+    if not row.replaced_well:
+        yield "summary_lost", "replaced_by names no summary of the conversation"
+    if row.kind == _SUMMARY:
+        if row.entry_live is not row.stands:
+            yield "summary_unfound", "the index finds what is replaced, or does not find what stands"
+        return
+    if row.from_position <= mark.erased_position and (row.lines or not row.stands):
+        yield "erased_remains", "highlights stand for turns that retention has erased"
+    if row.lines_lost:
+        yield "erased_remains", f"{row.lines_lost} lines are of turns that do not say them, in its range, any more"
+
+
+def _reach(standing: Sequence[SummaryRow], erased_position: int) -> int:
+    """How far summaries stand without a hole, in words of our own: the service has its function for that."""
+    position = erased_position
+    for row in standing:
+        if row.from_position > position + 1:
+            break
+        position = max(position, row.to_position)
+    return position

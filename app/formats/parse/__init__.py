@@ -1,0 +1,1 @@
+"""Messages of each provider read into canonical turns, and written back without loss."""

@@ -1,0 +1,1 @@
+"""Canonical turns written as the messages of each provider. Entered through `formats.service`."""

@@ -1,0 +1,130 @@
+"""Deletes what is hidden already, in steps so short that nobody waits for them; and finds what is to be hidden.
+
+Any number of processes may do it at once, and each may be killed at any moment: what a step has not committed another
+one does, and no sweep waits for a conversation that somebody else is at.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from uuid import UUID
+
+from app.conversations.retention.expiry import Lifetimes
+from app.conversations.stores.expiry_store import Candidate
+from app.core.database.transactions import Database
+from app.core.errors import AppError
+from app.core.ids import TenantId
+from app.core.telemetry import get_logger
+from app.index.service import SearchIndex
+from app.memory.service import Facts
+from app.tenancy.schemas import Caller, job_caller
+
+_CONVERSATIONS = 100
+_ROWS = 500
+_LONGEST_S = 240.0
+# times as long as a step took: half of the time is the appends'
+_REST, _LONGEST_REST_S = 1.0, 0.5
+
+
+class Purger:
+    """Deletes hidden conversations. `counts` are rows by table, and `expired` conversations, since the start."""
+
+    def __init__(self, database: Database, *, lifetimes: Lifetimes, facts: Facts, index: SearchIndex) -> None:
+        self._database = database
+        self._lifetimes = lifetimes
+        self._facts = facts
+        self._index = index
+        self._log = get_logger()
+        self.counts: Counter[str] = Counter()
+
+    async def sweep(self) -> Counter[str]:
+        """Hide every conversation whose time is over, and delete it with those that were left half deleted.
+
+        Ends after some minutes, if there are as many; the next sweep goes on. What fails for one tenant is raised when
+        the others are done.
+        """
+        began = time.monotonic()
+        failed: AppError | None = None
+        before = self.counts.copy()
+        last: Candidate | None = None
+        while time.monotonic() - began < _LONGEST_S:
+            found = await self._lifetimes.candidates(after=last, limit=_CONVERSATIONS)
+            for tenant_id, some in groupby(sorted(found, key=lambda one: one.tenant_id), lambda one: one.tenant_id):
+                try:
+                    await self._sweep_tenant(tenant_id, [one.id for one in some])
+                except AppError as error:
+                    failed = failed or error
+                    self._log.warning("sweep.failed", tenant_id=tenant_id, code=error.code)
+            if len(found) < _CONVERSATIONS:
+                break
+            last = found[-1]
+        done = self.counts - before
+        if done:
+            self._log.info("conversations.swept", count=done["expired"], kind="expired")
+        if failed is not None:
+            raise failed
+        return done
+
+    async def _sweep_tenant(self, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
+        caller = job_caller(tenant_id)
+        step = time.monotonic()
+        async with self._database.transaction(tenant_id) as tx:
+            hidden = await self._lifetimes.hide_expired(caller, tx, conversation_ids=conversation_ids)
+        self.counts["expired"] += hidden
+        await _rest(step)
+        await self.purge(caller, conversation_ids)
+
+    async def purge(self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool = False) -> dict[str, int]:
+        """Delete those of these conversations that are hidden, as far as nobody else is at them; says what went.
+
+        With `waiting` all are gone afterwards, whoever else is at them: both do it, a step each.
+        """
+        done: Counter[str] = Counter()
+        while True:
+            step = time.monotonic()
+            counts, more = await self._step(caller, conversation_ids, waiting=waiting)
+            self.counts.update(counts)
+            done.update(counts)
+            if not more:
+                return dict(done)
+            await _rest(step)
+
+    async def _step(
+        self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool
+    ) -> tuple[dict[str, int], bool]:
+        """One step, of a bounded number of rows; says what went, and whether there is more."""
+        of = self._lifetimes
+        async with self._database.transaction(caller.tenant_id) as tx:
+            facts_held = await of.hold(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
+            if not facts_held:
+                return {}, False
+            held, told = list(facts_held), [one for one, has_facts in facts_held.items() if has_facts]
+            turn_ids = await of.hold_turns(caller, tx, conversation_ids=held, limit=_ROWS)
+            counts: Counter[str] = Counter()
+            if turn_ids:
+                if told:
+                    counts.update(await self._facts.withdraw(caller, tx, turn_ids=turn_ids))
+                counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
+                counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
+                # the keys of facts are held once in a transaction, all in one order: nobody waits in a circle
+                if told or len(turn_ids) == _ROWS:
+                    return dict(counts), True
+            # those of no turn; a fact's entry goes with it
+            if told:
+                facts, more = await self._facts.erase_some(caller, tx, conversation_ids=told, limit=_ROWS)
+                counts.update(facts)
+                if more:
+                    return dict(counts), True
+            rest = await self._index.erase_some(caller, tx, conversation_ids=held, limit=_ROWS)
+            rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=held, limit=_ROWS)
+            more = _ROWS in {rest["index_entries"], rest["summaries"]}
+            if not more:
+                rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=held)
+            counts.update(rest)
+            return dict(+counts), more
+
+
+async def _rest(since: float) -> None:
+    await asyncio.sleep(min(_REST * (time.monotonic() - since), _LONGEST_REST_S))

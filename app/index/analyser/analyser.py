@@ -1,0 +1,279 @@
+"""One analyser for documents and queries. Pure.
+
+Text is normalised (compatibility forms, case, diacritics), cut into words, stemmed where it is English; scripts
+written without spaces become characters and pairs of characters. The result is a literal tsvector: the database's
+own text-search configuration, which is empty for such scripts under the C locale, plays no part.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from app.index.analyser.stemmer import english_stemmer
+from app.index.schemas import Analysis
+
+_MAX_LEXEME = 64
+_MAX_POSITION = 16_383
+_MAX_POSITIONS = 255
+# a tsvector may hold 1 MiB; every lexeme costs its bytes and about 2 + 2 per position
+_MAX_TSVECTOR_BYTES = 700_000
+
+_MARKS = re.compile(r"[\u0300-\u036f]+")
+_APOSTROPHES = re.compile(r"(?<=\w)['\u2019\u02bc](?=\w)")
+# blocks whose vowel signs are no word characters to `re`, though they are parts of words
+_MARKED = r"\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
+_SPACELESS = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    r"\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_WORDS = re.compile(rf"[{_SPACELESS}]+|(?:(?![{_SPACELESS}])(?:[^\W_]|[{_MARKED}]))+")
+_SENTENCE_ENDS = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u061f]")
+_QUESTION_MARKS = "?\uff1f\u061f"
+_SPACELESS_RUN = re.compile(rf"[{_SPACELESS}]")
+# ASCII that is in no word and changes no character before it: cut there, a text has the same words
+_BETWEEN_WORDS = re.compile(r"[\x00-\x26\x28-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]")
+_SLICE_CHARACTERS = 8192
+
+STOP_WORDS = frozenset(
+    [
+        "a",
+        "about",
+        "above",
+        "after",
+        "again",
+        "against",
+        "all",
+        "am",
+        "an",
+        "and",
+        "any",
+        "are",
+        "arent",
+        "as",
+        "at",
+        "be",
+        "because",
+        "been",
+        "before",
+        "being",
+        "below",
+        "between",
+        "both",
+        "but",
+        "by",
+        "can",
+        "cant",
+        "could",
+        "couldnt",
+        "did",
+        "didnt",
+        "do",
+        "does",
+        "doesnt",
+        "doing",
+        "dont",
+        "down",
+        "during",
+        "each",
+        "few",
+        "for",
+        "from",
+        "further",
+        "had",
+        "hadnt",
+        "has",
+        "hasnt",
+        "have",
+        "havent",
+        "having",
+        "he",
+        "her",
+        "here",
+        "hers",
+        "herself",
+        "him",
+        "himself",
+        "his",
+        "how",
+        "i",
+        "id",
+        "if",
+        "ill",
+        "im",
+        "in",
+        "into",
+        "is",
+        "isnt",
+        "it",
+        "its",
+        "itself",
+        "ive",
+        "just",
+        "me",
+        "more",
+        "most",
+        "my",
+        "myself",
+        "no",
+        "nor",
+        "not",
+        "now",
+        "of",
+        "off",
+        "on",
+        "once",
+        "only",
+        "or",
+        "other",
+        "our",
+        "ours",
+        "ourselves",
+        "out",
+        "over",
+        "own",
+        "same",
+        "she",
+        "should",
+        "so",
+        "some",
+        "such",
+        "than",
+        "that",
+        "thats",
+        "the",
+        "their",
+        "theirs",
+        "them",
+        "themselves",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "through",
+        "to",
+        "too",
+        "under",
+        "until",
+        "up",
+        "very",
+        "was",
+        "wasnt",
+        "we",
+        "were",
+        "werent",
+        "what",
+        "whats",
+        "when",
+        "where",
+        "which",
+        "while",
+        "who",
+        "whom",
+        "whose",
+        "why",
+        "will",
+        "with",
+        "wont",
+        "would",
+        "wouldnt",
+        "you",
+        "your",
+        "yours",
+        "yourself",
+        "yourselves",
+    ]
+)
+
+
+def normalise(text: str) -> str:
+    """Compatibility forms and case folded, diacritics of Latin, Greek and Cyrillic taken off."""
+    if text.isascii():
+        return text.lower()
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", folded)))
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, normalised, neither stemmed nor stopped."""
+    return _WORDS.findall(_APOSTROPHES.sub("", normalise(text)))
+
+
+def _slices(text: str) -> Iterator[str]:
+    """Cut a long text between words, so that no call into the C library keeps other threads waiting for long."""
+    start = 0
+    while len(text) - start > _SLICE_CHARACTERS and (cut := _BETWEEN_WORDS.search(text, start + _SLICE_CHARACTERS)):
+        yield text[start : cut.start()]
+        start = cut.start()
+    yield text[start:]
+
+
+def asks(text: str) -> bool:
+    """Whether the last sentence that ends is a question."""
+    ends = _SENTENCE_ENDS.findall(text)
+    return bool(ends) and ends[-1] in _QUESTION_MARKS
+
+
+class Analyser:
+    """Turns texts into lexemes. Not for use by two threads at once (the stemmer keeps state)."""
+
+    def __init__(self) -> None:
+        self._stemmer = english_stemmer()
+
+    def lexemes(self, text: str, *, query: bool) -> Iterator[str]:
+        """The lexemes of a text in order. In a query, a run of spaceless script gives its pairs alone."""
+        for some in _slices(text):
+            plain: list[str] = []
+            for word in words(some):
+                if word in STOP_WORDS:
+                    continue
+                if _SPACELESS_RUN.match(word):
+                    yield from self._stem(plain)
+                    plain = []
+                    if len(word) == 1 or not query:
+                        yield from word
+                    for index in range(len(word) - 1):
+                        yield word[index : index + 2]
+                else:
+                    plain.append(word[:_MAX_LEXEME])
+            yield from self._stem(plain)
+
+    def _stem(self, plain: list[str]) -> Sequence[str]:
+        return self._stemmer.stemWords(plain)
+
+    def document(self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int) -> Analysis:
+        """Who, when and what as one tsvector; of the text, the first `max_bytes` in UTF-8."""
+        if len(text) * 4 > max_bytes:
+            text = text[:max_bytes].encode()[:max_bytes].decode(errors="ignore")
+        heading = f"{actor} {occurred_at.day} {occurred_at:%B %Y}"
+        positions: dict[str, list[int]] = {}
+        size = length = 0
+        for length, lexeme in enumerate(self.lexemes(f"{heading}\n{text}", query=False), start=1):
+            if size > _MAX_TSVECTOR_BYTES:
+                continue  # counted, and not stored
+            places = positions.get(lexeme)
+            if places is None:
+                size += len(lexeme.encode()) + 8
+                if size <= _MAX_TSVECTOR_BYTES:
+                    positions[lexeme] = [min(length, _MAX_POSITION)]
+            elif len(places) < _MAX_POSITIONS and length < _MAX_POSITION:
+                size += 2
+                places.append(length)
+        literal = " ".join(f"{quote(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items())
+        return Analysis(literal, length, asks(text))
+
+    def query(self, text: str) -> list[str]:
+        """The distinct lexemes of a query."""
+        return list(dict.fromkeys(self.lexemes(text, query=True)))
+
+
+def quote(lexeme: str) -> str:
+    """A lexeme as a literal of tsvector and tsquery."""
+    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def any_of(lexemes: Sequence[str]) -> str:
+    """The tsquery that asks for any of these lexemes. All of them at once would find next to nothing."""
+    return " | ".join(map(quote, lexemes))

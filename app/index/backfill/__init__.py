@@ -1,0 +1,1 @@
+"""Vectors that are made after the append, by jobs."""

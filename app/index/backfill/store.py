@@ -1,0 +1,161 @@
+"""Queries on entries that lack vectors in one embedding space. Each takes the open transaction first.
+
+All are walks by key in bounded steps: what an installation has grown to does not make one of them long.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
+from app.index.schemas import VECTORS_JOB, EntryKind
+
+_FILLED = [
+    EntryKind.TURN.value,
+    EntryKind.SUMMARY.value,
+    EntryKind.MEMORY.value,
+    EntryKind.FACT.value,
+]
+"""Kinds of entries whose vectors are made anew where they lack them: their owners can read the text again."""
+_LAST_ID = UUID(int=2**128 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a walk over a tenant's entries: those that lack vectors, and where to go on; None at the end."""
+
+    entry_ids: Sequence[UUID]
+    after: UUID | None
+
+
+async def find_lacking(
+    tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
+) -> Step:
+    """Up to `limit` live entries of what is filled without a vector in the space, of the `examine` after an id.
+
+    What a job of its own waits for is left to that job, whatever its state: who cancels it means it.
+    """
+    row = await tx.fetchrow(
+        """
+        with walked as materialized (
+            select entry_id, vectors_due from index_entries
+            where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
+            order by entry_id limit $5
+        ),
+        lacking as materialized (
+            select s.entry_id from walked s
+            where not exists (
+                select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
+            ) and (not s.vectors_due or s.entry_id not in (
+                select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7
+            ))
+            order by s.entry_id limit $6
+        )
+        select array(select entry_id from lacking order by entry_id) as entry_ids,
+               (select count(*) from walked) as examined,
+               (select entry_id from walked order by entry_id desc limit 1) as last
+        """,
+        tenant_id,
+        space_id,
+        _FILLED,
+        after,
+        examine,
+        limit,
+        VECTORS_JOB,
+    )
+    if row is None:
+        return Step((), None)
+    entry_ids: list[UUID] = row["entry_ids"]
+    if len(entry_ids) == limit:
+        return Step(entry_ids, entry_ids[-1])
+    return Step(entry_ids, row["last"] if row["examined"] == examine else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tour:
+    """One step of a walk over all tenants' entries: tenants that lack vectors, and where to go on; None at the end."""
+
+    tenants: Sequence[TenantId]
+    after: tuple[UUID, UUID] | None
+
+
+async def find_lacking_tenants(
+    tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], examine: int, job_kind: str
+) -> Tour:
+    """Tenants that have no job `job_kind` and, among the next entries, live ones without a vector (ops role).
+
+    Waiting entries are left to their jobs, as long as their tenant has any.
+    """
+    rows = await tx.fetch(
+        """
+        with walked as materialized (
+            select e.tenant_id, e.entry_id, e.vectors_due from index_entries e
+            where e.live and e.kind = any($2::text[]) and (e.tenant_id, e.entry_id) > ($3::uuid, $4::uuid)
+            order by e.tenant_id, e.entry_id limit $5
+        ),
+        last as materialized (
+            select tenant_id, entry_id, (select count(*) from walked) as examined from walked
+            order by tenant_id desc, entry_id desc limit 1
+        )
+        select l.tenant_id, l.entry_id, l.examined, array(
+            select distinct s.tenant_id from walked s
+            where not exists (
+                select from vectors v
+                where v.tenant_id = s.tenant_id and v.entry_id = s.entry_id and v.space_id = $1
+            ) and not (s.vectors_due and exists (
+                select from jobs j where j.tenant_id = s.tenant_id and j.kind = $7
+            )) and not exists (
+                select from jobs j where j.tenant_id = s.tenant_id and j.kind = $6
+            )
+        ) as tenants
+        from last l
+        """,
+        space_id,
+        _FILLED,
+        *after,
+        examine,
+        job_kind,
+        VECTORS_JOB,
+    )
+    if not rows:
+        return Tour((), None)
+    (row,) = rows
+    tenants = [TenantId(tenant_id) for tenant_id in row["tenants"]]
+    if row["examined"] < examine:
+        return Tour(tenants, None)
+    # of a tenant that is found already the rest need not be read
+    return Tour(tenants, (row["tenant_id"], _LAST_ID if row["tenant_id"] in tenants else row["entry_id"]))
+
+
+async def lacking_of(
+    tx: Transaction, tenant_id: TenantId, space_ids: Sequence[int], entry_ids: Sequence[UUID]
+) -> list[tuple[int, UUID]]:
+    """Those of some entries that are live and have no vector in a space, by space and id."""
+    rows = await tx.fetch(
+        """
+        select s.id, e.entry_id from unnest($2::integer[]) s (id)
+        join index_entries e on e.tenant_id = $1 and e.entry_id = any($3::uuid[]) and e.live
+        where e.kind = any($4::text[]) and not exists (
+            select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id and v.space_id = s.id
+        )
+        order by s.id, e.entry_id
+        """,
+        tenant_id,
+        list(space_ids),
+        list(entry_ids),
+        _FILLED,
+    )
+    return [(row["id"], row["entry_id"]) for row in rows]
+
+
+async def settle_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+    """Note that entries wait for no vectors any more."""
+    await tx.execute(
+        """
+        update index_entries set vectors_due = false
+        where tenant_id = $1 and entry_id = any($2::uuid[]) and vectors_due
+        """,
+        tenant_id,
+        list(entry_ids),
+    )

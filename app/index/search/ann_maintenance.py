@@ -1,0 +1,140 @@
+"""Which tenants have grown wide, and the vector index that serves them.
+
+Appends never touch the vector index: their vectors go in un-tiered, and a search compares those one by one. `Tiers`
+notices a wide tenant when it is searched, and moves its vectors into the tier in the background, some at a time and
+never for more than a quarter of the time, so that appends keep their pace. The index of a space is made when the first
+wide tenant is there; until it stands, wide scopes are searched exactly. All of it may be interrupted anywhere.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import AppError
+from app.core.ids import TenantId
+from app.core.telemetry import get_logger
+from app.index.search import ann_search
+from app.index.search.ann_search import Holding, Space
+
+_LOOK_AGAIN_S = 30.0
+_REMEMBERED_TENANTS = 10_000
+_BATCH = 50  # about a third of a second: appends feel a longer one
+_PAUSE_S = 5.0
+_REST = 3  # times as long as a batch took
+_LOCK = 0x74696572  # "tier"
+
+
+@dataclass(frozen=True, slots=True)
+class TierOptions:
+    """Settings of the planner: what is searched exactly, what waits outside the tier."""
+
+    exact_scope_entries: int
+    text_candidates: int
+    fresh_vectors: int
+
+
+class Tiers:
+    """Knows how much each tenant has, and keeps the tier of the wide ones.
+
+    `make_index` makes the index of the space as the owner of the tables, and says whether it stands.
+    """
+
+    def __init__(
+        self, ops: Database, *, space: Space, options: TierOptions, make_index: Callable[[], Awaitable[bool]]
+    ) -> None:
+        self.space = space
+        self.options = options
+        self._ops = ops
+        self._make_index = make_index
+        self._known: OrderedDict[TenantId, tuple[float, Holding]] = OrderedDict()
+        self._due: dict[TenantId, None] = {}
+        self._wake = asyncio.Event()
+        self._log = get_logger()
+
+    async def look(self, tx: Transaction, tenant_id: TenantId) -> Holding:
+        """What the tenant has, as known for half a minute: what is wrong by then costs time, never an answer."""
+        now = time.monotonic()
+        known = self._known.get(tenant_id)
+        if known is not None and now - known[0] < _LOOK_AGAIN_S:
+            return known[1]
+        options = self.options
+        holding = await ann_search.holding(
+            tx, tenant_id, self.space, entries=options.exact_scope_entries, fresh=options.fresh_vectors
+        )
+        self._known[tenant_id] = (now, holding)
+        self._known.move_to_end(tenant_id)
+        if len(self._known) > _REMEMBERED_TENANTS:
+            self._known.popitem(last=False)
+        if self.is_wide(holding) and self._is_due(holding):
+            self._due[tenant_id] = None
+            self._wake.set()
+        return holding
+
+    def is_wide(self, holding: Holding) -> bool:
+        """Whether a tenant has more than is searched exactly."""
+        return holding.entries > self.options.exact_scope_entries
+
+    def _is_due(self, holding: Holding) -> bool:
+        return not holding.index_ready or not holding.tiered or holding.fresh > self.options.fresh_vectors
+
+    async def note(self, tx: Transaction, tenant_ids: Sequence[TenantId]) -> int:
+        """Let wide tenants be kept that nobody has searched in this space yet; says how many are due."""
+        for tenant_id in tenant_ids:
+            self._known.pop(tenant_id, None)
+            await self.look(tx, tenant_id)
+        return len(self._due)
+
+    async def keep_forever(self) -> None:
+        """Move what is due whenever a search has noticed some."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.keep_due()
+            except AppError as error:
+                self._log.warning("tier.failed", code=error.code)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def keep_due(self) -> None:
+        """Move the vectors of all tenants that are due, and make the index after them: built at once it costs least."""
+        due = list(self._due)
+        for tenant_id in due:
+            self._due.pop(tenant_id, None)
+            try:
+                await self._move(tenant_id)
+            except AppError as error:
+                self._log.warning("tier.failed", code=error.code, tenant_id=tenant_id)
+        if due:
+            await self._index(due)
+
+    async def keep(self, tenant_id: TenantId) -> int:
+        """Move all of a tenant's vectors into the tier, and make the index where there is none; says how many."""
+        if self.space.id == 0:
+            return 0
+        moved = await self._move(tenant_id)
+        await self._index([tenant_id])
+        return moved
+
+    async def _index(self, tenant_ids: Sequence[TenantId]) -> None:
+        stands = await self._make_index()
+        for tenant_id in tenant_ids:
+            if not stands:
+                self._log.warning("tier.without_index", tenant_id=tenant_id)
+            self._known.pop(tenant_id, None)
+
+    async def _move(self, tenant_id: TenantId) -> int:
+        moved = 0
+        while True:
+            started = time.monotonic()
+            async with self._ops.across_tenants() as tx:
+                count = await ann_search.tier_some(tx, tenant_id, self.space, lock=_LOCK, limit=_BATCH)
+            moved += count
+            if count < _BATCH:
+                break
+            await asyncio.sleep(_REST * (time.monotonic() - started))  # the rest of the time is the appends'
+        self._known.pop(tenant_id, None)
+        self._log.info("tier.kept", tenant_id=tenant_id, vectors=moved)
+        return moved

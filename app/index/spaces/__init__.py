@@ -1,0 +1,1 @@
+"""Embedding spaces: which one is searched, which are kept up to date, and the move from one to another."""

@@ -1,0 +1,309 @@
+"""Embedding spaces, as operators move an installation from one to another: add, fill, switch, roll back, drop.
+
+What always holds: one row says which space is searched, and a switch is one update of it; a space that was searched is
+kept up to date until it is dropped, so the way back is the same update; nobody drops what is searched; changes exclude
+each other. Everything may be asked for again, and what is interrupted goes on from where it was.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import Conflict, NotFound
+from app.core.jobs import INSTALLATION, JobQueue, NewJob
+from app.core.telemetry import get_logger
+from app.index.schemas import DROP_JOB, EmbeddingSpace, EmbeddingSpaces, SpaceAdd, SpaceState, SpaceSwitch
+from app.index.spaces import store as space_store
+from app.index.spaces.runtime import Side, Spaces
+from app.index.spaces.store import Choice, Figures, SpaceRow
+from app.tenancy.schemas import Caller, Scope
+
+# of all entries, the part that may lack vectors at a switch: what is told from a sample is not exact
+_SMALL_SHARE = 0.001
+_DROP_AFTER_S = 3.0
+_DROP_AT_ONCE = 1000
+_DROP_FOR_S = 20.0
+_REST = 1.0  # times as long as a step took
+_JOBS = "index.backfill_"
+_FIRST = (UUID(int=0), UUID(int=0))
+
+JobCounts: TypeAlias = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """All spaces, and which is searched."""
+
+    rows: Sequence[SpaceRow]
+    choice: Choice
+
+    def row(self, space_id: int) -> SpaceRow:
+        """A space by its id; NotFound."""
+        found = next((row for row in self.rows if row.id == space_id), None)
+        if found is None:
+            raise NotFound("not_found", "There is no such embedding space.")
+        return found
+
+
+class SpaceAdministration:
+    """The door to embedding spaces.
+
+    `announce` tells every process that they changed; `drop_index` drops a space's vector index as the owner;
+    `base_urls` say where the embedders of this process are, by space.
+    """
+
+    def __init__(
+        self,
+        ops: Database,
+        *,
+        spaces: Spaces,
+        jobs: JobQueue,
+        announce: Callable[[], None],
+        drop_index: Callable[[int], Awaitable[None]],
+        base_urls: Mapping[int, str],
+    ) -> None:
+        self._ops = ops
+        self._spaces = spaces
+        self._jobs = jobs
+        self._announce = announce
+        self._drop_index = drop_index
+        self._base_urls = base_urls
+        self._log = get_logger()
+
+    async def list_spaces(self, caller: Caller) -> EmbeddingSpaces:
+        """All spaces, the newest first, with how far each is filled; of a large installation about."""
+        caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            world = await _read(tx)
+        return EmbeddingSpaces(
+            object="list", data=await self._views(world, world.rows), has_more=False, next_cursor=None
+        )
+
+    async def space(self, caller: Caller, space_id: int) -> EmbeddingSpace:
+        """One space. Raises NotFound."""
+        caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            world = await _read(tx)
+        (view,) = await self._views(world, [world.row(space_id)])
+        return view
+
+    async def add(self, caller: Caller, *, body: SpaceAdd) -> EmbeddingSpace:
+        """Begin to fill the space of the settings' second embedder; from now on the database says what is searched.
+
+        Raises Conflict `space_not_configured` where no setting names such a space, `space_dropping` where it is going.
+        """
+        caller.require(Scope.OPERATOR)
+        await self._spaces.follow()
+        side = self._configured(body)
+        async with self._ops.across_tenants() as tx:
+            await space_store.hold(tx)
+            world = await _read(tx)
+            row = world.row(side.space.id)
+            if row.state == SpaceState.DROPPING:
+                raise Conflict("space_dropping", "The vectors of this space are being deleted; wait until it is idle.")
+            if world.choice.space_id is None:
+                await space_store.choose(tx, space_id=self._spaces.current.space.id or None, previous_id=None)
+            if row.state == SpaceState.IDLE and self._searched(world) != row.id:
+                await self._set(tx, row.id, SpaceState.PREPARING)
+            tx.after_commit.append(self._announce)
+        await self._spaces.follow()
+        await self._jobs.ensure_periodic([side.late.plan_kind], at_once=[side.late.plan_kind])
+        self._log.info("space.added", space_id=side.space.id, space=side.name)
+        return await self.space(caller, side.space.id)
+
+    async def switch(self, caller: Caller, space_id: int, *, body: SpaceSwitch) -> EmbeddingSpace:
+        """Search another space from now on: here at once, in every other process within a second.
+
+        Raises NotFound, Conflict `space_not_configured`, `space_dropping`, and `space_incomplete` where too much has no
+        vectors in it, unless `force`.
+        """
+        caller.require(Scope.OPERATOR)
+        return await self._turn_to(caller, space_id, force=body.force)
+
+    async def roll_back(self, caller: Caller) -> EmbeddingSpace:
+        """Search the space again that was searched before.
+
+        Raises Conflict `space_no_previous` where there is none, else as `switch` without force.
+        """
+        caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            previous = (await space_store.choice(tx)).previous_id
+        if previous is None:
+            raise Conflict("space_no_previous", "No other space was searched before, or it has been dropped.")
+        return await self._turn_to(caller, previous, force=False)
+
+    async def drop(self, caller: Caller, space_id: int) -> EmbeddingSpace:
+        """Delete a space's vectors and vector index, in the background. Raises NotFound, Conflict `space_searched`."""
+        caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            await space_store.hold(tx)
+            world = await _read(tx)
+            row = world.row(space_id)
+            if space_id in {self._searched(world), self._spaces.current.space.id}:
+                raise Conflict("space_searched", "This space is searched: switch to another before.")
+            await self._set(tx, row.id, SpaceState.DROPPING)
+            if world.choice.previous_id == space_id:
+                await space_store.choose(tx, space_id=world.choice.space_id, previous_id=None)
+            # not before every process has heard of it, and makes no vectors there any more
+            await self._jobs.enqueue(tx, INSTALLATION, [_drop_job(space_id, None, delay_s=_DROP_AFTER_S)])
+            tx.after_commit.append(self._announce)
+        await self._spaces.follow()
+        self._log.info("space.dropping", space_id=space_id)
+        return await self.space(caller, space_id)
+
+    async def run_drop(self, subjects: Sequence[UUID]) -> None:
+        """Go on deleting a space's vectors, for a while; the job that goes on is enqueued with the last of them."""
+        space_id = subjects[0].int
+        after: tuple[UUID, UUID] | None = (subjects[1], subjects[2]) if len(subjects) > 1 else None
+        if not await self._is_dropping(space_id):
+            return
+        if after is None:  # the index first: what is deleted need not be taken out of it
+            await self._drop_index(space_id)
+            after = _FIRST
+        until = time.monotonic() + _DROP_FOR_S
+        count = 0
+        while after is not None:
+            began = time.monotonic()
+            async with self._ops.across_tenants() as tx:
+                step = await space_store.drop_some(tx, space_id, after=after, limit=_DROP_AT_ONCE)
+                if step.after is not None and began > until:
+                    await self._jobs.enqueue(tx, INSTALLATION, [_drop_job(space_id, step.after)])
+                    return
+                if step.after is None:
+                    await space_store.set_state(tx, space_id, SpaceState.IDLE)
+                    tx.after_commit.append(self._announce)
+            count += step.vectors
+            after = step.after
+            if after is not None:
+                await asyncio.sleep(_REST * (time.monotonic() - began))
+        self._log.info("space.dropped", space_id=space_id, count=count)
+
+    async def _is_dropping(self, space_id: int) -> bool:
+        async with self._ops.across_tenants() as tx:
+            world = await _read(tx)
+        return any(row.id == space_id and row.state == SpaceState.DROPPING for row in world.rows)
+
+    async def _require_complete(self, tx: Transaction, side: Side) -> None:
+        lacking, entries = await space_store.lacking(tx, side.space.id, job_kind=side.late.new_kind)
+        if lacking > _SMALL_SHARE * entries:
+            raise Conflict(
+                "space_incomplete",
+                f"About {lacking} of {entries} entries have no vectors in this space yet. A switch with force is done"
+                " all the same; then they are found by words until they have.",
+            )
+
+    async def _turn_to(self, caller: Caller, space_id: int, *, force: bool) -> EmbeddingSpace:
+        async with self._ops.across_tenants() as tx:
+            await space_store.hold(tx)
+            world = await _read(tx)
+            row, searched = world.row(space_id), self._searched(world)
+            side = self._spaces.sides.get(space_id)
+            if side is None:
+                raise _unconfigured()
+            if row.state == SpaceState.DROPPING:
+                raise Conflict("space_dropping", "The vectors of this space are being deleted; wait until it is idle.")
+            if searched != space_id:
+                if not force:
+                    await self._require_complete(tx, side)
+                # kept up to date, the two of them: the one for the way back
+                for kept in (space_id, searched):
+                    if kept:
+                        await self._set(tx, kept, SpaceState.KEPT)
+                await space_store.choose(tx, space_id=space_id, previous_id=searched)
+            elif world.choice.space_id is None:
+                await space_store.choose(tx, space_id=space_id, previous_id=None)
+            tx.after_commit.append(self._announce)
+        await self._spaces.follow()
+        kinds = [side.late.plan_kind for side in self._spaces.sides.values() if self._spaces.wants(side)]
+        await self._jobs.ensure_periodic(kinds, at_once=kinds)
+        self._log.info("space.switched", space_id=space_id)
+        return await self.space(caller, space_id)
+
+    async def _set(self, tx: Transaction, space_id: int, state: SpaceState) -> None:
+        await space_store.set_state(tx, space_id, state, base_url=self._base_urls.get(space_id))
+
+    def _searched(self, world: _World) -> int | None:
+        """The space that the installation searches: the chosen one, or else what this process' settings name."""
+        return world.choice.space_id or self._spaces.current.space.id or None
+
+    def _configured(self, body: SpaceAdd) -> Side:
+        """The side that the body means: without members the one that is not searched."""
+        wanted = body.model_dump(exclude_none=True)
+        for side in self._spaces.sides.values():
+            if side.embedder is None or (not wanted and side is self._spaces.current):
+                continue
+            name = side.embedder.space
+            own = {"provider": name.provider, "model": name.model, "dimensions": name.dimensions}
+            if wanted.items() <= own.items():
+                return side
+        raise _unconfigured()
+
+    async def _views(self, world: _World, rows: Sequence[SpaceRow]) -> list[EmbeddingSpace]:
+        ids = [row.id for row in rows]
+        async with self._ops.across_tenants() as tx:
+            figures = await space_store.figures(tx, ids)
+            indexed = await space_store.indexed(tx, ids)
+        jobs, errors = await self._jobs.states_of(_JOBS), await self._jobs.errors_of(_JOBS)
+        return [
+            self._view(
+                world, row, figures.get(row.id, Figures(0, 0, 0, exact=True)), jobs, errors, indexed=row.id in indexed
+            )
+            for row in rows
+        ]
+
+    def _view(
+        self,
+        world: _World,
+        row: SpaceRow,
+        figures: Figures,
+        jobs: JobCounts,
+        errors: Mapping[str, str],
+        *,
+        indexed: bool,
+    ) -> EmbeddingSpace:
+        searched = self._searched(world) == row.id
+        kinds = [f"{_JOBS}{part}{row.id}" for part in ("", "new_")]
+        own = [jobs.get(kind, {}) for kind in kinds]
+        failed = [errors[kind] for kind in (*kinds, f"{_JOBS}plan_{row.id}") if kind in errors]
+        return EmbeddingSpace(
+            id=row.id,
+            provider=row.provider,
+            model=row.model,
+            dimensions=row.dimensions,
+            base_url=row.base_url,
+            state=SpaceState.SEARCHED if searched else SpaceState(row.state),
+            configured=row.id in self._spaces.sides,
+            searched_here=self._spaces.current.space.id == row.id,
+            previous=world.choice.previous_id == row.id,
+            entries=figures.entries,
+            covered=figures.covered,
+            vectors=figures.vectors,
+            share=round(figures.covered / figures.entries, 4) if figures.entries else 1.0,
+            exact=figures.exact,
+            index_ready=indexed,
+            jobs_waiting=sum(states.get("queued", 0) for states in own),
+            jobs_parked=sum(states.get("parked", 0) for states in own),
+            jobs_error=failed[0] if failed else None,
+            created_at=row.created_at,
+        )
+
+
+async def _read(tx: Transaction) -> _World:
+    return _World(await space_store.list_spaces(tx), await space_store.choice(tx))
+
+
+def _drop_job(space_id: int, after: tuple[UUID, UUID] | None, *, delay_s: float = 0.0) -> NewJob:
+    subjects = [UUID(int=space_id), *(after or ())]
+    return NewJob(DROP_JOB, subject_ids=subjects, dedupe_key=f"drop_{space_id}", priority=-1, delay_s=delay_s)
+
+
+def _unconfigured() -> Conflict:
+    return Conflict(
+        "space_not_configured",
+        "This process has no settings by which to embed for this space: TURNKEEP_EMBEDDER and what belongs to it, or"
+        " TURNKEEP_NEXT_EMBEDDER, must name its provider, model and dimensions.",
+    )

@@ -1,0 +1,102 @@
+"""Rows of the search index: what can be found (entries) and, beside it, where it lies in meaning (vectors).
+
+An entry has its own copies of every filter, so that a search reads one table. Vectors are immutable and hold nothing
+that changes, but for `tiered`, once: the update that sets it is what inserts them into their space's vector index,
+which is partial on it and is made when a tenant is large enough to profit.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
+
+from app.core.database.metadata import METADATA, Vector
+
+embedding_spaces = Table(
+    "embedding_spaces",
+    METADATA,
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("dimensions", Integer, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("state", Text, nullable=False, server_default=text("'idle'")),
+    Column("base_url", Text),
+    UniqueConstraint("provider", "model", "dimensions"),
+    CheckConstraint("state in ('idle', 'preparing', 'kept', 'dropping')", name="state"),
+)
+searched_space = Table(
+    "searched_space",
+    METADATA,
+    Column("id", Boolean, primary_key=True, server_default=text("true")),
+    Column("space_id", Integer, ForeignKey("embedding_spaces.id")),
+    Column("previous_id", Integer, ForeignKey("embedding_spaces.id")),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("id", name="single"),
+)
+index_entries = Table(
+    "index_entries",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("entry_id", Uuid, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("conversation_id", Uuid),
+    Column("project", Text, nullable=False),
+    Column("owner", Text),
+    Column("agent_id", Text),
+    Column("actor", Text),
+    Column("role", Text),
+    Column("position", BigInteger),
+    Column("session", BigInteger),
+    Column("occurred_at", DateTime(timezone=True), nullable=False),
+    Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("live", Boolean, nullable=False, server_default=text("true")),
+    Column("vectors_due", Boolean, nullable=False, server_default=text("false")),
+    Column("asks", Boolean, nullable=False, server_default=text("false")),
+    Column("doc_length", Integer, nullable=False),
+    Column("lexemes", TSVECTOR, nullable=False),
+    Column("dates", JSONB),
+    Column("expires_at", DateTime(timezone=True)),
+    ForeignKeyConstraint(
+        ["tenant_id", "conversation_id"],
+        ["conversations.tenant_id", "conversations.id"],
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("kind in ('turn', 'summary', 'fact', 'memory')", name="kind"),
+    # of dead entries too: deletes and the foreign key look them up by it
+    Index("index_entries_conversation_idx", "tenant_id", "conversation_id", "position"),
+    Index("index_entries_owner_idx", "tenant_id", "owner", postgresql_where=text("live and owner is not null")),
+    Index("index_entries_agent_idx", "tenant_id", "agent_id", postgresql_where=text("live and agent_id is not null")),
+    Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
+    Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
+)
+vectors = Table(
+    "vectors",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("entry_id", Uuid, primary_key=True),
+    Column("space_id", Integer, ForeignKey("embedding_spaces.id"), primary_key=True),
+    Column("part", SmallInteger, primary_key=True),
+    Column("embedding", Vector, nullable=False),
+    Column("tiered", Boolean, nullable=False, server_default=text("false")),
+    ForeignKeyConstraint(
+        ["tenant_id", "entry_id"], ["index_entries.tenant_id", "index_entries.entry_id"], ondelete="CASCADE"
+    ),
+    Index("vectors_fresh_idx", "tenant_id", "space_id", "entry_id", postgresql_where=text("not tiered")),
+)

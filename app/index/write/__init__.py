@@ -1,0 +1,1 @@
+"""Statements that insert, change and delete index entries."""

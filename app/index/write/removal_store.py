@@ -1,0 +1,82 @@
+"""Queries that take entries out of the index, with their vectors. Each names the tenant."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId, TenantId
+
+
+async def delete_entries(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, entry_ids: Sequence[UUID] | None
+) -> dict[str, int]:
+    """Delete the entries and vectors of a conversation, all or those named; says how many of each."""
+    vectors = await tx.execute(
+        """
+        delete from vectors v using index_entries e
+        where e.tenant_id = $1 and e.conversation_id = $2 and v.tenant_id = $1 and v.entry_id = e.entry_id
+          and ($3::uuid[] is null or e.entry_id = any($3))
+        """,
+        tenant_id,
+        conversation_id,
+        entry_ids,
+    )
+    entries = await tx.execute(
+        """
+        delete from index_entries
+        where tenant_id = $1 and conversation_id = $2 and ($3::uuid[] is null or entry_id = any($3))
+        """,
+        tenant_id,
+        conversation_id,
+        entry_ids,
+    )
+    return {"vectors": vectors, "index_entries": entries}
+
+
+async def list_of_conversations(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
+) -> list[UUID]:
+    """Some entries of conversations."""
+    rows = await tx.fetch(
+        "select entry_id from index_entries where tenant_id = $1 and conversation_id = any($2::uuid[]) limit $3",
+        tenant_id,
+        conversation_ids,
+        limit,
+    )
+    return [row["entry_id"] for row in rows]
+
+
+async def delete_by_id(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[str, int]:
+    """Delete entries with their vectors; says how many of each."""
+    if not entry_ids:
+        return {"vectors": 0, "index_entries": 0}
+    vectors = await tx.execute(
+        "delete from vectors where tenant_id = $1 and entry_id = any($2::uuid[])", tenant_id, entry_ids
+    )
+    entries = await tx.execute(
+        "delete from index_entries where tenant_id = $1 and entry_id = any($2::uuid[])", tenant_id, entry_ids
+    )
+    return {"vectors": vectors, "index_entries": entries}
+
+
+async def delete_unplaced(
+    tx: Transaction, *, tenant_ids: Sequence[TenantId], entry_ids: Sequence[UUID]
+) -> dict[str, int]:
+    """Delete entries that belong to no conversation, with their vectors; each stands beside its tenant."""
+    vectors = await tx.execute(
+        """
+        delete from vectors v using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, entry_id)
+        where v.tenant_id = u.tenant_id and v.entry_id = u.entry_id
+        """,
+        tenant_ids,
+        entry_ids,
+    )
+    entries = await tx.execute(
+        """
+        delete from index_entries e using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, entry_id)
+        where e.tenant_id = u.tenant_id and e.entry_id = u.entry_id and e.conversation_id is null
+        """,
+        tenant_ids,
+        entry_ids,
+    )
+    return {"vectors": vectors, "index_entries": entries}

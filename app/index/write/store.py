@@ -1,0 +1,230 @@
+"""Queries that write the search index. Each takes the open transaction first and names the tenant."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.core.database.transactions import FloatVector, Transaction, encode_vector
+from app.core.ids import ConversationId, TenantId
+from app.index.schemas import Copied, DatedEntry, Entry
+
+
+async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence[Entry]) -> None:
+    """Insert entries, all in one statement."""
+    await tx.execute(
+        """
+        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
+                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
+                                   expires_at)
+        select $1, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role, u.position,
+               u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks,
+               u.expires_at
+        from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+                    $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[], $15::integer[],
+                    $16::text[], $17::boolean[], $18::timestamptz[])
+            as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
+                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at)
+        """,
+        tenant_id,
+        [entry.entry_id for entry in entries],
+        [entry.kind.value for entry in entries],
+        [entry.conversation_id for entry in entries],
+        [entry.project for entry in entries],
+        [entry.owner for entry in entries],
+        [entry.agent_id for entry in entries],
+        [entry.actor for entry in entries],
+        [entry.role for entry in entries],
+        [entry.position for entry in entries],
+        [entry.session for entry in entries],
+        [entry.occurred_at for entry in entries],
+        [entry.metadata for entry in entries],
+        [entry.prepared.vectors_due for entry in entries],
+        [entry.prepared.analysis.length for entry in entries],
+        [entry.prepared.analysis.tsvector for entry in entries],
+        [entry.prepared.analysis.asks for entry in entries],
+        [entry.expires_at for entry in entries],
+    )
+
+
+async def insert_vectors(
+    tx: Transaction, tenant_id: TenantId, space_id: int, vectors: Mapping[UUID, Sequence[FloatVector]]
+) -> None:
+    """Insert vectors by entry, all in one statement; those that are there already stay.
+
+    A space that is being dropped gets none, whoever has not heard of it yet.
+    """
+    parts = [
+        (entry_id, part, encode_vector(vector)) for entry_id, own in vectors.items() for part, vector in enumerate(own)
+    ]
+    if not parts:
+        return
+    await tx.execute(
+        """
+        insert into vectors (tenant_id, entry_id, space_id, part, embedding)
+        select $1, u.entry_id, $2, u.part, u.embedding
+        from unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
+        where not exists (select from embedding_spaces s where s.id = $2 and s.state = 'dropping')
+        on conflict do nothing
+        """,
+        tenant_id,
+        space_id,
+        [part[0] for part in parts],
+        [part[1] for part in parts],
+        [part[2] for part in parts],
+    )
+
+
+async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+    """Take entries out of every search; they stay with what they stand for."""
+    await tx.execute(
+        "update index_entries set live = false where tenant_id = $1 and entry_id = any($2::uuid[])",
+        tenant_id,
+        list(entry_ids),
+    )
+
+
+async def set_expiry(tx: Transaction, tenant_id: TenantId, entry_id: UUID, *, expires_at: datetime | None) -> None:
+    """Change when an entry expires, where it differs."""
+    await tx.execute(
+        """
+        update index_entries set expires_at = $3
+        where tenant_id = $1 and entry_id = $2 and expires_at is distinct from $3
+        """,
+        tenant_id,
+        entry_id,
+        expires_at,
+    )
+
+
+async def restore_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+    """Put entries back into searches."""
+    await tx.execute(
+        "update index_entries set live = true where tenant_id = $1 and entry_id = any($2::uuid[])",
+        tenant_id,
+        list(entry_ids),
+    )
+
+
+async def set_owner(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, owner: str) -> None:
+    """Set the owner of the entries of a conversation that have none."""
+    await tx.execute(
+        "update index_entries set owner = $3 where tenant_id = $1 and conversation_id = $2 and owner is null",
+        tenant_id,
+        conversation_id,
+        owner,
+    )
+
+
+async def copy_entries(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    owner: str | None,
+    pairs: Sequence[tuple[UUID, UUID, int | None]],
+) -> list[Copied]:
+    """Copy entries into another conversation; pairs are (entry, its copy, the copy's position)."""
+    rows = await tx.fetch(
+        """
+        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
+                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
+                                   dates)
+        select $1, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
+               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks, e.dates
+        from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
+        join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
+        returning entry_id, vectors_due, dates is null as undated
+        """,
+        tenant_id,
+        conversation_id,
+        owner,
+        [pair[0] for pair in pairs],
+        [pair[1] for pair in pairs],
+        [pair[2] for pair in pairs],
+    )
+    return [Copied(*row.values()) for row in rows]
+
+
+async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:
+    """Copy the vectors of entries to their copies, in every space but those that are being dropped."""
+    await tx.execute(
+        """
+        insert into vectors (tenant_id, entry_id, space_id, part, embedding)
+        select $1, u.copy_id, v.space_id, v.part, v.embedding
+        from unnest($2::uuid[], $3::uuid[]) as u (entry_id, copy_id)
+        join vectors v on v.tenant_id = $1 and v.entry_id = u.entry_id
+        where v.space_id not in (select s.id from embedding_spaces s where s.state = 'dropping')
+        """,
+        tenant_id,
+        [pair[0] for pair in pairs],
+        [pair[1] for pair in pairs],
+    )
+
+
+async def place_of(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> tuple[int, int] | None:
+    """Position and session of a live entry that has both."""
+    row = await tx.fetchrow(
+        """
+        select position, session from index_entries
+        where tenant_id = $1 and entry_id = $2 and live and position is not null and session is not null
+        """,
+        tenant_id,
+        entry_id,
+    )
+    return None if row is None else (row["position"], row["session"])
+
+
+async def session_around(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
+) -> int | None:
+    """The session of the nearest live entry before a position, else of the first behind it."""
+    for beyond, direction in (("<", "desc"), (">", "asc")):
+        row = await tx.fetchrow(
+            f"""
+            select session from index_entries
+            where tenant_id = $1 and conversation_id = $2 and live and session is not null and position {beyond} $3
+            order by position {direction} limit 1
+            """,  # noqa: S608
+            tenant_id,
+            conversation_id,
+            position,
+        )
+        if row is not None:
+            return int(row["session"])
+    return None
+
+
+async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]) -> None:
+    """Add resolved dates to entries that have none yet, and make them found by their words."""
+    await tx.execute(
+        """
+        update index_entries e set dates = u.dates::jsonb, lexemes = e.lexemes || u.lexemes::tsvector,
+            doc_length = e.doc_length + u.length
+        from unnest($2::uuid[], $3::text[], $4::text[], $5::integer[]) as u (entry_id, dates, lexemes, length)
+        where e.tenant_id = $1 and e.entry_id = u.entry_id and e.live and e.dates is null
+        """,
+        tenant_id,
+        [entry.entry_id for entry in entries],
+        [entry.dates for entry in entries],
+        [entry.tsvector for entry in entries],
+        [entry.length for entry in entries],
+    )
+
+
+async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
+    """The id of an embedding space, made if it is new (ops role)."""
+    for _attempt in range(2):
+        row = await tx.fetchrow(
+            "select id from embedding_spaces where provider = $1 and model = $2 and dimensions = $3",
+            provider,
+            model,
+            dimensions,
+        )
+        if row is not None:
+            return int(row["id"])
+        await tx.execute(
+            "insert into embedding_spaces (provider, model, dimensions) values ($1, $2, $3) on conflict do nothing",
+            provider,
+            model,
+            dimensions,
+        )
+    raise RuntimeError("an embedding space was neither found nor made")

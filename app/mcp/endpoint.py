@@ -1,0 +1,184 @@
+"""`/mcp`: streamable HTTP without sessions, so that any replica answers any request.
+
+Before the SDK sees a request its place, its key and its body are checked here: who may not ask costs no parsing, a
+body is as strict as over REST, and no answer repeats what was sent. Refusals before the protocol begins are problems;
+what is no message of the protocol is answered by an error of JSON-RPC.
+"""
+
+import asyncio
+import email.message
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.types import INVALID_REQUEST, PARSE_ERROR
+from prometheus_client import CollectorRegistry
+from pydantic import JsonValue
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from app.container import Container
+from app.core.errors import AppError, Forbidden, Invalid
+from app.core.ids import format_id
+from app.core.validation.invalid import cut_fields
+from app.core.validation.json_text import parse_json
+from app.mcp.outcomes import Outcome
+from app.mcp.request_log import Account, Accounts
+from app.mcp.server import ASKING, Asking, McpServer
+from app.settings import Settings
+from app.settings.hosts import host_of, is_loopback
+from app.tenancy.schemas import Caller, agent_name
+
+_ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "cursor"})
+_ENVELOPE_DEPTH: Final = 2
+"""Levels of a message around the arguments of a tool, which are as deep as a body over REST may be."""
+_INLINE_BYTES: Final = 64 * 2**10
+_NOT_ONE_MESSAGE: Final = "The body is one JSON-RPC request or notification: an object with jsonrpc, method and params."
+
+
+class McpDoor:
+    """The endpoint, as an ASGI application. Errors of ours that it raises are answered by the application around it."""
+
+    def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
+        self._settings = settings
+        self._accounts = Accounts(registry)
+        self._server = McpServer(settings, self._accounts)
+        self._known = self._server.known | _ENVELOPE
+        self._manager: StreamableHTTPSessionManager | None = None
+
+    @asynccontextmanager
+    async def open(self, services: Container) -> AsyncGenerator[None]:
+        """Answer requests with these services; once at a time."""
+        self._server.services = services
+        self._manager = StreamableHTTPSessionManager(
+            self._server.protocol_server(),
+            json_response=True,
+            stateless=True,
+            max_request_body_size=self._settings.max_request_bytes,
+        )
+        stopping = asyncio.Event()
+        running = asyncio.create_task(_run_until(self._manager, stopping))
+        try:
+            yield
+        finally:
+            self._manager = None
+            stopping.set()
+            await running
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, and account for it."""
+        state = cast("dict[str, object]", scope["state"])
+        account = Account(str(state.get("request_id", "")))
+        with self._accounts.of_request(account):
+            try:
+                await self._answer(account, Request(scope, receive), send)
+            except AppError as error:
+                account.status = error.code
+                raise
+            except ClientDisconnect:
+                raise
+            except Exception:
+                account.status = "internal_error"
+                raise
+
+    async def _answer(self, account: Account, request: Request, send: Send) -> None:
+        if self._manager is None or self._server.services is None:
+            raise RuntimeError("a request before the application is open")
+        _require_origin(request.headers, self._settings)
+        caller = await _authenticate(request, account, self._server.services)
+        body = await request.body()
+        try:
+            message = _one_message(await self._parse(request.headers, body))
+        except AppError as error:
+            account.status = error.code
+            code = PARSE_ERROR if error.kind == "malformed" else INVALID_REQUEST
+            await self._refuse(code, error)(request.scope, request.receive, send)
+            return
+        account.tool = self._server.label(*message)
+        cast("dict[str, object]", request.scope["state"])[ASKING] = Asking(caller, account)
+        outcome = Outcome(send)
+        await self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
+        if not account.is_carried and outcome.status is not None:
+            account.status = outcome.status
+
+    async def _parse(self, headers: Headers, body: bytes) -> JsonValue:
+        declared = email.message.Message()
+        declared["content-type"] = headers.get("content-type", "")
+        if declared.get_content_type() != "application/json":
+            raise Invalid("unsupported_media_type", "Send the body as JSON, with Content-Type: application/json.")
+        most = self._settings.max_json_depth + _ENVELOPE_DEPTH
+        if len(body) <= _INLINE_BYTES:
+            return parse_json(body, max_depth=most)
+        return await asyncio.to_thread(parse_json, body, max_depth=most)
+
+    def _refuse(self, code: int, error: AppError) -> Response:
+        fields = cut_fields(error.fields, self._known)
+        data = {
+            "code": error.code,
+            "detail": error.detail,
+            "errors": [{"pointer": field.pointer, "detail": field.detail} for field in fields],
+        }
+        answer = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": error.detail, "data": data}}
+        status = 415 if error.code == "unsupported_media_type" else 400
+        return Response(json.dumps(answer), status_code=status, media_type="application/json")
+
+
+async def _run_until(manager: StreamableHTTPSessionManager, stopping: asyncio.Event) -> None:
+    # in a task of its own: what it opens is to be closed by the same task, and a lifespan may be closed by another
+    async with manager.run():
+        await stopping.wait()
+
+
+async def _authenticate(request: Request, account: Account, services: Container) -> Caller:
+    """The caller that the key or token stands for, as the agent that it names. Raises as over REST."""
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    key = credentials.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
+    caller = await services.tenancy.authenticate(key or None)
+    request.state.tenant = caller.key_tenant_id
+    request.state.tenant_id = account.tenant_id = format_id(caller.key_tenant_id)
+    request.state.key_id = account.key_id = format_id(caller.key_id)
+    named = request.headers.get("x-agent-id")
+    return caller if named is None else caller.acting_as(agent_name(named))
+
+
+def _require_origin(headers: Headers, settings: Settings) -> None:
+    """Refuse what a page of another site makes a browser send. `Host` is checked before, as for all requests."""
+    origin, allowed = headers.get("origin"), settings.cors_origins or ()
+    if origin is None or "*" in allowed or origin.lower() in allowed:
+        return
+    scheme, _, authority = origin.partition("://")
+    if scheme.lower() not in {"http", "https"} or not is_loopback(host_of(authority)):
+        raise Forbidden("origin_not_allowed", "Pages of this origin may not call: see TURNKEEP_CORS_ORIGINS.")
+
+
+def _one_message(message: JsonValue) -> tuple[str, JsonValue]:
+    """The method of a request or a notification, and the name in it. Answers of clients have nobody who waits here."""
+    refused = Invalid("invalid_request", _NOT_ONE_MESSAGE)
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise refused
+    method, params, name = message.get("method"), message.get("params", {}), message.get("id", "")
+    if not isinstance(method, str) or not isinstance(params, dict):
+        raise refused
+    if not isinstance(name, str | int) or isinstance(name, bool):
+        raise refused
+    return method, params.get("name")
+
+
+def _trimmed(scope: Scope) -> Scope:
+    """The same request, its headers without the spaces around them: servers keep those behind, and the SDK compares."""
+    headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
+    return {**scope, "headers": [(name, value.strip(b" \t")) for name, value in headers]}
+
+
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that has been read, and then what comes."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

@@ -1,0 +1,51 @@
+"""Errors as they leave over MCP: of tools as results that say so, of everything else as errors of the protocol.
+
+What REST says in a problem stands in both under the same names, and content is echoed in neither.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from mcp.shared.exceptions import MCPError
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, TextContent
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import JsonValue
+
+from app.agents.tools.tool import error_text
+from app.core.errors import AppError, FieldError
+from app.core.validation.invalid import MAX_FIELDS, cut_fields
+
+RESOURCE_NOT_FOUND: Final = -32002
+"""Of revisions before 2026-07-28, which retired it: there it is INVALID_PARAMS."""
+_OURS: Final = frozenset({"internal", "unavailable", "rate_limited"})
+"""Kinds that the one who asks cannot mend by asking for something else."""
+
+
+def error_members(error: AppError, *, request_id: str, known: frozenset[str]) -> dict[str, JsonValue]:
+    """The members of an error; `known` are the names that pointers may hold."""
+    fields: Sequence[FieldError] = cut_fields(error.fields[:MAX_FIELDS], known)
+    return {
+        **error.extra,
+        "code": error.code,
+        "detail": error.detail,
+        "retryable": error.retryable,
+        "retry_after_s": error.retry_after_s,
+        "errors": [{"pointer": field.pointer, "detail": field.detail} for field in fields],
+        "request_id": request_id,
+    }
+
+
+def tool_error(error: AppError, *, request_id: str, known: frozenset[str]) -> CallToolResult:
+    """An error as the result of a tool: a sentence for the model, and the members for the program around it."""
+    members = error_members(error, request_id=request_id, known=known)
+    text = error_text(error, known)
+    return CallToolResult(content=[TextContent(text=text)], structured_content=members, is_error=True)
+
+
+def protocol_error(error: AppError, *, request_id: str, version: str) -> MCPError:
+    """An error as one of the protocol, for a resource."""
+    if error.kind == "not_found" and version not in MODERN_PROTOCOL_VERSIONS:
+        code = RESOURCE_NOT_FOUND
+    else:
+        code = INTERNAL_ERROR if error.kind in _OURS else INVALID_PARAMS
+    return MCPError(code, error.detail, error_members(error, request_id=request_id, known=frozenset()))

@@ -1,0 +1,1 @@
+"""Facts from turns: by rules, and by a chat model where one is configured."""

@@ -1,0 +1,309 @@
+"""Extraction: looks through what a conversation has new, and keeps as facts what its people say is so.
+
+The work of a job, or of a call. Each step reads the next turns, takes personal data out, asks the model or the rules
+with no transaction open, and stores in one commit that is refused if anything has changed meanwhile: then the next step
+looks again. How far the conversation was looked through moves in that commit too, so that no turn counts twice.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from app.conversations.schemas.conversations import content_text
+from app.conversations.schemas.sources import ToldTurn, Unread
+from app.conversations.service import Conversations
+from app.core.database.transactions import Database
+from app.core.errors import AppError, Busy, NotFound
+from app.core.ids import ConversationId, TenantId, TurnId, format_id
+from app.core.telemetry import get_logger
+from app.formats.schemas import Role
+from app.memory.extraction.model_extractor import Names, Shown, ask_statements, find_personal
+from app.memory.extraction.rule_extractor import find_statements
+from app.memory.facts.fact_writer import Keeper
+from app.memory.facts.merge import Outcome
+from app.memory.facts.spelling import names_to_actors
+from app.memory.facts.store import Key, Origin
+from app.memory.pii.pii_filter import Withheld, is_personal_fact, without
+from app.memory.pii.redaction import Redaction, redact
+from app.memory.schemas import Extraction, Statement, fact_text
+from app.providers.schemas import ChatModel
+from app.tenancy.schemas import Caller
+
+_PAGE = 200
+_MOST_STEPS = 8
+_TRIES = 5
+# attempts of a job, after which a model that fails for the moment counts as one that fails for good
+_PATIENCE = 4
+# what one request to a model shows: it fits the small windows of local models, with room for the answer
+_MOST_TURNS = 40
+_MOST_TOKENS = 6_000
+_MOST_TOKENS_OF_A_TURN = 1_500
+# statements that one commit merges
+_MOST_STATEMENTS = 200
+# more is worked on in a thread: on the loop nobody else is answered meanwhile
+_INLINE_CHARACTERS = 2_000
+
+
+@dataclass(slots=True)
+class _Tally:
+    recorded: int = 0
+    repeated: int = 0
+    ended: int = 0
+    passed_over: int = 0
+    redacted: Counter[str] = field(default_factory=Counter[str])
+    read_through: int = 0
+    continues: bool = False
+
+    def count(self, outcome: Outcome) -> None:
+        match outcome:
+            case Outcome.RECORDED:
+                self.recorded += 1
+            case Outcome.REPEATED:
+                self.repeated += 1
+            case Outcome.ENDED:
+                self.ended += 1
+            case _:
+                self.passed_over += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found in a batch: statements, how many were passed over, what was taken out of the texts."""
+
+    statements: Sequence[Statement]
+    passed_over: int
+    redacted: Counter[str]
+
+
+class Extractor:
+    """Makes facts of what is said: when it was said, and when it is asked for."""
+
+    def __init__(
+        self, database: Database, *, conversations: Conversations, keeper: Keeper, chat: ChatModel | None
+    ) -> None:
+        self._database = database
+        self._sources = conversations.sources
+        self._keeper = keeper
+        self._chat = chat
+        self._log = get_logger()
+
+    async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
+        """Look through what is new where that is enabled. Raises as the model does where trying again may help."""
+        tally = await self._go(caller, conversation_id, through=None, patient=attempt < _PATIENCE, asked=False)
+        if tally.continues:
+            await self._sources.enqueue(caller, conversation_id)
+
+    async def extract(self, caller: Caller, conversation_id: ConversationId, *, through: UUID | None) -> Extraction:
+        """Look through what is new, up to a turn if one is named. Raises NotFound, Conflict, and as the model does."""
+        last = None
+        if through is not None:
+            last = await self._sources.seq_of(caller, conversation_id, turn_id=TurnId(through))
+        tally = await self._go(caller, conversation_id, through=last, patient=True, asked=True)
+        if tally.continues and last is None:
+            await self._sources.enqueue(caller, conversation_id)
+        return Extraction(
+            conversation_id=format_id(conversation_id),
+            read_through=tally.read_through,
+            continues=tally.continues,
+            recorded=tally.recorded,
+            repeated=tally.repeated,
+            ended=tally.ended,
+            passed_over=tally.passed_over,
+            redacted=dict(tally.redacted),
+        )
+
+    async def _go(
+        self, caller: Caller, conversation_id: ConversationId, *, through: int | None, patient: bool, asked: bool
+    ) -> _Tally:
+        tally = _Tally()
+        lost = steps = 0
+        while steps < _MOST_STEPS:
+            unread = await self._sources.unread(caller, conversation_id, through=through, limit=_PAGE)
+            tally.read_through = unread.after
+            if unread.reach <= unread.after or not (asked or unread.enabled):
+                return tally
+            unread = _batch(unread) if self._chat is not None else unread
+            unread, found = _bounded(unread, await self._find(caller.tenant_id, unread, patient=patient))
+            if await self._store(caller, unread, found, tally):
+                steps += 1
+                continue
+            lost += 1
+            self._log.info("facts.discarded", conversation_id=conversation_id, attempt=lost)
+            if lost == _TRIES:
+                raise Busy(
+                    "resource_busy", "The conversation changes faster than it is looked through.", retry_after_s=1
+                )
+        tally.continues = True
+        return tally
+
+    # what turns say
+
+    async def _find(self, tenant_id: TenantId, unread: Unread, *, patient: bool) -> _Found:
+        """The statements of a batch: the model's, or where there is none or it fails for good, the rules'."""
+        taken: Counter[str] = Counter()
+        withheld = Withheld() if unread.redact else None
+        shown = await _shown(unread, taken, withheld)
+        people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
+        if not people:
+            return _Found([], 0, taken)
+        names = Names(unread.owner, _actors(unread))
+        if self._chat is not None:
+            try:
+                if withheld is not None:
+                    shown = await self._redacted(self._chat, tenant_id, shown, taken, withheld)
+                statements, passed_over = await ask_statements(
+                    self._chat, tenant_id=tenant_id, turns=shown, names=names, withheld=withheld
+                )
+            except AppError as error:
+                # what may pass is waited for; a budget that is used up, and what will not, leaves them to the rules
+                if error.retryable and patient and error.code != "model_budget_exhausted":
+                    raise
+                self._log.warning("facts.by_rules", code=error.code)
+                people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
+            else:
+                return _Found(statements, passed_over, taken)
+        return await _by_rules(people, names, taken, redacted=unread.redact)
+
+    async def _redacted(
+        self, chat: ChatModel, tenant_id: TenantId, shown: Sequence[Shown], taken: Counter[str], withheld: Withheld
+    ) -> list[Shown]:
+        """The turns without what the model finds personal in them, besides what the patterns have taken out."""
+        personal = await find_personal(chat, tenant_id=tenant_id, texts=[turn.text for turn in shown])
+        withheld.note(piece for piece, _ in personal)
+        result: list[Shown] = []
+        for turn in shown:
+            text, kinds = without(turn.text, personal)
+            taken.update(kind.value for kind in kinds)
+            result.append(replace(turn, text=text))
+        return result
+
+    # what is kept of it
+
+    async def _store(self, caller: Caller, unread: Unread, found: _Found, tally: _Tally) -> bool:
+        """Keep what was found and move the mark, or nothing of it: says whether everything was as it was read."""
+        prepared = await self._keeper.prepare(
+            caller, (fact_text(one.subject, one.predicate, one.object) for one in found.statements if not one.negated)
+        )
+        read = {turn.id: turn.content_hash for turn in unread.turns}
+        outcomes: list[Outcome] = []
+        async with self._database.transaction(caller.tenant_id) as tx:
+            heads = await self._sources.lock(caller, tx, conversation_ids=[unread.conversation_id])
+            if (head := heads.get(unread.conversation_id)) is None:
+                raise NotFound("not_found", "There is no such conversation.")
+            if head.facts_seq != unread.after or not await self._sources.is_asked_the_same(caller, tx, unread):
+                return False
+            sources = await self._sources.hold(caller, tx, turn_ids=list(read)) if found.statements else {}
+            if found.statements and {key: source.content_hash for key, source in sources.items()} != read:
+                return False
+            keyed = [(Key(unread.owner or "", one.subject, one.predicate), one) for one in found.statements]
+            shelves = await self._keeper.open(caller, tx, keys=sorted({key for key, _ in keyed}))
+            origins: dict[UUID | None, Origin] = {
+                key: Origin(source.conversation_id, unread.project, source.actor, source.content_hash, head.rev + 1)
+                for key, source in sources.items()
+            }
+            for key, one in keyed:
+                outcomes.append(shelves[key].merge(one, origins).outcome)
+                await asyncio.sleep(0)  # a key may hold much: others are answered meanwhile
+            await self._keeper.write(caller, tx, shelves=shelves.values(), prepared=prepared)
+            held = any(outcome is not Outcome.IGNORED for outcome in outcomes)
+            gained = any(outcome in {Outcome.RECORDED, Outcome.REPEATED} for outcome in outcomes)
+            await self._sources.note(
+                caller,
+                tx,
+                ConversationId(unread.conversation_id),
+                read_through=unread.reach,
+                held=held,
+                rev=head.rev + 1 if gained else None,
+            )
+        for outcome in outcomes:
+            tally.count(outcome)
+        tally.passed_over += found.passed_over
+        tally.redacted.update(found.redacted)
+        tally.read_through = unread.reach
+        self._log.info("facts.extracted", conversation_id=unread.conversation_id, count=len(outcomes))
+        return True
+
+
+def _batch(unread: Unread) -> Unread:
+    """The first turns of a page, as many as one request shows."""
+    tokens = 0
+    for count, told in enumerate(unread.turns):
+        tokens += min(told.turn.content_tokens, _MOST_TOKENS_OF_A_TURN)
+        if count and (tokens > _MOST_TOKENS or count == _MOST_TURNS):
+            return replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
+    return unread
+
+
+def _bounded(unread: Unread, found: _Found) -> tuple[Unread, _Found]:
+    """As many of the turns as one commit takes what they say of; the others are looked at again by the next."""
+    said = Counter(source for one in found.statements for source in one.sources)
+    total = 0
+    for count, told in enumerate(unread.turns):
+        total += said[told.id]
+        if count and total > _MOST_STATEMENTS:
+            kept = {other.id for other in unread.turns[:count]}
+            statements = [one for one in found.statements if kept.issuperset(one.sources)]
+            shorter = replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
+            return shorter, _Found(statements, found.passed_over, found.redacted)
+    return unread, found
+
+
+async def _shown(unread: Unread, taken: Counter[str], withheld: Withheld | None) -> list[Shown]:
+    """The turns of people and models, redacted by patterns where that is asked for; what tools gave is not shown."""
+    told = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
+    texts = [content_text(one.turn.content) for one in told]
+    if withheld is not None:
+        if sum(map(len, texts)) <= _INLINE_CHARACTERS:
+            redactions = _redactions(texts)
+        else:
+            redactions = await asyncio.to_thread(_redactions, texts)
+        for text, one in zip(texts, redactions, strict=True):
+            taken.update(one.counts)
+            withheld.note_redaction(text, one)
+        texts = [one.text for one in redactions]
+    return [_shown_turn(one, text) for one, text in zip(told, texts, strict=True)]
+
+
+def _redactions(texts: Sequence[str]) -> list[Redaction]:
+    return [redact(text) for text in texts]
+
+
+def _shown_turn(told: ToldTurn, text: str) -> Shown:
+    return Shown(told.id, told.turn.actor, told.turn.role, told.said_at, text)
+
+
+def _actors(unread: Unread) -> dict[str, str]:
+    return names_to_actors(
+        (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in unread.participants
+    )
+
+
+async def _by_rules(people: Sequence[Shown], names: Names, taken: Counter[str], *, redacted: bool) -> _Found:
+    def find() -> list[Statement]:
+        return [
+            one
+            for turn in people
+            for one in find_statements(
+                turn.text,
+                speaker=turn.speaker or names.owner or "user",
+                source=turn.id,
+                said_at=turn.said_at,
+                owner=names.owner,
+                actors=names.actors,
+            )
+        ]
+
+    if sum(len(turn.text) for turn in people) <= _INLINE_CHARACTERS:
+        statements = find()
+    else:
+        statements = await asyncio.to_thread(find)
+    # whoever speaks is called as the caller calls the actor, which is not taken from what is said
+    called = {name for turn in people if (name := turn.speaker)} | {names.owner, *names.actors.values()}
+    kept = [
+        one
+        for one in statements
+        if not redacted or not is_personal_fact("" if one.subject in called else one.subject, one.predicate, one.object)
+    ]
+    return _Found(kept, len(statements) - len(kept), taken)

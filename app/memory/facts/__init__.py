@@ -1,0 +1,1 @@
+"""Facts of one subject and predicate over time: assertion, merge, evidence, undo, storage."""

@@ -1,0 +1,265 @@
+"""Facts that callers assert and correct by hand: checked, given their place, and merged in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+from app.conversations.schemas.conversations import Participant
+from app.conversations.schemas.sources import SourceHead, SourceTurn
+from app.conversations.service import Conversations
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
+from app.core.ids import ConversationId
+from app.core.times import truncate_ms
+from app.memory.facts.fact_timeline import Shelf
+from app.memory.facts.fact_writer import Keeper
+from app.memory.facts.merge import Decision, HeldFact, Outcome
+from app.memory.facts.spelling import name_key, names_to_actors, object_key, predicate_key, resolve_subject
+from app.memory.facts.store import NO_PROJECT, Key, Origin
+from app.memory.schemas import FactCreate, FactUpdate, Statement, fact_text
+from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.service import Tenancy
+
+_CREATED, _OK = 201, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Asserted:
+    """What an act did: the fact it was about, the facts that changed, and whether it is new or a replay by key.
+
+    `gained`: the fact is new, or has more evidence than before.
+    """
+
+    fact_id: UUID
+    changed: Sequence[UUID]
+    created: bool = False
+    replayed: bool = False
+    gained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a fact belongs: its conversation, if it is of one, and all whose turns it rests on."""
+
+    conversation_id: UUID | None
+    owner: str | None
+    project: str
+    participants: Sequence[Participant] = field(default_factory=tuple)
+    conversations: Sequence[UUID] = field(default_factory=tuple)
+
+
+class Asserter:
+    """The way of a fact that a caller asserts."""
+
+    def __init__(self, database: Database, *, tenancy: Tenancy, conversations: Conversations, keeper: Keeper) -> None:
+        self._database = database
+        self._tenancy = tenancy
+        self._conversations = conversations
+        self._sources = conversations.sources
+        self._keeper = keeper
+
+    async def assert_fact(self, caller: Caller, *, body: FactCreate, repeat: Repeatable | None) -> Asserted:
+        """Merge what a caller says is so."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            if repeat is not None and (replay := await self._tenancy.find_replay(caller, tx, request=repeat)):
+                return _replayed(replay)
+            places = await self._sources.places_of(caller, tx, turn_ids=body.source_turn_ids)
+        place = await self._place(caller, body, places)
+        key, statement = _stated(body, place)
+        text = fact_text(_shown_subject(body, key), key.predicate, statement.object)
+        prepared = await self._keeper.prepare(caller, [text])
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None and (replay := await self._tenancy.claim(caller, tx, request=repeat)):
+                return _replayed(replay)
+            heads = await self._heads(caller, tx, place, body.project)
+            _require_owner(body, place, heads)
+            origins = await self._origins(caller, tx, body, place, heads)
+            shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
+            done = _merged(shelf, statement, origins)
+            await self._keeper.write(caller, tx, shelves=[shelf], prepared=prepared)
+            for conversation_id, head in heads.items():
+                rev = head.rev + 1 if done.gained else None
+                await self._sources.note(
+                    caller, tx, ConversationId(conversation_id), read_through=None, held=True, rev=rev
+                )
+            if repeat is not None:
+                ids = [done.fact_id, *(one for one in done.changed if one != done.fact_id)]
+                status = _CREATED if done.created else _OK
+                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=ids)
+        return done
+
+    async def _place(self, caller: Caller, body: FactCreate, places: Mapping[UUID, UUID]) -> _Place:
+        missing = [
+            FieldError(f"/source_turn_ids/{number}", "no such turn, or not of the conversation")
+            for number, turn_id in enumerate(body.source_turn_ids)
+            if turn_id not in places or (body.conversation_id or places[turn_id]) != places[turn_id]
+        ]
+        if missing:
+            raise NotFound("not_found", "There is no such turn; nothing was recorded.", fields=missing)
+        named = {places[turn_id] for turn_id in body.source_turn_ids}
+        if body.conversation_id is not None:
+            named.add(body.conversation_id)
+        owner = body.owner
+        if len(named) != 1:
+            return _Place(None, owner, body.project or NO_PROJECT, conversations=sorted(named))
+        (conversation_id,) = named
+        conversation = await self._conversations.get(caller, ConversationId(conversation_id))
+        return _Place(
+            conversation_id,
+            owner or conversation.owner,
+            conversation.project,
+            [Participant(actor=one.actor, name=one.name, aliases=one.aliases) for one in conversation.participants],
+            [conversation_id],
+        )
+
+    async def _heads(
+        self, caller: Caller, tx: Transaction, place: _Place, project: str | None
+    ) -> dict[UUID, SourceHead]:
+        heads = await self._sources.lock(caller, tx, conversation_ids=place.conversations)
+        if len(heads) != len(place.conversations):
+            raise NotFound("not_found", "There is no such conversation.")
+        if project is not None and any(head.project != project for head in heads.values()):
+            raise Invalid(
+                "invalid_request",
+                "The conversation is of another project than the fact; nothing was recorded.",
+                fields=[FieldError("/project", "not the project of the conversation; leave it out")],
+            )
+        return heads
+
+    async def _origins(
+        self, caller: Caller, tx: Transaction, body: FactCreate, place: _Place, heads: Mapping[UUID, SourceHead]
+    ) -> dict[UUID | None, Origin]:
+        """Where the statement comes from, held until the transaction ends."""
+        sources = await self._sources.hold(caller, tx, turn_ids=body.source_turn_ids) if body.source_turn_ids else {}
+        gone = [
+            FieldError(f"/source_turn_ids/{number}", "another turn stands in its place, or it is erased")
+            for number, turn_id in enumerate(body.source_turn_ids)
+            if turn_id not in sources
+        ]
+        if gone:
+            raise Conflict("source_gone", "A source says nothing any more; nothing was recorded.", fields=gone)
+        origins: dict[UUID | None, Origin] = {key: _origin(one, heads) for key, one in sources.items()}
+        of = None if place.conversation_id is None else heads[place.conversation_id]
+        origins[None] = Origin(place.conversation_id, place.project, rev=None if of is None else of.rev + 1)
+        return origins
+
+
+def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, SourceHead]) -> None:
+    """Raise Busy where the conversation got an owner after it was read: the fact is to have that owner too."""
+    if body.owner is not None or place.conversation_id is None:
+        return
+    if heads[place.conversation_id].owner != place.owner:
+        raise Busy("resource_busy", "The conversation got an owner right now; send the fact again.", retry_after_s=1)
+
+
+def _origin(source: SourceTurn, heads: Mapping[UUID, SourceHead]) -> Origin:
+    head = heads[source.conversation_id]
+    return Origin(source.conversation_id, head.project, source.actor, source.content_hash, head.rev + 1)
+
+
+def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
+    """The key and the statement of what a caller says."""
+    actors = names_to_actors(
+        (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in place.participants
+    )
+    subject = resolve_subject(body.subject, speaker=None, owner=place.owner, actors=actors)
+    wrong = [
+        FieldError(f"/{name}", "this has no word to compare it by")
+        for name, key in (("subject", subject), ("object", object_key(body.object)))
+        if not key
+    ]
+    if wrong:
+        raise Invalid("invalid_request", "The fact says nothing; nothing was recorded.", fields=wrong)
+    key = Key(place.owner or "", subject, predicate_key(body.predicate))
+    now = truncate_ms(datetime.now(UTC))
+    if body.valid_to is not None and body.valid_from is None and body.valid_to <= now:
+        raise Invalid(
+            "invalid_request",
+            "The fact ends before it begins; nothing was recorded.",
+            fields=[FieldError("/valid_to", "lies before now, and no valid_from is given")],
+        )
+    statement = Statement(
+        subject=_shown_subject(body, key),
+        predicate=key.predicate,
+        object=" ".join(body.object.split()),
+        valid_from=now if body.valid_from is None else truncate_ms(body.valid_from),
+        sources=tuple(body.source_turn_ids),
+        confidence=body.confidence,
+        valid_to=None if body.valid_to is None else truncate_ms(body.valid_to),
+        tier=body.tier,
+        replaces=body.replaces,
+    )
+    return key, statement
+
+
+def _shown_subject(body: FactCreate, key: Key) -> str:
+    """The subject as it was written, where that is a spelling of the key; else the key."""
+    return " ".join(body.subject.split()) if name_key(body.subject) == key.subject else key.subject
+
+
+def _merged(shelf: Shelf, statement: Statement, origins: Mapping[UUID | None, Origin]) -> Asserted:
+    decision = shelf.merge(statement, origins)
+    changed = [one.after.id for one in decision.changes if one.after is not None]
+    if decision.outcome is not Outcome.IGNORED and decision.fact_id is not None:
+        return Asserted(decision.fact_id, changed, created=decision.outcome is Outcome.RECORDED, gained=True)
+    known = shelf.find(decision.fact_id) if decision.fact_id is not None else None
+    known = known or shelf.known(statement, object_key(statement.object))
+    if known is None:
+        raise Conflict(
+            "too_many_facts", "There are too many facts of this subject and predicate; name a predicate that says more."
+        )
+    if known.retracted:
+        raise Conflict("fact_retracted", "This very statement was retracted; undo that instead.")
+    is_widened = not statement.sources and shelf.widen(known, statement, object_key(statement.object), origins[None])
+    return Asserted(known.id, [known.id] if is_widened else [])
+
+
+def hand_statement(fact: HeldFact, body: FactUpdate) -> Statement | None:
+    """What a correction says in a fact's place; None where it says what is held already."""
+    given = body.model_fields_set
+    # an end that another fact made is not this one's own
+    own_end = fact.valid_to if fact.invalidated_by is None else None
+    valid_from = truncate_ms(body.valid_from) if body.valid_from is not None else fact.valid_from
+    valid_to = own_end
+    if "valid_to" in given:
+        valid_to = None if body.valid_to is None else truncate_ms(body.valid_to)
+    if valid_to is not None and valid_to <= valid_from:
+        raise Invalid(
+            "invalid_request",
+            "The fact ends before it begins; nothing was changed.",
+            fields=[
+                FieldError("/valid_to" if "valid_to" in given else "/valid_from", "valid_to lies after valid_from")
+            ],
+        )
+    value = fact.object if body.object is None else " ".join(body.object.split())
+    tier = body.tier or fact.tier
+    confidence = fact.confidence if body.confidence is None else body.confidence
+    before = (fact.object, fact.confidence, fact.tier, fact.valid_from, own_end)
+    if (value, confidence, tier, valid_from, valid_to) == before:
+        return None
+    return Statement(
+        subject=fact.subject,
+        predicate=fact.predicate,
+        object=value,
+        valid_from=valid_from,
+        sources=tuple(fact.source_turn_ids),
+        confidence=confidence,
+        valid_to=valid_to,
+        tier=tier,
+    )
+
+
+def require_taken(decision: Decision) -> None:
+    """Raise Invalid where a correction came to nothing, since there is no word in it."""
+    if decision.outcome is Outcome.IGNORED:
+        raise Invalid(
+            "invalid_request",
+            "The fact says nothing; nothing was changed.",
+            fields=[FieldError("/object", "this has no word to compare it by")],
+        )
+
+
+def _replayed(replay: Replay) -> Asserted:
+    fact_id, *changed = replay.result_ids
+    return Asserted(fact_id, changed, created=replay.status == _CREATED, replayed=True)

@@ -1,0 +1,221 @@
+"""Queries on decisions: what each changed, kept so that it can be taken back. Each names the tenant.
+
+A decision holds what facts said. So it goes with the turns and conversations that this rests on, which stand beside it
+in a table of their own; and of each key only the newest are kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from pydantic import TypeAdapter
+
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId, new_uuid
+from app.memory.facts.merge import Change, Decision, HeldFact, Outcome
+from app.memory.facts.store import Key
+from app.memory.facts.validity import Evidence
+
+_KEPT_OF_A_KEY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What is kept of a decision: the rows as they were before, each with whether it went."""
+
+    outcome: Outcome
+    fact_id: UUID | None
+    added: tuple[Evidence, ...]
+    retracted: tuple[UUID, ...]
+    before: tuple[tuple[HeldFact, bool], ...]
+
+
+_FORM: TypeAdapter[_Form] = TypeAdapter(_Form)
+
+
+@dataclass(frozen=True, slots=True)
+class NewDecision:
+    """A decision to keep, with the turns and conversations that what it says rests on."""
+
+    key: Key
+    decision: Decision
+    turn_ids: Sequence[UUID]
+    conversation_ids: Sequence[UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDecision:
+    """A decision that can be taken back."""
+
+    id: UUID
+    decision: Decision
+
+
+def _written(decision: Decision) -> str:
+    before = tuple((one.before, one.after is None) for one in decision.changes if one.before is not None)
+    form = _Form(decision.outcome, decision.fact_id, decision.added, decision.retracted, before)
+    return _FORM.dump_json(form).decode()
+
+
+def _read(text: str) -> Decision:
+    form = _FORM.validate_json(text)
+    changes = tuple(Change(fact, None if gone else fact) for fact, gone in form.before)
+    return Decision(form.outcome, changes, fact_id=form.fact_id, added=form.added, retracted=form.retracted)
+
+
+def _touched(decision: Decision) -> list[UUID]:
+    return list(dict.fromkeys(fact.id for one in decision.changes if (fact := one.after or one.before) is not None))
+
+
+async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDecision]) -> None:
+    """Keep decisions, and forget the oldest of their keys beyond a few."""
+    ids = [new_uuid() for _ in decisions]
+    await tx.execute(
+        """
+        insert into fact_decisions (tenant_id, id, owner, subject_key, predicate, fact_ids, decision)
+        select $1, u.id, nullif(u.owner, ''), u.subject_key, u.predicate, string_to_array(u.fact_ids, ',')::uuid[],
+               u.decision::json
+        from unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+            as u (id, owner, subject_key, predicate, fact_ids, decision)
+        """,
+        tenant_id,
+        ids,
+        [one.key.owner for one in decisions],
+        [one.key.subject for one in decisions],
+        [one.key.predicate for one in decisions],
+        # an array of arrays would have to be rectangular
+        [",".join(map(str, _touched(one.decision))) for one in decisions],
+        [_written(one.decision) for one in decisions],
+    )
+    sources = [
+        (decision_id, place, *source)
+        for decision_id, one in zip(ids, decisions, strict=True)
+        for place, source in enumerate(
+            [*((turn_id, None) for turn_id in one.turn_ids), *((None, other) for other in one.conversation_ids)]
+        )
+    ]
+    await tx.execute(
+        """
+        insert into fact_decision_sources (tenant_id, decision_id, place, turn_id, conversation_id)
+        select $1, * from unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[])
+        """,
+        tenant_id,
+        [source[0] for source in sources],
+        [source[1] for source in sources],
+        [source[2] for source in sources],
+        [source[3] for source in sources],
+    )
+    keys = sorted({one.key for one in decisions})
+    await tx.execute(
+        """
+        delete from fact_decisions where tenant_id = $1 and id in (
+            select old.id from (
+                select d.id,
+                       row_number() over (partition by d.owner, d.subject_key, d.predicate order by d.id desc) as n
+                from unnest($2::text[], $3::text[], $4::text[]) as k (owner, subject_key, predicate)
+                join fact_decisions d on d.tenant_id = $1 and d.subject_key = k.subject_key
+                    and d.predicate = k.predicate and d.owner is not distinct from nullif(k.owner, '')
+            ) old where old.n > $5
+        )
+        """,
+        tenant_id,
+        [key.owner for key in keys],
+        [key.subject for key in keys],
+        [key.predicate for key in keys],
+        _KEPT_OF_A_KEY,
+    )
+
+
+async def find_last(tx: Transaction, tenant_id: TenantId, key: Key, fact_id: UUID) -> KeptDecision | None:
+    """The newest decision that changed a fact of a locked key."""
+    row = await tx.fetchrow(
+        """
+        select d.id, d.decision from fact_decisions d
+        where d.tenant_id = $1 and d.subject_key = $2 and d.predicate = $3
+          and d.owner is not distinct from nullif($4::text, '') and $5::uuid = any(d.fact_ids)
+        order by d.id desc limit 1
+        """,
+        tenant_id,
+        key.subject,
+        key.predicate,
+        key.owner,
+        fact_id,
+    )
+    return None if row is None else KeptDecision(row["id"], _read(row["decision"]))
+
+
+async def move(tx: Transaction, tenant_id: TenantId, moves: Mapping[Key, Key], *, fact_ids: Sequence[UUID]) -> None:
+    """Let decisions follow facts from locked keys to others: those that changed none but these facts."""
+    pairs = list(moves.items())
+    await tx.execute(
+        """
+        update fact_decisions d set owner = nullif(k.new_owner, ''), subject_key = k.new_subject
+        from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+            as k (owner, subject_key, predicate, new_owner, new_subject)
+        where d.tenant_id = $1 and d.subject_key = k.subject_key and d.predicate = k.predicate
+          and d.owner is not distinct from nullif(k.owner, '') and d.fact_ids <@ $7::uuid[]
+        """,
+        tenant_id,
+        [old.owner for old, _ in pairs],
+        [old.subject for old, _ in pairs],
+        [old.predicate for old, _ in pairs],
+        [new.owner for _, new in pairs],
+        [new.subject for _, new in pairs],
+        list(fact_ids),
+    )
+
+
+async def delete(tx: Transaction, tenant_id: TenantId, decision_id: UUID) -> None:
+    """Forget a decision."""
+    await tx.execute("delete from fact_decisions where tenant_id = $1 and id = $2", tenant_id, decision_id)
+
+
+async def delete_of_facts(tx: Transaction, tenant_id: TenantId, key: Key, fact_ids: Sequence[UUID]) -> None:
+    """Forget the decisions of a locked key that changed one of these facts."""
+    await tx.execute(
+        """
+        delete from fact_decisions where tenant_id = $1 and subject_key = $2 and predicate = $3
+            and owner is not distinct from nullif($4::text, '') and fact_ids && $5::uuid[]
+        """,
+        tenant_id,
+        key.subject,
+        key.predicate,
+        key.owner,
+        list(fact_ids),
+    )
+
+
+async def delete_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> int:
+    """Forget the decisions that say something of these turns."""
+    return await tx.execute(
+        """
+        delete from fact_decisions where tenant_id = $1 and id in (
+            select s.decision_id from fact_decision_sources s where s.tenant_id = $1 and s.turn_id = any($2::uuid[])
+        )
+        """,
+        tenant_id,
+        list(turn_ids),
+    )
+
+
+async def delete_of_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> tuple[int, int]:
+    """Forget the decisions that say something of a conversation; how many, and how many rows beside them."""
+    sources = await tx.execute(
+        """
+        delete from fact_decision_sources where tenant_id = $1 and decision_id in (
+            select s.decision_id from fact_decision_sources s where s.tenant_id = $1 and s.conversation_id = $2
+        ) and (conversation_id is null or conversation_id <> $2)
+        """,
+        tenant_id,
+        conversation_id,
+    )
+    decisions = await tx.execute(
+        """
+        delete from fact_decisions where tenant_id = $1 and id in (
+            select s.decision_id from fact_decision_sources s where s.tenant_id = $1 and s.conversation_id = $2
+        )
+        """,
+        tenant_id,
+        conversation_id,
+    )
+    return decisions, sources + decisions

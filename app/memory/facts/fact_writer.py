@@ -1,0 +1,166 @@
+"""Keeps facts, in the transaction of whoever changes them: keys locked, rows and evidence and index entries as one.
+
+What always holds: the facts of a key are read and written under its lock alone; a fact that holds now has an entry in
+the index, and nothing else of a key has one; what was decided can be taken back.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from app.core.database.transactions import Transaction
+from app.core.ids import ConversationId, new_uuid
+from app.core.jobs import NewJob
+from app.index.schemas import Document, Entry, EntryKind, Prepared
+from app.index.service import SearchIndex
+from app.memory.facts import decision_store, store
+from app.memory.facts.decision_store import NewDecision
+from app.memory.facts.fact_timeline import Kept, Shelf
+from app.memory.facts.merge import Clock, Decision
+from app.memory.facts.store import Key, Origin, StoredFact
+from app.memory.facts.validity import Evidence
+from app.memory.schemas import fact_text
+from app.tenancy.schemas import Caller
+
+VECTORS_JOB = "facts.vectors"
+"""Make the vectors of facts that are found by words only; the subjects are fact ids."""
+_NOBODY = ""
+_FACTS_PER_JOB = 50
+
+
+class Keeper:
+    """Reads the facts of keys into hand, and writes what became of them."""
+
+    def __init__(self, *, index: SearchIndex, kept: Kept) -> None:
+        self._index = index
+        self._kept = kept
+        self.counts: Counter[str] = Counter()
+        """Facts that this process has written, by tier."""
+
+    async def prepare(self, caller: Caller, texts: Iterable[str]) -> dict[str, Prepared]:
+        """Analyse and embed what facts will say, with no transaction open. What is not there is found by words."""
+        wanted = list(dict.fromkeys(texts))
+        documents = [Document(text, _NOBODY, datetime.now(UTC)) for text in wanted]
+        prepared = await self._index.prepare(caller, documents) if documents else []
+        return dict(zip(wanted, prepared, strict=True))
+
+    async def open(self, caller: Caller, tx: Transaction, *, keys: Sequence[Key]) -> dict[Key, Shelf]:
+        """Hold keys until the transaction ends, and read their facts."""
+        if not keys:
+            return {}
+        now = await store.lock_keys(tx, caller.tenant_id, keys)
+        stored, evidence = await store.read_keys(tx, caller.tenant_id, keys)
+        clock = Clock(now, new_uuid)
+        shelves: dict[Key, Shelf] = {}
+        for key in keys:
+            own = [one for one in stored if one.key == key]
+            origins = {one: origin for fact in own for one, origin in evidence[fact.fact.id]}
+            shelves[key] = Shelf(key, own, origins, clock=clock, kept=self._kept)
+        return shelves
+
+    async def write(
+        self, caller: Caller, tx: Transaction, *, shelves: Iterable[Shelf], prepared: Mapping[str, Prepared]
+    ) -> int:
+        """Write what changed; says how many facts are gone."""
+        shelves = list(shelves)
+        deleted = [fact_id for shelf in shelves for fact_id in shelf.deleted()]
+        written = [(shelf, one) for shelf in shelves for one in shelf.written()]
+        gone = await store.delete_facts(tx, caller.tenant_id, deleted) if deleted else 0
+        if written:
+            await store.write_facts(tx, caller.tenant_id, [one for _, one in written])
+            tiers = [one.fact.tier.value for _, one in written]
+            tx.after_commit.append(lambda: self.counts.update(tiers))
+            evidence = {one.fact.id: shelf.evidence(one.fact) for shelf, one in written}
+            await store.write_evidence(tx, caller.tenant_id, evidence)
+        before = {fact_id: one for shelf in shelves for fact_id, one in shelf.before.items()}
+        moved = {one.fact.id for _, one in written}
+        gone_ids = [fact_id for fact_id in deleted if fact_id not in moved]
+        await self._write_entries(caller, tx, before, gone_ids, [one for _, one in written], prepared)
+        for shelf in shelves:
+            if shelf.expired:
+                await decision_store.delete_of_facts(tx, caller.tenant_id, shelf.key, shelf.expired)
+        decisions = [_kept(shelf, decision) for shelf in shelves for decision in shelf.decisions]
+        if decisions:
+            await decision_store.insert(tx, caller.tenant_id, decisions)
+        return gone
+
+    async def _write_entries(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        before: Mapping[UUID, StoredFact],
+        deleted: Sequence[UUID],
+        written: Sequence[StoredFact],
+        prepared: Mapping[str, Prepared],
+    ) -> None:
+        fresh = [one for one in written if one.listed and not _same_entry(before.get(one.fact.id), one)]
+        stale = [
+            *deleted,
+            *(one.fact.id for one in written if not _same_entry(before.get(one.fact.id), one)),
+        ]
+        stale = [fact_id for fact_id in stale if fact_id in before and before[fact_id].listed]
+        if stale:
+            await self._index.erase_entries(caller, tx, entry_ids=stale)
+        if not fresh:
+            return
+        missing = [one for one in fresh if _text(one) not in prepared]
+        in_words = self._index.prepare_words([Document(_text(one), _NOBODY, one.fact.valid_from) for one in missing])
+        ready = dict(prepared) | {_text(one): words for one, words in zip(missing, in_words, strict=True)}
+        entries = [_entry(one, replace(ready[_text(one)], dates_due=False)) for one in fresh]
+        due = [entry.entry_id for entry in entries if entry.prepared.vectors_due]
+        jobs = [
+            NewJob(VECTORS_JOB, subject_ids=due[start : start + _FACTS_PER_JOB])
+            for start in range(0, len(due), _FACTS_PER_JOB)
+        ]
+        await self._index.write(caller, tx, entries=entries, also=jobs)
+
+
+def _text(one: StoredFact) -> str:
+    return fact_text(one.fact.subject, one.fact.predicate, one.fact.object)
+
+
+def _same_entry(before: StoredFact | None, after: StoredFact) -> bool:
+    """Whether the index may keep what it has."""
+    if before is None or not before.listed or not after.listed:
+        return before is not None and before.listed == after.listed
+    return (_text(before), before.conversation_id, before.project) == (
+        _text(after),
+        after.conversation_id,
+        after.project,
+    )
+
+
+def _entry(one: StoredFact, prepared: Prepared) -> Entry:
+    return Entry(
+        entry_id=one.fact.id,
+        kind=EntryKind.FACT,
+        conversation_id=None if one.conversation_id is None else ConversationId(one.conversation_id),
+        project=one.project,
+        owner=one.key.owner or None,
+        agent_id=None,
+        actor=None,
+        role=None,
+        position=None,
+        session=None,
+        occurred_at=one.fact.valid_from,
+        metadata="{}",
+        prepared=prepared,
+    )
+
+
+def _kept(shelf: Shelf, decision: Decision) -> NewDecision:
+    """A decision with all that what it says rests on."""
+    said: dict[Evidence, Origin] = {one: shelf.origin(one) for one in decision.added}
+    for change in decision.changes:
+        for one in change.before.evidence if change.before is not None else ():
+            said[one] = shelf.origin(one)
+    return NewDecision(
+        shelf.key,
+        decision,
+        turn_ids=list(dict.fromkeys(one.source for one in said if one.source is not None)),
+        conversation_ids=list(
+            dict.fromkeys(origin.conversation_id for origin in said.values() if origin.conversation_id is not None)
+        ),
+    )

@@ -1,0 +1,44 @@
+"""From rows of facts to what callers see. Pure."""
+
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from app.core.ids import format_id
+from app.memory.facts.store import FactRow
+from app.memory.schemas import Fact, Tier
+from app.tenancy.schemas import Caller, Scope
+
+
+def _id(value: UUID | None) -> str | None:
+    return None if value is None else format_id(value)
+
+
+def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
+    """A fact as callers see it; with `known_at` without an end that was recorded later."""
+    told_later = known_at is not None and row.invalidated_at is not None and row.invalidated_at > known_at
+    return Fact(
+        id=format_id(row.id),
+        subject=row.subject,
+        predicate=row.predicate,
+        object=row.object,
+        owner=row.owner,
+        conversation_id=_id(row.conversation_id),
+        project=row.project or None,
+        source_turn_ids=[format_id(one) for one in row.sources],
+        confidence=row.confidence,
+        tier=Tier(row.tier),
+        evidence_count=row.evidence_count,
+        valid_from=row.valid_from,
+        valid_to=None if told_later else row.valid_to,
+        recorded_at=row.recorded_at,
+        invalidated_at=None if told_later else row.invalidated_at,
+        invalidated_by=None if told_later else _id(row.invalidated_by),
+    )
+
+
+def fact_view_for(caller: Caller, row: FactRow) -> Fact:
+    """A fact as its caller may see it: for a key that may not read, without its statement and its owner."""
+    if Scope.READ in caller.scopes:
+        return fact_view(row)
+    return fact_view(replace(row, subject="", predicate="", object="", owner=None))

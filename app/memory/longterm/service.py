@@ -1,0 +1,265 @@
+"""Long-term memories: free-text entries of an agent, across conversations.
+
+What always holds: a memory and what finds it are stored in one transaction, after its vectors were made; where they
+cannot be made nothing is stored, and the embedder's error is told as it is. Agents store and recall, and delete
+nothing. Whoever does not administer the tenant reaches the memories of one agent: the one it is.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+from uuid import UUID
+
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import FieldError, Forbidden, Invalid, NotFound, TooLarge
+from app.core.ids import TenantId, format_id, new_uuid
+from app.core.paging import Cursors, Page, make_page
+from app.index.schemas import Document, Entry, EntryKind, Prepared
+from app.index.service import LateVectors, SearchIndex
+from app.memory.longterm import store as memory_store
+from app.memory.longterm.schemas import Memory, MemoryStore, MemoryStored
+from app.memory.longterm.store import MemoryRow, NewMemory
+from app.settings import Settings
+from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.service import Tenancy
+
+_CREATED = 201
+_EMBEDDED_AT_ONCE = 32
+_NOBODY = ""
+# memories are of an agent, not of a project: a search that is narrowed to one finds none
+_NO_PROJECT = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """Settings that bound a memory."""
+
+    max_memory_bytes: int
+    max_metadata_bytes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "MemoryOptions":
+        """Take the options out of the settings."""
+        return cls(settings.max_memory_bytes, settings.max_metadata_bytes)
+
+
+class Memories:
+    """The door to long-term memories. An agent's own calls go through the gateway, which names the agent once."""
+
+    def __init__(
+        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors, options: MemoryOptions
+    ) -> None:
+        self._database = database
+        self._tenancy = tenancy
+        self._index = index
+        self._cursors = cursors
+        self._options = options
+        index.makers.append(self.make_vectors)
+
+    async def store(self, caller: Caller, *, body: MemoryStore, repeat: Repeatable | None) -> tuple[MemoryStored, bool]:
+        """Store a memory of the agent that asks; says whether it was stored by the same request before.
+
+        Raises as the embedder does, and stores nothing then.
+        """
+        caller.require(Scope.WRITE)
+        caller.require_long_term()
+        self._require_small(body)
+        if repeat is not None:
+            repeat = repeat.by_agent(caller.agent)
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
+            if replay is not None:
+                return _stored(replay.result_ids[0]), True
+        prepared = await self._index.prepare_now(Document(body.content, _NOBODY, datetime.now(UTC)))
+        async with self._database.transaction(caller.tenant_id) as tx:
+            if repeat is not None:
+                replay = await self._tenancy.claim(caller, tx, request=repeat)
+                if replay is not None:
+                    return _stored(replay.result_ids[0]), True
+            memory_id = await self._write(caller, tx, body, prepared)
+            if repeat is not None:
+                await self._tenancy.remember(caller, tx, request=repeat, status=_CREATED, result_ids=[memory_id])
+        return _stored(memory_id), False
+
+    async def _write(self, caller: Caller, tx: Transaction, body: MemoryStore, prepared: Prepared) -> UUID:
+        """Store the memory, or note that it is stored again; return its id."""
+        metadata = json.dumps(body.metadata, ensure_ascii=False)
+        memory = NewMemory(caller.agent, body.owner, body.content, metadata, body.ttl_s)
+        await memory_store.lock_text(tx, caller.tenant_id, agent_id=memory.agent_id, content=memory.content)
+        repeated = await memory_store.repeat(tx, caller.tenant_id, memory)
+        if repeated is not None:
+            known_id, expires_at = repeated
+            await self._index.set_expiry(caller, tx, entry_id=known_id, expires_at=expires_at)
+            return known_id
+        memory_id = new_uuid()
+        created_at, expires_at = await memory_store.insert(tx, caller.tenant_id, memory_id, memory)
+        entry = Entry(
+            entry_id=memory_id,
+            kind=EntryKind.MEMORY,
+            conversation_id=None,
+            project=_NO_PROJECT,
+            owner=body.owner,
+            agent_id=caller.agent,
+            actor=None,
+            role=None,
+            position=None,
+            session=None,
+            occurred_at=created_at,
+            metadata=metadata,
+            prepared=prepared,
+            expires_at=expires_at,
+        )
+        await self._index.write(caller, tx, entries=[entry])
+        return memory_id
+
+    def _require_small(self, body: MemoryStore) -> None:
+        most = self._options.max_memory_bytes
+        if len(body.content) * 4 > most and len(body.content.encode()) > most:
+            raise TooLarge(
+                "text_too_large",
+                f"A memory may have {most} bytes; store what is worth remembering of it.",
+                fields=[FieldError("/content", f"over {most} bytes in UTF-8")],
+            )
+        most = self._options.max_metadata_bytes
+        if len(json.dumps(body.metadata, ensure_ascii=False, separators=(",", ":")).encode()) > most:
+            raise Invalid(
+                "invalid_request",
+                "The metadata is too large.",
+                fields=[FieldError("/metadata", f"over {most} bytes as JSON")],
+            )
+
+    async def list_page(
+        self,
+        caller: Caller,
+        *,
+        agent_id: str | None,
+        owner: str | None,
+        newest_first: bool,
+        limit: int,
+        cursor: str | None,
+    ) -> Page[Memory]:
+        """Memories by the time they were made: of all agents or one for who administers the tenant, else one's own."""
+        caller.require(Scope.READ)
+        if Scope.ADMIN not in caller.scopes:
+            agent_id = require_reach(caller, agent_id or caller.agent, named_in="query")
+        scope = f"memories|{caller.tenant_id}|{agent_id!r}|{owner!r}|{newest_first}"
+        after: tuple[datetime, UUID] | None = None
+        if cursor is not None:
+            moment, last_id = self._cursors.read(scope, cursor)
+            after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await memory_store.list_page(
+                tx,
+                caller.tenant_id,
+                agent_id=agent_id,
+                owner=owner,
+                newest_first=newest_first,
+                after=after,
+                limit=limit + 1,
+            )
+        page = make_page(
+            rows,
+            limit=limit,
+            cursors=self._cursors,
+            scope=scope,
+            key=lambda row: [row.created_at.isoformat(), str(row.id)],
+        )
+        return Page[Memory](
+            object="list",
+            data=[_view(row) for row in page.data],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+    async def get(self, caller: Caller, memory_id: UUID) -> Memory:
+        """Return one memory: of any agent for an administrator of the tenant, else one's own. NotFound."""
+        caller.require(Scope.READ)
+        if Scope.ADMIN not in caller.scopes:
+            caller.require_long_term()
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            row = (await memory_store.find(tx, caller.tenant_id, [memory_id])).get(memory_id)
+        if row is None or (Scope.ADMIN not in caller.scopes and row.agent_id != caller.agent):
+            raise NotFound("not_found", "There is no such memory.")
+        return _view(row)
+
+    async def hydrate(self, caller: Caller, tx: Transaction, *, memory_ids: Sequence[UUID]) -> dict[UUID, Memory]:
+        """Memories by id, of those that are there and have not expired. Whose they may be the search has decided."""
+        rows = await memory_store.find(tx, caller.tenant_id, memory_ids)
+        return {memory_id: _view(row) for memory_id, row in rows.items()}
+
+    async def make_vectors(self, caller: Caller, late: LateVectors, entry_ids: Sequence[UUID]) -> int:
+        """Make the vectors that memories among these entries lack in a space, since the embedder was another.
+
+        Raises as the embedder does; what was made before that is kept.
+        """
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found = await memory_store.find(tx, caller.tenant_id, entry_ids) if entry_ids else {}
+        made = 0
+        rows = list(found.values())
+        for start in range(0, len(rows), _EMBEDDED_AT_ONCE):
+            some = rows[start : start + _EMBEDDED_AT_ONCE]
+            vectors = await late.embed_each(await late.split_each({row.id: row.content for row in some}), [])
+            if not self._index.spaces.still_wants(late):
+                break
+            async with self._database.transaction(caller.tenant_id) as tx:
+                held = await memory_store.hold(tx, caller.tenant_id, list(vectors))
+                own = {memory_id: vectors[memory_id] for memory_id in held}
+                await late.write(caller, tx, vectors=own, searched=self._index.spaces.searches(late))
+            made += len(held)
+        return made
+
+    async def erase(self, caller: Caller, tx: Transaction, *, memory_id: UUID) -> dict[str, int]:
+        """Delete a memory with what finds it; says how many rows went from each table, none where it is not there."""
+        if not await memory_store.delete(tx, caller.tenant_id, memory_id):
+            return {"memories": 0}
+        return {"memories": 1} | await self._index.remove(tx, entries=[(caller.tenant_id, memory_id)])
+
+    async def erase_expired(self, tx: Transaction, *, limit: int) -> int:
+        """Delete up to `limit` memories whose time is over, of any tenant; says how many (ops role)."""
+        gone: list[tuple[TenantId, UUID]] = await memory_store.delete_expired(tx, limit)
+        if gone:
+            await self._index.remove(tx, entries=gone)
+        return len(gone)
+
+
+def require_reach(caller: Caller, agent_id: str | None, *, named_in: Literal["body", "query"] = "body") -> str | None:
+    """The agent whose memories a caller asks for; None: those of all agents, for who administers the tenant.
+
+    Raises Invalid without an agent, Forbidden for another one than asks, or without long-term memory.
+    """
+    if Scope.ADMIN in caller.scopes:
+        return agent_id
+    caller.require_long_term()
+    if agent_id is None:
+        raise Invalid(
+            "agent_id_required",
+            "Memories belong to an agent; name it.",
+            fields=[FieldError("/agent_id", "needed to recall memories")],
+        )
+    if agent_id != caller.agent:
+        raise Forbidden(
+            "agent_not_allowed",
+            "Memories of another agent are for keys with the scope admin. Who asks is said by the key, else by the"
+            " header X-Agent-Id.",
+            fields=[FieldError("/agent_id", "another agent than asks", named_in)],
+        )
+    return agent_id
+
+
+def _stored(memory_id: UUID) -> MemoryStored:
+    return MemoryStored(stored=True, id=format_id(memory_id))
+
+
+def _view(row: MemoryRow) -> Memory:
+    return Memory(
+        id=format_id(row.id),
+        agent_id=row.agent_id,
+        owner=row.owner,
+        content=row.content,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        stored_at=[row.created_at, *row.repeated_at],
+        expires_at=row.expires_at,
+    )

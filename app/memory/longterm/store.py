@@ -1,0 +1,190 @@
+"""Queries on long-term memories. Each takes the open transaction first and names the tenant.
+
+What has expired is nowhere to be seen, whether it has been swept or not.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
+from app.formats.schemas import JsonObject
+
+_COLUMNS = "id, agent_id, owner, content, metadata, created_at, expires_at, repeated_at"
+_MAX_REPEATED = 100
+_UNEXPIRED = "(expires_at is null or expires_at > statement_timestamp())"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """A memory as it lies in the table, JSON read. Field order is the order of `_COLUMNS`."""
+
+    id: UUID
+    agent_id: str
+    owner: str | None
+    content: str
+    metadata: JsonObject
+    created_at: datetime
+    expires_at: datetime | None
+    repeated_at: list[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class NewMemory:
+    """A memory to store; `metadata` is JSON text."""
+
+    agent_id: str
+    owner: str | None
+    content: str
+    metadata: str
+    ttl_s: int | None
+
+
+def _row(row: asyncpg.Record) -> MemoryRow:
+    values = dict(row)
+    values["metadata"] = json.loads(values["metadata"])
+    return MemoryRow(**values)
+
+
+async def lock_text(tx: Transaction, tenant_id: TenantId, *, agent_id: str, content: str) -> None:
+    """Wait for others that store the same text for the same agent, until the transaction ends."""
+    await tx.execute(
+        "select pg_advisory_xact_lock(hashtextextended(concat_ws(':', 'memory', $1::text, $2::text, md5($3)), 0))",
+        str(tenant_id),
+        agent_id,
+        content,
+    )
+
+
+async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tuple[UUID, datetime | None] | None:
+    """Note that a memory is stored again; return its id and its new expiry, or None where it is a new one.
+
+    It is the same memory when agent, owner, text and metadata are equal. It expires at the later of both times. Of its
+    dates the newest hundred are kept. The text is locked by the caller.
+    """
+    row = await tx.fetchrow(
+        f"""
+        with now as (select date_trunc('milliseconds', clock_timestamp()) as now)
+        update memories m
+        set repeated_at = m.repeated_at[greatest(1, cardinality(m.repeated_at) - $7 + 2):] || n.now,
+            expires_at = case when m.expires_at is null or $6::float8 is null then null
+                              else greatest(m.expires_at, n.now + make_interval(secs => $6)) end
+        from now n
+        where m.tenant_id = $1 and m.id = (
+            select id from memories
+            where tenant_id = $1 and agent_id = $2 and md5(content) = md5($3) and content = $3
+              and owner is not distinct from $4 and metadata::jsonb = $5::jsonb and {_UNEXPIRED}
+            order by created_at, id limit 1
+        )
+        returning m.id, m.expires_at
+        """,  # noqa: S608
+        tenant_id,
+        memory.agent_id,
+        memory.content,
+        memory.owner,
+        memory.metadata,
+        memory.ttl_s,
+        _MAX_REPEATED,
+    )
+    return None if row is None else (row["id"], row["expires_at"])
+
+
+async def insert(
+    tx: Transaction, tenant_id: TenantId, memory_id: UUID, memory: NewMemory
+) -> tuple[datetime, datetime | None]:
+    """Store a memory; gives when it was made and when it expires, by the database's clock."""
+    row = await tx.fetchrow(
+        """
+        insert into memories (tenant_id, id, agent_id, owner, content, metadata, created_at, expires_at)
+        select $1, $2, $3, $4, $5, $6::json, n.now, n.now + make_interval(secs => $7)
+        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+        returning created_at, expires_at
+        """,
+        tenant_id,
+        memory_id,
+        memory.agent_id,
+        memory.owner,
+        memory.content,
+        memory.metadata,
+        memory.ttl_s,
+    )
+    if row is None:
+        raise RuntimeError("an insert gave no row")
+    return row["created_at"], row["expires_at"]
+
+
+async def find(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> dict[UUID, MemoryRow]:
+    """Memories by id, of those that there are."""
+    rows = await tx.fetch(
+        f"select {_COLUMNS} from memories where tenant_id = $1 and id = any($2::uuid[]) and {_UNEXPIRED}",  # noqa: S608
+        tenant_id,
+        list(memory_ids),
+    )
+    return {row["id"]: _row(row) for row in rows}
+
+
+async def list_page(
+    tx: Transaction,
+    tenant_id: TenantId,
+    *,
+    agent_id: str | None,
+    owner: str | None,
+    newest_first: bool,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[MemoryRow]:
+    """Memories by the time they were made; `after` is the sort key of the last row of the page before."""
+    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
+    args: list[object] = [tenant_id, limit]
+    conditions = ["tenant_id = $1", _UNEXPIRED]
+    for column, value in (("agent_id", agent_id), ("owner", owner)):
+        if value is not None:
+            args.append(value)
+            conditions.append(f"{column} = ${len(args)}")
+    if after is not None:
+        args.extend(after)
+        conditions.append(f"(created_at, id) {beyond} (${len(args) - 1}, ${len(args)})")
+    rows = await tx.fetch(
+        f"select {_COLUMNS} from memories where {' and '.join(conditions)}"  # noqa: S608
+        f" order by created_at {direction}, id {direction} limit $2",
+        *args,
+    )
+    return [_row(row) for row in rows]
+
+
+async def hold(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> set[UUID]:
+    """Hold memories until the transaction ends; gives those that there are. What they say never changes."""
+    rows = await tx.fetch(
+        "select id from memories where tenant_id = $1 and id = any($2::uuid[]) order by id for share",
+        tenant_id,
+        list(memory_ids),
+    )
+    return {row["id"] for row in rows}
+
+
+async def delete(tx: Transaction, tenant_id: TenantId, memory_id: UUID) -> bool:
+    """Delete a memory; false where there is none."""
+    return await tx.execute("delete from memories where tenant_id = $1 and id = $2", tenant_id, memory_id) == 1
+
+
+async def delete_expired(tx: Transaction, limit: int) -> list[tuple[TenantId, UUID]]:
+    """Delete up to `limit` memories whose time is over; gives whose they were (ops role).
+
+    What somebody else is deleting is left to them.
+    """
+    rows = await tx.fetch(
+        """
+        delete from memories m using (
+            select tenant_id, id from memories where expires_at <= now() limit $1 for update skip locked
+        ) old
+        where m.tenant_id = old.tenant_id and m.id = old.id
+        returning m.tenant_id, m.id
+        """,
+        limit,
+    )
+    return [(TenantId(row["tenant_id"]), row["id"]) for row in rows]

@@ -1,0 +1,117 @@
+"""Personal data out of a text before anything of it is kept. Pure.
+
+What is found becomes a placeholder that names its kind, `[email]`; everything else stays as it was written, byte for
+byte. It is precise rather than complete: a year, a price, an order number stay, and what only a reader can tell to be
+personal is left to the model that reads the text afterwards. A text that was redacted is not changed by it again.
+The result never holds what was found.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from app.memory.pii.deobfuscation import unmask
+from app.memory.pii.numbers import Found, find_numbers
+from app.memory.pii.patterns import PATTERNS
+from app.memory.schemas import PersonalKind
+
+# what goes may uncover what was hidden beside it; more rounds than two are for texts made to need them
+_MAX_ROUNDS = 12
+_MAX_LOCAL_PART = 64
+_IN_LOCAL_PART = frozenset(".+%'_-")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where something of a kind stood in the text as it was given, in code points."""
+
+    start: int
+    end: int
+    kind: PersonalKind
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """The text with placeholders, and what was taken out, in order."""
+
+    text: str
+    spans: tuple[Span, ...]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many of each kind were taken out."""
+        return Counter(span.kind.value for span in self.spans)
+
+
+def redact(text: str) -> Redaction:
+    """Take personal data out of a text."""
+    plain = unmask(text)
+    spans: list[Span] = []
+    for _ in range(_MAX_ROUNDS):
+        found = _merged((*plain.whole(start, end), kind) for start, end, kind in _candidates(plain.characters))
+        if not found:
+            break
+        spans += (Span(plain.starts[start], plain.ends[end - 1], kind) for start, end, kind in found)
+        plain = plain.without([(start, end) for start, end, _ in found])
+    spans.sort(key=lambda span: span.start)
+    pieces: list[str] = []
+    at = 0
+    for span in spans:
+        pieces += (text[at : span.start], f"[{span.kind.value}]")
+        at = span.end
+    return Redaction("".join((*pieces, text[at:])), tuple(spans))
+
+
+def _candidates(characters: str) -> Iterator[Found]:
+    for pattern in PATTERNS:
+        for match in pattern.expression.finditer(characters):
+            span = pattern.span(match)
+            if span is not None and span[0] < span[1]:
+                yield *span, pattern.kind
+    yield from _emails(characters)
+    yield from find_numbers(characters)
+
+
+def _emails(characters: str) -> Iterator[Found]:
+    """Addresses as they are mostly written: from the sign outwards, as any character may stand around."""
+    at = characters.find("@")
+    while at >= 0:
+        start = at
+        while start > max(0, at - _MAX_LOCAL_PART) and _is_local(characters[start - 1]):
+            start -= 1
+        end = _host_end(characters, at + 1)
+        if start < at and end:
+            yield start, end, PersonalKind.EMAIL
+        at = characters.find("@", max(end, at + 1))
+
+
+def _is_local(character: str) -> bool:
+    return character.isalnum() or character in _IN_LOCAL_PART
+
+
+def _host_end(characters: str, start: int) -> int:
+    """Where the name of a host ends that has a dot and ends in letters; 0 for none."""
+    end = start
+    while end < min(len(characters), start + 253) and (characters[end].isalnum() or characters[end] in ".-_"):
+        end += 1
+    host = characters[start:end].rstrip(".-_")
+    name, dot, last = host.rpartition(".")
+    return start + len(host) if name and dot and len(last) > 1 and not last.isdigit() else 0
+
+
+def _merged(found: Iterable[Found]) -> list[Found]:
+    """In order, and overlapping ones as one of the kind that is longest."""
+    merged: list[Found] = []
+    longest = 0
+    for start, end, kind in sorted(found, key=lambda one: (one[0], -one[1])):
+        if merged and start < merged[-1][1]:
+            before = merged[-1]
+            kept = before[2] if longest >= end - start else kind
+            # an address that a password stands in is a password's
+            kept = PersonalKind.SECRET if PersonalKind.SECRET in {before[2], kind} else kept
+            longest = max(longest, end - start)
+            merged[-1] = (before[0], max(before[1], end), kept)
+        else:
+            merged.append((start, end, kind))
+            longest = end - start
+    return merged

@@ -1,1 +1,0 @@
-"""What those who run an installation ask for."""

@@ -1,0 +1,93 @@
+"""The OpenAPI document: the routes as FastAPI describes them, and the parts that are the same for all of them. Pure."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, cast
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.routers.http.problems import add_head_problem, add_problem_schemas
+
+EXAMPLES_PATH: Final = Path(__file__).parent / "examples.json"
+"""One example of each operation: `parameters`, `request`, `status` and `response`, in an order in which they work."""
+DESCRIPTION: Final = """
+Turnkeep keeps conversations and builds the context a model should see.
+
+Send an API key as `Authorization: Bearer tk_…` or `X-API-Key`; a browser sends a conversation token (`tkc_…`) in its
+place. Ids are ULIDs (UUIDs are read too), times RFC 3339 in UTC. Every error is `application/problem+json` (RFC 9457)
+with a stable `code`, listed in `docs/errors.md`.
+
+The schema of a `text/event-stream` or `application/x-ndjson` response describes one item: the `data` of one event, or
+one line.
+"""
+_CONTACT: Final = {"name": "The maintainers of Turnkeep"}
+_SERVERS: Final = (
+    {"url": "/", "description": "The server that sent this document."},
+    {"url": "http://127.0.0.1:8765", "description": "A server on your machine, started with `make run`."},
+)
+_TAGS: Final = {
+    "conversations": "Create, find, change, fork, verify and delete conversations.",
+    "streaming": "Write a turn piece by piece, and resume it after a broken connection.",
+    "turns": "Append turns, read the history, revise and erase.",
+    "summaries": "Summarise ranges of turns, and undo a compaction.",
+    "tokens": "Create and revoke conversation tokens for browsers.",
+    "live": "Follow changes as server-sent events. `/asyncapi.json` describes the WebSocket.",
+    "context": "Build the messages that a model should see, within a token budget.",
+    "recall": "Search turns, facts and memories.",
+    "facts": "Read, assert, correct and extract facts about an owner.",
+    "memories": "Store, search and delete the long-term memories of an agent.",
+    "lifecycle": "Two calls around each turn of an agent: load its context before, store its messages after.",
+    "generation": "Let the chat model answer in a conversation, and store the answer.",
+    "openai": "The OpenAI API: chat completions, embeddings, models and conversations.",
+    "agent": "Ask the internal agent a question about stored conversations.",
+    "administration": "Manage API keys, tenants, jobs, usage and embedding spaces.",
+    "operations": "Health, readiness and metrics.",
+}
+
+
+def openapi_document(app: FastAPI) -> dict[str, object]:
+    """Return the OpenAPI document of the application, made once."""
+    if app.openapi_schema is None:
+        document: dict[str, object] = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=DESCRIPTION,
+            contact=_CONTACT,
+            license_info={"name": "MIT", "identifier": "MIT"},
+            servers=[dict(server) for server in _SERVERS],
+            tags=[{"name": name, "description": description} for name, description in _TAGS.items()],
+            routes=app.routes,
+            separate_input_output_schemas=False,
+        )
+        app.openapi_schema = _add_examples(_mark_public(add_head_problem(add_problem_schemas(document))))
+    return app.openapi_schema
+
+
+def _operations(document: dict[str, object]) -> Iterator[dict[str, Any]]:
+    paths = cast("dict[str, dict[str, dict[str, Any]]]", document["paths"])
+    return (operation for operations in paths.values() for operation in operations.values())
+
+
+def _mark_public(document: dict[str, object]) -> dict[str, object]:
+    """Say of every operation without authentication that it needs none, in place."""
+    for operation in _operations(document):
+        operation.setdefault("security", [])
+    return document
+
+
+def _add_examples(document: dict[str, object]) -> dict[str, object]:
+    """Add the recorded examples to the parameters, the bodies and the responses of their operations, in place."""
+    examples = cast("dict[str, dict[str, Any]]", json.loads(EXAMPLES_PATH.read_text(encoding="utf-8")))
+    for operation in _operations(document):
+        example = examples.get(operation["operationId"], {})
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] in example.get("parameters", {}):
+                parameter["example"] = example["parameters"][parameter["name"]]
+        if "request" in example:
+            operation["requestBody"]["content"]["application/json"]["example"] = example["request"]
+        if "response" in example:
+            content = operation["responses"][str(example["status"])]["content"]
+            next(iter(content.values()))["example"] = example["response"]
+    return document

@@ -1,0 +1,1 @@
+"""What all routes share: middleware, problems, request bodies, dependencies, protocols of uvicorn."""

@@ -1,0 +1,152 @@
+"""Strict requests: a JSON body is UTF-8, unambiguous, shallow, storable and hashable; a query has declared names only.
+
+`StrictJsonRoute` reads and checks the body (`core/json_text`) before FastAPI does, and hands FastAPI what it parsed.
+FastAPI passes over query parameters that no route declares, and all but the last value of one that takes one value;
+`StrictJsonRoute` refuses both by name.
+"""
+
+import asyncio
+import email.message
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Final, TypeAlias, cast, get_args, get_origin
+
+from fastapi import Request, Response, params
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.routing import APIRoute
+from pydantic import JsonValue
+
+from app.core.errors import FieldError, Invalid
+from app.core.validation.invalid import MAX_FIELDS, unknown_field
+from app.core.validation.json_text import parse_json
+from app.settings import Settings
+
+_INLINE_BYTES: Final = 64 * 2**10
+"""A larger body is parsed in a thread: one of small objects takes 0.1 s a megabyte."""
+
+_READ_HERE: Final = frozenset(
+    {"model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"}
+)
+BodyGuard: TypeAlias = Callable[[Request], Coroutine[object, object, None]]
+
+
+class StrictJsonRoute(APIRoute):
+    """A route whose JSON body and query are strict. Use it as `APIRouter(route_class=StrictJsonRoute)`.
+
+    The depth of a body is bounded by `max_json_depth` of the settings that the application keeps as
+    `app.state.settings`. `app.state.body_guard` is awaited before anything of a body is read, and before a query is
+    refused: it refuses whom the work is not done for.
+    """
+
+    refuses_unknown_parameters: ClassVar[bool] = True
+
+    def passes(self, _member: str) -> bool:
+        """Return whether a member of the body is only passed on to the model, and may be so (`parse_json`)."""
+        return False
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
+        """Wrap FastAPI's handler."""
+        handler = super().get_route_handler()
+        takes_json = self.body_field is not None and not isinstance(self.body_field.field_info, params.Form)
+        declared = dict(_query_parameters(self)) if self.refuses_unknown_parameters else None
+
+        async def handle_strictly(request: Request) -> Response:
+            wrong = None if declared is None else _wrong_parameters(request, declared)
+            if takes_json or wrong is not None:
+                await _guard(request)
+            if wrong is not None:
+                raise wrong
+            if not takes_json:
+                return await handler(request)
+            body = await request.body()
+            parsed: JsonValue = None
+            if body:
+                _require_json_type(request)
+                settings = cast("Settings", request.app.state.settings)
+                parse = partial(parse_json, body, max_depth=settings.max_json_depth, passes=self.passes)
+                parsed = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
+            return await handler(_ParsedRequest(request, body, parsed))
+
+        return handle_strictly
+
+
+class PassThroughRoute(StrictJsonRoute):
+    """A route of the OpenAI API: query parameters that it does not declare are passed over."""
+
+    refuses_unknown_parameters = False
+
+
+class ModelRequestRoute(PassThroughRoute):
+    """A route of the OpenAI API whose body goes to the model. Stored messages are checked where they are read."""
+
+    def passes(self, member: str) -> bool:
+        """Return whether no member of this name is read here."""
+        return member not in _READ_HERE
+
+
+class GenerateRoute(StrictJsonRoute):
+    """A strict route whose `parameters` go to the model."""
+
+    def passes(self, member: str) -> bool:
+        """Return whether the member is that of the parameters."""
+        return member == "parameters"
+
+
+async def _guard(request: Request) -> None:
+    guard = cast("BodyGuard | None", getattr(request.app.state, "body_guard", None))
+    if guard is not None:
+        await guard(request)
+
+
+def _query_parameters(route: APIRoute) -> Iterator[tuple[str, bool]]:
+    """Give the name of every query parameter of a route, and whether it takes several values."""
+    for field in get_flat_params(route.dependant):
+        # a field of a model of parameters says no place; no route has a model of headers
+        if getattr(field.field_info, "in_", params.ParamTypes.query) == params.ParamTypes.query:
+            yield field.alias, _is_list(field.field_info.annotation)
+
+
+def _is_list(annotation: object) -> bool:
+    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+
+
+def _wrong_parameters(request: Request, declared: Mapping[str, bool]) -> Invalid | None:
+    """Return the error for a query that names parameters that are not declared, or one twice that takes one value."""
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = [name for name in given if name not in declared]
+    if unknown:
+        return unknown_parameters(unknown, sorted(declared), among=list(given))
+    repeated = [name for name, count in given.items() if count > 1 and not declared[name]]
+    fields = [FieldError(f"/{name}", "This is given more than once.", "query") for name in repeated]
+    return _invalid(fields) if fields else None
+
+
+def unknown_parameters(names: Sequence[str], known: Sequence[str], *, among: Sequence[str]) -> Invalid:
+    """Return the error for query parameters that are not known; `among` are all names of the query."""
+    return _invalid([unknown_field([name], known, among=among, place="query") for name in names[:MAX_FIELDS]])
+
+
+def _invalid(fields: Sequence[FieldError]) -> Invalid:
+    return Invalid("invalid_request", "The request breaks a rule; `errors` says which and where.", fields=fields)
+
+
+class _ParsedRequest(Request):
+    """A request whose body has been read and parsed."""
+
+    def __init__(self, request: Request, body: bytes, parsed: JsonValue) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body = body
+        self._parsed = parsed
+
+    async def json(self) -> JsonValue:
+        """Return the parsed body; FastAPI asks for it when the body is not empty."""
+        return self._parsed
+
+
+def _require_json_type(request: Request) -> None:
+    message = email.message.Message()  # as FastAPI reads it, so that the two agree
+    message["content-type"] = request.headers.get("content-type", "")
+    subtype = message.get_content_subtype()
+    if message.get_content_maintype() != "application" or not (subtype == "json" or subtype.endswith("+json")):
+        raise Invalid("unsupported_media_type", "Send the body as JSON, with Content-Type: application/json.")

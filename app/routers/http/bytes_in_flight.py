@@ -1,0 +1,102 @@
+"""The bytes of request bodies that one process works on at once, by tenant.
+
+A body takes several times its size in memory, from its first byte until its answer is sent. A large request for which
+there is no room waits, unread, for a while. Bodies of up to 64 KiB are counted apart from larger ones, and only once
+they are whole: neither large requests nor senders that stop in the middle keep small ones from being served.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from app.core.errors import Unavailable
+from app.core.fair_shares import TenantShares
+from app.core.ids import TenantId
+
+NO_TENANT: Final = TenantId(UUID(int=0))
+"""The tenant of bodies that are read without authentication."""
+SMALL_BODY_BYTES: Final = 64 * 2**10
+_SMALL_PART: Final = 4
+"""Small bodies have a quarter of what large ones have, in addition."""
+_RETRY_AFTER_S: Final = 2
+
+
+class BytesInFlight:
+    """Counts the bytes of bodies that are being worked on, of small bodies and of large ones."""
+
+    def __init__(self, *, max_bytes: int, wait_s: float) -> None:
+        self.wait_s = wait_s
+        self._large = TenantShares(max_bytes)
+        self._small = TenantShares(max(max_bytes // _SMALL_PART, 2 * SMALL_BODY_BYTES))
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a large request waits for room."""
+        return self._large.is_awaited
+
+    @property
+    def used(self) -> int:
+        """Bytes that are being worked on."""
+        return self._large.used + self._small.used
+
+    def shares_for(self, size: int) -> TenantShares:
+        """Return the shares in which a body of this size is counted."""
+        return self._small if size <= SMALL_BODY_BYTES else self._large
+
+
+class BodyReservation:
+    """The bytes of one body, from before it is read until its answer is sent."""
+
+    def __init__(self, bytes_in_flight: BytesInFlight) -> None:
+        self._bytes_in_flight = bytes_in_flight
+        self._tenant = NO_TENANT
+        self._size = 0
+
+    async def make(self, size: int, tenant: TenantId) -> None:
+        """Reserve the bytes of a body of this size. Raises Unavailable `overloaded` where there is no room in time."""
+        wait_s = self._bytes_in_flight.wait_s
+        if not await self._bytes_in_flight.shares_for(size).wait(tenant, size, timeout_s=wait_s):
+            raise _overloaded()
+        self._tenant, self._size = tenant, size
+
+    async def grow_to(self, size: int, tenant: TenantId, *, is_whole: bool) -> None:
+        """Reserve more for a body of which so much has come. Raises Unavailable `overloaded`.
+
+        A small body waits for room once it is whole. A large one that said no length does not wait: each could wait for
+        what the other one has.
+        """
+        if size <= SMALL_BODY_BYTES and not self._size:
+            if is_whole and size:
+                await self.make(size, tenant)
+            return
+        if size <= self._size:
+            return
+        before, shares = self._bytes_in_flight.shares_for(self._size), self._bytes_in_flight.shares_for(size)
+        if not shares.take(tenant, size - self._size if shares is before else size):
+            raise _overloaded()
+        if shares is not before:
+            self.release()
+        self._tenant, self._size = tenant, size
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a large body is reserved."""
+        return self._size > SMALL_BODY_BYTES
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a large request waits for room."""
+        return self._bytes_in_flight.is_awaited
+
+    def release(self) -> None:
+        """Give the bytes back. May be called again."""
+        if self._size:
+            self._bytes_in_flight.shares_for(self._size).give_back(self._tenant, self._size)
+            self._size = 0
+
+
+def _overloaded() -> Unavailable:
+    return Unavailable(
+        "overloaded",
+        "This server has too many bytes of requests to work on; send the request again later.",
+        retry_after_s=_RETRY_AFTER_S,
+    )

@@ -1,0 +1,260 @@
+"""What every route takes in the same way: who asks, which conversation, how much of a list."""
+
+import re
+from typing import Annotated, Literal, TypeAlias, cast
+from uuid import UUID
+
+from fastapi import Depends, Header, Path, Query, Request
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import AfterValidator, StringConstraints
+
+from app.container import Container
+from app.conversations.schemas.conversations import IdIn
+from app.core.errors import FieldError, Invalid
+from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
+from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Repeatable, Scope
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    description="An API key, or a conversation token where it is allowed: `Authorization: Bearer tk_…` or `tkc_…`.",
+)
+_header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same in a header of its own.")
+
+
+def get_container(request: Request) -> Container:
+    """The services of this process."""
+    return cast("Container", request.app.state.container)
+
+
+Services: TypeAlias = Annotated[Container, Depends(get_container)]
+
+
+async def get_caller(
+    request: Request,
+    services: Services,
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    key: Annotated[str | None, Depends(_header)],
+) -> Caller:
+    """The caller that the key or token stands for. Whatever takes it asks it for what it needs, by `require…`."""
+    caller = await services.tenancy.authenticate(bearer.credentials if bearer is not None else key)
+    request.state.tenant = caller.key_tenant_id
+    request.state.tenant_id = format_id(caller.key_tenant_id)
+    request.state.key_id = format_id(caller.key_id)
+    return caller
+
+
+async def get_token(
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    key: Annotated[str | None, Depends(_header)],
+) -> str | None:
+    """The key itself, for a connection that lasts and has it checked again."""
+    return bearer.credentials if bearer is not None else key
+
+
+async def require_caller(request: Request) -> None:
+    """Refuse a request without a good key or token before anything of its body is read."""
+    await get_caller(request, get_container(request), await _bearer(request), await _header(request))
+
+
+async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key may read."""
+    caller.require(Scope.READ)
+    return caller
+
+
+async def get_writer(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key may write."""
+    caller.require(Scope.WRITE)
+    return caller
+
+
+async def get_admin(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key administers its tenant."""
+    caller.require(Scope.ADMIN)
+    return caller
+
+
+async def get_operator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key is for the whole installation."""
+    caller.require(Scope.OPERATOR)
+    return caller
+
+
+async def get_administrator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """A caller whose key administers its tenant, or the installation."""
+    if Scope.OPERATOR not in caller.scopes:
+        caller.require(Scope.ADMIN)
+    return caller
+
+
+Admin: TypeAlias = Annotated[Caller, Depends(get_admin)]
+Operator: TypeAlias = Annotated[Caller, Depends(get_operator)]
+Administrator: TypeAlias = Annotated[Caller, Depends(get_administrator)]
+Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
+Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
+
+
+def _conversation_id(
+    conversation_id: Annotated[IdIn, Path(description="The conversation's id: a ULID or a UUID.")],
+) -> ConversationId:
+    return ConversationId(conversation_id)
+
+
+ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id)]
+
+
+async def get_conversation_reader(
+    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
+) -> Caller:
+    """A caller that may read this conversation: by its key, or by a token for it."""
+    caller.require_conversation(Scope.READ, conversation_id)
+    return caller
+
+
+async def get_conversation_writer(
+    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
+) -> Caller:
+    """A caller that may append to this conversation: by its key, or by a token for it."""
+    caller.require_conversation(Scope.WRITE, conversation_id)
+    return caller
+
+
+_AgentName: TypeAlias = Annotated[
+    str | None,
+    Header(
+        alias="X-Agent-Id",
+        min_length=1,
+        max_length=MAX_AGENT_CHARACTERS,
+        pattern=AGENT_PATTERN,
+        description="The agent that asks, where the key is not an agent's own; `default` without it.",
+    ),
+]
+
+
+async def get_agent_reader(caller: Reader, agent_id: _AgentName = None) -> Caller:
+    """A caller whose key may read, as the agent that it is or names."""
+    return caller.acting_as(agent_id)
+
+
+async def get_agent_writer(caller: Writer, agent_id: _AgentName = None) -> Caller:
+    """A caller whose key may write, as the agent that it is or names."""
+    return caller.acting_as(agent_id)
+
+
+AgentReader: TypeAlias = Annotated[Caller, Depends(get_agent_reader)]
+AgentWriter: TypeAlias = Annotated[Caller, Depends(get_agent_writer)]
+ConversationReader: TypeAlias = Annotated[Caller, Depends(get_conversation_reader)]
+ConversationWriter: TypeAlias = Annotated[Caller, Depends(get_conversation_writer)]
+
+
+def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or a UUID.")]) -> TurnId:
+    return TurnId(turn_id)
+
+
+def _key_id(key_id: Annotated[IdIn, Path(description="The key's id: a ULID or a UUID.")]) -> KeyId:
+    return KeyId(key_id)
+
+
+def _tenant_id(tenant_id: Annotated[IdIn, Path(description="The tenant's id: a ULID or a UUID.")]) -> TenantId:
+    return TenantId(tenant_id)
+
+
+def _memory_id(memory_id: Annotated[IdIn, Path(description="The memory's id: a ULID or a UUID.")]) -> UUID:
+    return memory_id
+
+
+MemoryPath: TypeAlias = Annotated[UUID, Depends(_memory_id)]
+KeyPath: TypeAlias = Annotated[KeyId, Depends(_key_id)]
+TenantPath: TypeAlias = Annotated[TenantId, Depends(_tenant_id)]
+TurnPath: TypeAlias = Annotated[TurnId, Depends(_turn_id)]
+
+
+def _storable(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("a text that holds NUL is never stored")
+    return value
+
+
+QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(_storable)]
+Cursor: TypeAlias = Annotated[
+    str | None, Query(max_length=1024, description="`next_cursor` of the page before, with the same filters.")
+]
+Order: TypeAlias = Literal["asc", "desc"]
+_MAX_NAMED = 500
+_MAX_NAMED_CHARACTERS = 37 * _MAX_NAMED
+
+
+def _named_turns(
+    ids: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAMED_CHARACTERS)]],
+        Query(max_length=_MAX_NAMED, description="1 to 500 turn ids, parted by commas or as several `ids`."),
+    ],
+) -> list[TurnId]:
+    named = [one for some in ids for one in some.split(",")]
+    if len(named) > _MAX_NAMED:
+        problem = FieldError("/ids", f"at most {_MAX_NAMED} ids; erase the rest with another call", "query")
+        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+    parsed: list[TurnId] = []
+    wrong: list[FieldError] = []
+    for index, one in enumerate(named):
+        try:
+            parsed.append(TurnId(parse_id(one)))
+        except ValueError:
+            wrong.append(FieldError(f"/ids/{index}", "an id is a ULID (26 characters) or a UUID", "query"))
+    if wrong:
+        raise Invalid("invalid_request", "The request breaks a rule; nothing was erased.", fields=wrong)
+    return parsed
+
+
+NamedTurns: TypeAlias = Annotated[list[TurnId], Depends(_named_turns)]
+
+
+_TAG = re.compile(r'(W/)?"([^"]*)"')
+_TAGS = re.compile(r'[ \t]*(?:W/)?"[^"]*"(?:[ \t]*,[ \t]*(?:W/)?"[^"]*")*[ \t]*')
+
+
+def _entity_tags(
+    if_match: Annotated[
+        str | None,
+        Header(
+            alias="If-Match",
+            min_length=1,
+            max_length=1024,
+            description='The `ETag` of the conversation when it was read: its `rev`, such as `"7"`. 412 if it differs.',
+        ),
+    ] = None,
+) -> frozenset[str] | None:
+    """The revs of which one is asked for; None where any will do. A weak tag never matches (RFC 9110)."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    if _TAGS.fullmatch(if_match) is None:
+        problem = FieldError("/If-Match", 'entity tags in quotes, such as "7", or *', "header")
+        raise Invalid("invalid_request", "The request breaks a rule; nothing was changed.", fields=[problem])
+    return frozenset(tag for weak, tag in _TAG.findall(if_match) if not weak)
+
+
+EntityTags: TypeAlias = Annotated[frozenset[str] | None, Depends(_entity_tags)]
+
+
+async def get_repeatable(
+    request: Request,
+    services: Services,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            min_length=1,
+            max_length=255,
+            description="The same key and body within 24 hours gives the first answer and stores nothing again.",
+        ),
+    ] = None,
+) -> Repeatable | None:
+    """The request as one that may be repeated, when it carries an Idempotency-Key."""
+    if idempotency_key is None:
+        return None
+    body = await request.body()
+    path = cast("str", request.scope["path"])
+    return services.tenancy.repeatable(idempotency_key, request.method.encode(), path.encode(), body)
+
+
+Repeat: TypeAlias = Annotated[Repeatable | None, Depends(get_repeatable)]

@@ -1,0 +1,267 @@
+"""Every error that leaves over HTTP, as RFC 9457 `application/problem+json`.
+
+What always holds: a problem never repeats what the caller sent. Pointers name only members that our own API declares
+and stop before the first that it does not; messages are sentences of ours or of pydantic that cannot quote the input
+(`core/invalid`); of unexpected exceptions only the type and the places are logged.
+"""
+
+import http
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
+from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+from starlette.websockets import WebSocket
+
+from app.core.error_codes import ERROR_CODES
+from app.core.errors import (
+    AppError,
+    FieldError,
+    Forbidden,
+    Invalid,
+    Malformed,
+    NotFound,
+    Place,
+    RateLimited,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from app.core.telemetry import error_stack, error_type, get_logger
+from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, property_names
+from app.formats.parse.validation import MEMBER_NAMES
+from app.providers.upstream import UpstreamRefusal
+from app.routers.http import openai_errors
+
+PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
+STATUS_OF_KIND: Final[Mapping[str, int]] = {
+    "malformed": 400,
+    "invalid": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "too_large": 413,
+    "rate_limited": 429,
+    "unavailable": 503,
+}
+"""The one table of this transport; every other kind is a 500."""
+
+# cases that only HTTP tells apart, and so no kind
+_STATUS_OF_CODE: Final[Mapping[str, int]] = {
+    "answer_too_large": 502,
+    "body_too_slow": 408,
+    "method_not_allowed": 405,
+    "unsupported_media_type": 415,
+    "embedder_invalid": 502,
+    "model_invalid": 502,
+    "model_rate_limited": 429,
+    "model_refused": 422,
+    "revision_changed": 412,
+}
+
+_ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {
+    400: (Malformed, "malformed_json"),
+    401: (Unauthenticated, "unauthenticated"),
+    403: (Forbidden, "forbidden"),
+    404: (NotFound, "route_not_found"),
+    405: (Invalid, "method_not_allowed"),
+    413: (TooLarge, "body_too_large"),
+    415: (Invalid, "unsupported_media_type"),
+    429: (RateLimited, "rate_limited"),
+    503: (Unavailable, "not_ready"),
+}
+
+
+class ProblemField(BaseModel):
+    """One wrong field of a request."""
+
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
+
+    pointer: str = Field(description="JSON pointer (RFC 6901) to the field, inside `in`; empty for all of it.")
+    place: Place = Field(alias="in", description="The part of the request that the pointer is in.")
+    detail: str = Field(description="What is wrong with it. Never repeats the value.")
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 says it. Some codes add members of their own, such as `seq`."""
+
+    model_config = ConfigDict(serialize_by_alias=True, extra="allow")
+
+    type: str = Field(description="Where the code is documented; relative to this server.")
+    title: str = Field(description="What this code means in general.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What happened here. Never repeats content.")
+    code: str = Field(
+        description="The stable name of this case. A later release may add codes: where a client meets one that it does"
+        " not know, it should act on `status` and `retryable`.",
+        json_schema_extra={"enum": [*sorted(ERROR_CODES)]},
+    )
+    request_id: str = Field(description="The id of the request, also in the header X-Request-Id.")
+    errors: list[ProblemField] = Field(description="The fields that are wrong, if any.")
+    retryable: bool = Field(description="Whether the same request may succeed when it is sent again.")
+
+
+class ProblemResponse(Response):
+    """A problem as a response."""
+
+    media_type = PROBLEM_MEDIA_TYPE
+
+
+def problem_of(request_id: str, error: AppError, *, status: int, fields: Sequence[FieldError]) -> Problem:
+    """Put an error into the form of a problem; `fields` are given apart since their pointers must be cut first."""
+    members: dict[str, object] = {
+        **error.extra,
+        "type": f"/docs/errors#{error.code}",
+        "title": ERROR_CODES.get(error.code) or http.HTTPStatus(status).phrase,
+        "status": status,
+        "detail": error.detail,
+        "code": error.code,
+        "request_id": request_id,
+        "errors": [{"pointer": field.pointer, "in": field.place, "detail": field.detail} for field in fields],
+        "retryable": error.retryable,
+    }
+    if isinstance(error, UpstreamRefusal) and error.error is not None:
+        members["error"] = error.error
+    return Problem.model_validate(members)
+
+
+def status_of(error: AppError) -> int:
+    """Return the HTTP status of an error; a refusal by the model's endpoint keeps its own."""
+    if isinstance(error, UpstreamRefusal):
+        return error.status
+    return _STATUS_OF_CODE.get(error.code) or STATUS_OF_KIND.get(error.kind, 500)
+
+
+def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
+    """Answer with the problem that `error` is, outside of a route too (middleware)."""
+    speaks_openai = openai_errors.is_spoken(scope)
+    status = status or status_of(error)
+    fields = _cut_fields(scope, error.fields[:MAX_FIELDS])
+    problem = problem_of(request_id_of(scope), error, status=status, fields=fields)
+    headers: dict[str, str] = {}
+    if speaks_openai:
+        shown = {"error": openai_errors.error_of(error, status=status, fields=fields)} | problem.model_dump()
+        problem = Problem.model_validate(shown)
+        headers["x-should-retry"] = "true" if error.retryable else "false"
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return ProblemResponse(problem.model_dump_json(), status_code=status, headers=headers)
+
+
+def internal_error_response(scope: Scope, error: BaseException) -> ProblemResponse:
+    """Answer 500 for an exception nobody expected, and log its type and places, never its message."""
+    get_logger().error("request.failed", code="internal_error", error_type=error_type(error), stack=error_stack(error))
+    response = problem_response(scope, AppError("internal_error", "This is our fault; the log has the request id."))
+    response.headers["X-Request-Id"] = request_id_of(scope)  # when it was raised outside of the middleware that adds it
+    return response
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the id that the request-id middleware gave this request; empty without it."""
+    state = cast("Mapping[str, object]", scope.get("state", {}))
+    return str(state.get("request_id", ""))
+
+
+def install_problem_handlers(app: FastAPI) -> None:
+    """Make every error of `app` a problem: ours, FastAPI's, Starlette's and those that nobody expected."""
+
+    async def on_app_error(request: Request, error: Exception) -> Response:
+        return problem_response(request.scope, cast("AppError", error))
+
+    async def on_invalid(request: Request, raised: Exception) -> Response:
+        invalid = cast("RequestValidationError", raised)
+        fields = field_errors(cast("Sequence[ErrorDetails]", invalid.errors()), cast("object", invalid.body))
+        error = Invalid("invalid_request", "The request breaks a rule; `errors` says which and where.", fields=fields)
+        return problem_response(request.scope, error)
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        return _http_exception_response(request, cast("HTTPException", error))
+
+    async def on_unexpected(request: Request, error: Exception) -> Response:
+        return internal_error_response(request.scope, error)
+
+    async def on_invalid_websocket(websocket: WebSocket, _error: Exception) -> None:
+        await websocket.close(code=1008, reason="invalid_request")
+
+    app.add_exception_handler(AppError, on_app_error)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(Exception, on_unexpected)
+    app.add_exception_handler(WebSocketRequestValidationError, on_invalid_websocket)  # pyright: ignore[reportArgumentType]
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, object]]:
+    """Declare problems for the `responses=` of a route: `problem_responses(401, 404, 422)`.
+
+    The schema they refer to is put into the document by `add_problem_schemas`.
+    """
+    content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": http.HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def add_problem_schemas(document: dict[str, object]) -> dict[str, object]:
+    """Add the schemas of problems to an OpenAPI document, in place, and return it."""
+    schema = Problem.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
+    nested = cast("dict[str, object]", schema.pop("$defs", {}))
+    components = cast("dict[str, dict[str, object]]", document.setdefault("components", {}))
+    components.setdefault("schemas", {}).update({**nested, "Problem": schema})
+    return document
+
+
+def add_head_problem(document: dict[str, object]) -> dict[str, object]:
+    """Declare 431 for every operation of an OpenAPI document, in place: the server answers it before any route."""
+    paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
+    for operation in (operation for operations in paths.values() for operation in operations.values()):
+        operation["responses"] |= {str(status): answer for status, answer in problem_responses(431).items()}
+    return document
+
+
+def declared_members(app: FastAPI) -> frozenset[str]:
+    """Return the names of all members that the API declares; made from its OpenAPI document once, then remembered."""
+    known = cast("frozenset[str] | None", getattr(app.state, "declared_members", None))
+    if known is None:
+        known = MEMBER_NAMES.union(property_names(cast("JsonValue", app.openapi())))
+        app.state.declared_members = known
+    return known
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """Return all methods that the path of the request takes, over all of its routes."""
+    scope = request.scope
+    path = str(scope["path"]).removeprefix(str(scope.get("app_root_path", scope.get("root_path", ""))))
+    methods: set[str] = set()
+    for context in iter_route_contexts(cast("FastAPI", request.app).routes):
+        pattern = cast("re.Pattern[str] | None", getattr(context, "path_regex", None))
+        if context.methods and pattern is not None and pattern.match(path):
+            methods |= context.methods
+    return sorted(methods)
+
+
+def _http_exception_response(request: Request, error: HTTPException) -> Response:
+    status = error.status_code
+    kind, code = _ERROR_OF_STATUS.get(status, (Invalid, "invalid_request"))
+    if status not in _ERROR_OF_STATUS and status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+        kind, code = AppError, "internal_error"
+    # its detail is not ours and may quote the request
+    response = problem_response(request.scope, kind(code, ERROR_CODES[code]), status=status)
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = value
+    if status == http.HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = ", ".join(allowed_methods(request))
+    return response
+
+
+def _cut_fields(scope: Scope, fields: Sequence[FieldError]) -> list[FieldError]:
+    """Stop pointers into the body before the first member that the API does not declare: its name is content."""
+    if not any(field.pointer and field.place == "body" for field in fields):
+        return list(fields)
+    return cut_fields(fields, declared_members(cast("FastAPI", scope["app"])))

@@ -1,0 +1,1 @@
+"""WebSocket and server-sent events."""

@@ -1,0 +1,461 @@
+"""One WebSocket on a conversation: carries out what its client sends, in order, and sends what it follows.
+
+What always holds: frames are answered in the order they came, each with an `ack`, a `pong` or an `error`; who sends
+faster than it is served is not read for a while; who does not read is dropped by what it follows, then cut; nothing
+that a client sends is repeated to it or written to the log.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, assert_never
+
+from fastapi import WebSocket
+from pydantic import BaseModel
+from starlette.websockets import WebSocketDisconnect
+
+from app.container import Container
+from app.conversations.live.snapshot import Since
+from app.conversations.live.subscription import Subscription, require_either, require_follower
+from app.conversations.schemas.frames import (
+    AbortFrame,
+    Aborting,
+    AckFrame,
+    AppendFrame,
+    AuthFrame,
+    Chunk,
+    ChunkFrame,
+    ClientFrame,
+    CommitFrame,
+    Ending,
+    OpenedTurn,
+    OpenFrame,
+    Opening,
+    PingFrame,
+    PongFrame,
+    ResumeFrame,
+    Resuming,
+    SubscribeFrame,
+)
+from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
+from app.core.telemetry import error_stack, error_type, get_logger
+from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
+from app.routers.live.connection_limits import Bucket, Connections, Place, recheck
+from app.routers.live.epochs import Epochs
+from app.routers.live.frames import asked, error_frame, read_message
+from app.routers.live.outbox import GONE, Outbox, send_text
+from app.tenancy.schemas import Caller, Scope, token_expired
+
+NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
+MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
+_LAST_WORDS_S: Final = 1.0
+_TIMES_OPEN: Final = 4
+_HAS_ENDED: Final = frozenset({"turn_committed", "turn_aborted"})
+_CODE_OF_KIND: Final[dict[str, int]] = {
+    Unauthenticated.kind: NO_KEY,
+    Forbidden.kind: FORBIDDEN,
+    NotFound.kind: NO_CONVERSATION,
+    RateLimited.kind: TOO_MANY,
+    Unavailable.kind: TRY_LATER,
+    Malformed.kind: MALFORMED,
+    Invalid.kind: MALFORMED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Why a connection ends: the close code, and a word. `by_client`: there is nobody left to tell."""
+
+    code: int
+    reason: str
+    by_client: bool = False
+
+
+def closing_of(error: AppError) -> Closing:
+    """The close code for an error that ends a connection; the one table of this transport."""
+    return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
+
+
+class LiveSocket:
+    """A connection, from the first frame after its authentication to its end."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        container: Container,
+        connections: Connections,
+        place: Place,
+        *,
+        conversation_id: ConversationId,
+        caller: Caller,
+        token: str | None,
+        known: frozenset[str],
+        bytes_in_flight: BytesInFlight,
+    ) -> None:
+        self.frames_received = 0
+        self._websocket = websocket
+        self._container = container
+        self._streams = container.conversations.streams
+        self._connections = connections
+        self._place = place
+        self._settings = container.settings
+        self._conversation_id = conversation_id
+        self._caller = caller
+        self._token = token
+        self._known = known
+        self._bytes_in_flight = bytes_in_flight
+        self._epochs = Epochs(most=_TIMES_OPEN * container.settings.max_open_turns_per_conversation)
+        self._outbox = Outbox(websocket, connections, most_bytes=container.settings.live_queue_bytes)
+        self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
+        self._subscription: Subscription | None = None
+        self._pumping: asyncio.Task[None] | None = None
+        self._bad_in_row = 0
+        self._renewed_at = 0.0
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def run(self) -> Closing:
+        """Serve until one side ends it; says how it ended. The close frame is left to the caller."""
+        self._set_expiry()
+        works = (self._read, self._outbox.send_forever, self._recheck)
+        tasks = [asyncio.create_task(self._guarded(work)) for work in works]
+        try:
+            closing = await self._over
+        finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._streams.leave(self)
+            self._unsubscribe()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not closing.by_client:
+            with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+                await asyncio.wait_for(self._outbox.flush(), _LAST_WORDS_S)
+        return closing
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]], *, lasts: bool = True) -> None:
+        """Let whatever ends a task end the connection; of one that `lasts`, that it ends at all, however."""
+        try:
+            await work()
+            if lasts:
+                self._end(Closing(FAILED, "internal_error"))
+        except (WebSocketDisconnect, OSError):
+            self._end(Closing(GONE, "gone", by_client=True))
+        except AppError as error:
+            self._outbox.say(error_frame(error, known=self._known))
+            self._end(closing_of(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peer is told that it was not its fault
+            _log_failure(error)
+            self._end(Closing(FAILED, "internal_error"))
+        except asyncio.CancelledError as error:
+            # perhaps not its own: something that it waited for was cancelled
+            if not self._over.done() and (lasts or asyncio.current_task() is self._pumping):
+                _log_failure(error)
+                self._end(Closing(FAILED, "internal_error"))
+            raise
+
+    def _end(self, closing: Closing) -> None:
+        if not self._over.done():
+            self._over.set_result(closing)
+
+    # what is sent
+
+    def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
+        """More of a turn that this connection writes is durable."""
+        self._outbox.durable(turn_id, part, offset)
+
+    def lost(self, turn_id: TurnId, error: AppError) -> None:
+        """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
+        self._forget_ended(turn_id, error)
+        self._outbox.say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+
+    def _forget_ended(self, turn_id: TurnId, error: AppError) -> None:
+        if error.code in _HAS_ENDED:
+            self._epochs.end(turn_id)
+
+    # what is received
+
+    async def _read(self) -> None:
+        frames, volume = Bucket(self._settings.live_frames_per_s), Bucket(self._settings.live_bytes_per_s)
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                self._end(Closing(int(message.get("code") or GONE), "gone", by_client=True))
+                return
+            text = message.get("text")
+            if not isinstance(text, str):
+                self._end(Closing(NOT_TEXT, "frames are JSON in text messages"))
+                return
+            self.frames_received += 1
+            self._connections.received()
+            data = text.encode()
+            await frames.take()
+            await volume.take(len(data))
+            await self._answer(data)
+            await self._outbox.room()
+
+    async def _answer(self, data: bytes) -> None:
+        """Carry a frame out, or say why not."""
+        frame_id: str | None = None
+        turn_id: str | None = None
+        reservation = BodyReservation(self._bytes_in_flight)
+        self._renew()
+        try:
+            read, frame_id = await read_message(data, max_depth=self._settings.max_json_depth)
+            frame = asked(read)
+            if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
+                turn_id = format_id(frame.turn_id)
+            self._bad_in_row = 0
+            if isinstance(frame, AppendFrame):
+                await reservation.make(len(data), self._place.tenant)
+            answer = await self._carry_out(frame)
+        except AppError as error:
+            self._outbox.say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            if turn_id is not None:
+                self._forget_ended(TurnId(parse_id(turn_id)), error)
+            if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
+                self._count_bad()
+            return
+        except Exception as error:  # noqa: BLE001 - one frame that breaks is no reason to drop the connection
+            _log_failure(error)
+            broken = AppError("internal_error", "This is our fault; the log has the request id.")
+            self._outbox.say(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
+            return
+        finally:
+            reservation.release()
+        if answer is not None:
+            self._outbox.say(answer)
+
+    def _count_bad(self) -> None:
+        self._bad_in_row += 1
+        if self._bad_in_row >= self._settings.live_bad_frames:
+            self._end(Closing(MALFORMED, "too many frames that cannot be read"))
+
+    def _renew(self) -> None:
+        now = asyncio.get_running_loop().time()
+        # often enough for any lease, and no work for each of many frames
+        if now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
+            self._renewed_at = now
+            self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
+
+    async def _carry_out(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
+        match frame:
+            case ChunkFrame():
+                return await self._chunk(frame)
+            case PingFrame():
+                return PongFrame(type="pong", id=frame.id)
+            case AuthFrame():
+                return await self._authenticate(frame)
+            case SubscribeFrame():
+                return await self._subscribe(frame)
+            case OpenFrame() | ResumeFrame():
+                return await self._begin(frame)
+            case CommitFrame() | AbortFrame():
+                return await self._finish(frame)
+            case AppendFrame():
+                return await self._append(frame)
+            case _:
+                assert_never(frame)
+
+    async def _chunk(self, frame: ChunkFrame) -> AckFrame:
+        turn_id = TurnId(frame.turn_id)
+        taken = await self._streams.chunk(
+            self._caller,
+            self._conversation_id,
+            turn_id=turn_id,
+            chunk=Chunk.model_construct(offset=frame.offset, delta=frame.delta, part=frame.part),
+            epoch=self._epochs.of(turn_id),
+            wait=False,
+            listener=self,
+        )
+        self._epochs.wrote(turn_id)
+        return AckFrame(
+            type="ack",
+            id=frame.id,
+            turn_id=taken.turn_id,
+            part=taken.part,
+            offset=taken.offset,
+            durable_offset=taken.durable_offset,
+        )
+
+    async def _begin(self, frame: OpenFrame | ResumeFrame) -> AckFrame:
+        opened: OpenedTurn
+        if isinstance(frame, OpenFrame):
+            opening = Opening(turn=frame.turn, writer=frame.writer)
+            opened, _, _ = await self._streams.open(self._caller, self._conversation_id, opening=opening, listener=self)
+            turn_id = TurnId(parse_id(opened.turn.id))
+        else:
+            turn_id = TurnId(frame.turn_id)
+            opened = await self._streams.resume(
+                self._caller,
+                self._conversation_id,
+                turn_id=turn_id,
+                resuming=Resuming(writer=frame.writer),
+                listener=self,
+            )
+        self._epochs.begin(turn_id, opened.epoch)
+        return AckFrame(
+            type="ack",
+            id=frame.id,
+            turn_id=opened.turn.id,
+            durable_offset=opened.durable_offset,
+            epoch=opened.epoch,
+            parts=opened.parts,
+        )
+
+    async def _finish(self, frame: CommitFrame | AbortFrame) -> AckFrame:
+        turn_id = TurnId(frame.turn_id)
+        epoch = self._epochs.of(turn_id)
+        if isinstance(frame, CommitFrame):
+            ending = Ending.model_construct(**{name: getattr(frame, name) for name in Ending.model_fields})
+            turn = await self._streams.commit(
+                self._caller, self._conversation_id, turn_id=turn_id, ending=ending, epoch=epoch
+            )
+        else:
+            turn = await self._streams.abort(
+                self._caller,
+                self._conversation_id,
+                turn_id=turn_id,
+                aborting=Aborting(reason=frame.reason),
+                epoch=epoch,
+            )
+        self._epochs.end(turn_id)
+        self._outbox.forget(turn_id)  # the turn itself says it all
+        return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
+
+    async def _append(self, frame: AppendFrame) -> AckFrame:
+        repeat = None
+        if frame.idempotency_key is not None:
+            written = await asyncio.to_thread(_written, frame)
+            repeat = self._container.tenancy.repeatable(
+                frame.idempotency_key, b"append", self._conversation_id.bytes, written
+            )
+        result, _, _ = await self._container.conversations.append(
+            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, repeat=repeat
+        )
+        return AckFrame(
+            type="ack",
+            id=frame.id,
+            turns=result.turns,
+            seq=result.seq,
+            rev=result.rev,
+            head_hash=result.head_hash,
+        )
+
+    # who it is
+
+    async def _authenticate(self, frame: AuthFrame) -> AckFrame:
+        """Go on under another key of the same tenant, before the first one's time is over."""
+        caller = await self._container.tenancy.authenticate(frame.token)
+        before, now = (require_either(one, self._conversation_id) for one in (self._caller, caller))
+        if before.tenant_id != now.tenant_id:
+            raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
+        self._place.move(caller)
+        self._token = frame.token
+        self._become(caller)
+        self._set_expiry()
+        return AckFrame(type="ack", id=frame.id)
+
+    def _become(self, caller: Caller) -> None:
+        """Go on as this caller, as far as that one may."""
+        if not _may_write_as(self._caller, caller):
+            self._epochs.change_hands()
+        self._caller = caller
+        self._require_reading()
+
+    def _set_expiry(self) -> None:
+        """Let the connection end with the token, whatever is under way and whether or not the database answers."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        bound, loop = self._caller.bound, asyncio.get_running_loop()
+        self._expiry = None if bound is None else loop.call_later(max(0.0, bound.left_s()), self._end_expired)
+
+    def _end_expired(self) -> None:
+        error = token_expired()
+        self._outbox.say(error_frame(error, known=self._known))
+        self._end(closing_of(error))
+
+    def _require_reading(self) -> None:
+        """End what is followed, where whoever it is now may not read; the connection goes on."""
+        if self._pumping is None or self._pumping.done():
+            return
+        try:
+            require_follower(self._caller, self._conversation_id)
+        except Forbidden as error:
+            self._unsubscribe()
+            self._outbox.say(error_frame(error, known=self._known))
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.live_recheck_s)
+            token = self._token
+            try:
+                caller = await recheck(self._container, token)
+            except AppError:
+                if token == self._token:
+                    raise
+                continue  # it goes on under another one
+            if caller is not None and token == self._token:
+                require_either(caller, self._conversation_id)
+                self._become(caller)
+
+    # what it follows
+
+    async def _subscribe(self, frame: SubscribeFrame) -> None:
+        """Follow from here on; a connection follows once, so what it followed before ends."""
+        self._unsubscribe()
+        self._subscription = await self._container.follower.subscribe(
+            self._caller, self._conversation_id, since=Since(frame.after_seq, frame.after_rev)
+        )
+        self._outbox.say(AckFrame(type="ack", id=frame.id))
+        self._pumping = asyncio.create_task(self._guarded(partial(self._pump, self._subscription), lasts=False))
+        self._require_reading()  # who it is may have changed meanwhile
+
+    def _unsubscribe(self) -> None:
+        pumping, self._pumping = self._pumping, None
+        if pumping is not None:
+            pumping.cancel()
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
+
+    async def _pump(self, subscription: Subscription) -> None:
+        await self._outbox.flush()
+        try:
+            while frames := await subscription.batch():
+                for frame in frames:
+                    await send_text(self._websocket, frame.text)
+                self._connections.sent("websocket", len(frames))
+        except AppError as error:
+            if isinstance(error, NotFound):
+                raise
+            self._outbox.say(error_frame(error))
+        finally:
+            subscription.close()
+        match subscription.ended:
+            case "deleted":
+                raise NotFound("not_found", "This conversation has been deleted.")
+            case "closing":
+                self._end(Closing(RESTARTING, "the server is being stopped"))
+            case _:
+                pass
+
+
+def _may_write_as(before: Caller, now: Caller) -> bool:
+    """Whether a caller may write all that the one before it could."""
+    if now.bound is None:
+        return Scope.WRITE in now.scopes
+    return before.bound is not None and replace(now.bound, expires_at=before.bound.expires_at) == before.bound
+
+
+def _written(frame: AppendFrame) -> bytes:
+    body = frame.model_dump(mode="json", include={"turns", "expected_seq"}, exclude_unset=True)
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def _log_failure(error: BaseException) -> None:
+    get_logger().error("live.failed", code="internal_error", error_type=error_type(error), stack=error_stack(error))

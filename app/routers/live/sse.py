@@ -1,0 +1,370 @@
+"""Server-sent events: one conversation as it grows, and a project's list of conversations."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass
+from typing import Annotated, Final, cast, get_args
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
+
+from app.container import Container
+from app.conversations.live.list_subscription import (
+    ConversationDeletedFrame,
+    ConversationUpdatedFrame,
+    RelistFrame,
+    Watch,
+)
+from app.conversations.live.projection import LAST_SEQ, Frame
+from app.conversations.live.snapshot import Since
+from app.conversations.live.subscription import Subscription, require_follower
+from app.conversations.schemas.frames import (
+    ErrorFrame,
+    PresenceFrame,
+    RereadFrame,
+    SnapshotFrame,
+    SummaryCreatedFrame,
+    TurnAbortedFrame,
+    TurnCommittedFrame,
+    TurnDeltaFrame,
+    TurnErasedFrame,
+    TurnOpenedFrame,
+    TurnSupersededFrame,
+)
+from app.core.errors import AppError, FieldError, Invalid, NotFound
+from app.core.ids import ConversationId
+from app.core.telemetry import get_logger
+from app.memory.schemas import FactRecordedFrame
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import ConversationPath, ConversationReader, QueryText, Reader, Services, get_token
+from app.routers.http.problems import problem_responses
+from app.routers.live.connection_limits import Connections, log_closed, log_connected, recheck
+from app.routers.live.frames import error_frame
+from app.tenancy.schemas import Caller, token_expired
+from app.tenancy.schemas import Scope as KeyScope
+
+EVENTS_MEDIA_TYPE: Final = "text/event-stream"
+_RETRY_MS: Final = 1000
+_COMMENT: Final = b": keep-alive\n\n"
+"""What readers of events pass over, and proxies take for a sign of life."""
+
+TurnEvent = (
+    SnapshotFrame
+    | TurnOpenedFrame
+    | TurnDeltaFrame
+    | TurnCommittedFrame
+    | TurnAbortedFrame
+    | TurnSupersededFrame
+    | TurnErasedFrame
+    | SummaryCreatedFrame
+    | FactRecordedFrame
+    | PresenceFrame
+    | RereadFrame
+    | ErrorFrame
+)
+ListEvent = ConversationUpdatedFrame | ConversationDeletedFrame | RelistFrame | ErrorFrame
+
+
+def event_content(data: Mapping[str, object]) -> dict[str, object]:
+    """Declare an answer in events by the schema of the `data` of each of them."""
+    # "type" replaces the "string" that FastAPI declares for a body that is not JSON
+    return {EVENTS_MEDIA_TYPE: {"schema": {"type": "object", **data}}}
+
+
+def _type_of(model: type[BaseModel]) -> str:
+    """Return the `type` of all frames of a model."""
+    return str(get_args(model.model_fields["type"].annotation)[0])
+
+
+def _responses(*models: type[BaseModel]) -> dict[int | str, dict[str, object]]:
+    places = {_type_of(model): f"#/components/schemas/{model.__name__}" for model in models}
+    content = event_content(
+        {
+            "description": "The `data` of one event, as JSON. `event` is its `type`. `id` is opaque: send the last"
+            " one back as `Last-Event-ID`.",
+            "oneOf": [{"$ref": place} for place in places.values()],
+            "discriminator": {"propertyName": "type", "mapping": places},
+        }
+    )
+    return {200: {"description": "Events, for as long as the connection lasts.", "content": content}}
+
+
+class EventStream(Response):
+    """Sends events as they come, until there are none any more or the client has gone; then closes `stack`."""
+
+    media_type = EVENTS_MEDIA_TYPE
+
+    def __init__(self, events: AsyncGenerator[bytes], stack: AsyncExitStack) -> None:
+        self._events = events
+        self._stack = stack
+        self.status_code = 200
+        self.background = None
+        # proxies hand each event on at once
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until one side ends it."""
+        del scope
+        async with self._stack, aclosing(self._events):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await self._send_while_heard(receive, send)
+
+    async def _send_while_heard(self, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self._send_all(send))
+        hearing = asyncio.create_task(until_gone(receive))
+        try:
+            await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, hearing):
+                task.cancel()
+            await asyncio.gather(sending, hearing, return_exceptions=True)
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            raise error
+
+    async def _send_all(self, send: Send) -> None:
+        async for data in self._events:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def kept_alive(events: AsyncGenerator[bytes], *, every_s: float) -> AsyncGenerator[bytes]:
+    """The same events, with a comment whenever there was none for so long: proxies cut connections that are silent."""
+    async with aclosing(events):
+        while True:
+            coming = asyncio.create_task(_next(events))
+            try:
+                while not (await asyncio.wait({coming}, timeout=every_s))[0]:
+                    yield _COMMENT
+            finally:
+                # who went away is not waited for any more; cancelling what is done changes nothing
+                coming.cancel()
+                await asyncio.wait({coming})
+            data = coming.result()
+            if data is None:
+                return
+            yield data
+
+
+async def _next(events: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(events, None)
+
+
+async def until_gone(receive: Receive) -> None:
+    """Wait until a client has hung up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Whose key is looked up again, and where its connection is counted."""
+
+    token: Annotated[str | None, Depends(get_token)]
+    services: Services
+    request: Request
+
+    @property
+    def connections(self) -> Connections:
+        """The live connections of this process."""
+        return cast("Connections", self.request.app.state.connections)
+
+
+Follows = Annotated[Following, Depends()]
+LastEvent = Annotated[
+    str | None,
+    Header(alias="Last-Event-ID", max_length=128, description="The id of the last event; wins over the query."),
+]
+Place = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
+
+router = APIRouter(prefix="/v1", tags=["live"], route_class=StrictJsonRoute)
+
+
+@router.get(
+    "/conversations/{conversation_id}/events",
+    status_code=200,
+    response_class=EventStream,
+    response_model=TurnEvent,
+    responses=_responses(*TurnEvent.__args__) | problem_responses(401, 403, 404, 422, 429, 503),
+)
+async def follow_conversation(
+    conversation_id: ConversationPath,
+    caller: ConversationReader,
+    follows: Follows,
+    last_event_id: LastEvent = None,
+    after_rev: Annotated[Place, Query(description="Begin with what changed after this rev.")] = None,
+    after_seq: Annotated[Place, Query(description="Begin with the turns after this seq.")] = None,
+) -> Response:
+    """Follow a conversation: a snapshot, then every change, and text as it is written.
+
+    After `reread` the stream ends: connect again with `Last-Event-ID`. Read it with fetch, since keys go in headers.
+    """
+    since = _since(last_event_id) if last_event_id else Since(after_seq, after_rev)
+    services = follows.services
+
+    async def open_source(stack: AsyncExitStack) -> Source:
+        subscription = await services.follower.subscribe(caller, conversation_id, since=since)
+        stack.callback(subscription.close)
+
+        async def batch() -> bytes | None:
+            frames = await subscription.batch()
+            return b"".join(_event(frame) for frame in frames) or None
+
+        return Source(batch, lambda: subscription.is_live, lambda: _farewell(subscription))
+
+    return await _stream(follows, caller, open_source, conversation_id)
+
+
+@router.get(
+    "/events",
+    status_code=200,
+    response_class=EventStream,
+    response_model=ListEvent,
+    responses=_responses(*ListEvent.__args__) | problem_responses(401, 403, 422, 429, 503),
+)
+async def follow_conversations(
+    caller: Reader, follows: Follows, last_event_id: LastEvent = None, project: QueryText | None = None
+) -> Response:
+    """Follow a project's list of conversations, or all of them: which were made or changed, and which are gone.
+
+    A conversation is told of at most once a second. With `Last-Event-ID` it goes on after that event, or says `reread`
+    where it cannot: read the list again then; the stream goes on.
+    """
+
+    async def open_source(stack: AsyncExitStack) -> Source:
+        watch: Watch = follows.services.watcher.watch(caller, project=project, last=last_event_id)
+        stack.callback(watch.close)
+
+        async def batch() -> bytes | None:
+            events = await watch.batch()
+            return b"".join(_lines(event.type, event.text, event.id) for event in events) or None
+
+        return Source(batch, lambda: True, lambda: b"")
+
+    return await _stream(follows, caller, open_source, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where events come from: the next ones (None: no more), whether waiting may be cut short, and a last word."""
+
+    batch: Callable[[], Awaitable[bytes | None]]
+    is_live: Callable[[], bool]
+    farewell: Callable[[], bytes]
+
+
+async def _stream(
+    follows: Following,
+    caller: Caller,
+    open_source: Callable[[AsyncExitStack], Awaitable[Source]],
+    conversation_id: ConversationId | None,
+) -> Response:
+    """Open what is followed, so that what is wrong is a problem, and answer with its events."""
+    async with AsyncExitStack() as opening:
+        opening.enter_context(follows.connections.entered("events", caller))
+        source = await open_source(opening)
+        stack = opening.pop_all()
+    log_connected("events", caller, conversation_id)
+    tally = _Tally(asyncio.get_running_loop().time())
+    stack.callback(tally.log, caller, conversation_id)
+    return EventStream(_events(follows, caller, source, tally, conversation_id), stack)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Since when a stream is sent, and how much of it."""
+
+    started: float
+    count: int = 0
+
+    def log(self, caller: Caller, conversation_id: ConversationId | None) -> None:
+        """Say that it has ended."""
+        duration_ms = round((asyncio.get_running_loop().time() - self.started) * 1000, 1)
+        log_closed("events", caller, conversation_id, count=self.count, duration_ms=duration_ms)
+
+
+async def _events(
+    follows: Following, caller: Caller, source: Source, tally: _Tally, conversation_id: ConversationId | None
+) -> AsyncGenerator[bytes]:
+    try:
+        yield b"retry: %d\n\n" % _RETRY_MS
+        async for data in _with_heartbeats(follows, caller, source, conversation_id):
+            tally.count += 1
+            follows.connections.sent("events", data.count(b"\ndata: "))
+            yield data
+    except AppError as error:
+        yield _error(error)
+
+
+async def _with_heartbeats(
+    follows: Following, caller: Caller, source: Source, conversation_id: ConversationId | None
+) -> AsyncGenerator[bytes]:
+    settings, loop = follows.services.settings, asyncio.get_running_loop()
+    beat_at, recheck_at = loop.time() + settings.live_heartbeat_s, loop.time() + settings.live_recheck_s
+    expires_at = math.inf if caller.bound is None else loop.time() + caller.bound.left_s()
+    while True:
+        data: bytes | None = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(beat_at, recheck_at, expires_at) if source.is_live() else None):
+                data = await source.batch()
+        if loop.time() >= expires_at:
+            raise token_expired()
+        if data is None:
+            if last := source.farewell():
+                yield last
+            return
+        now = loop.time()
+        if now >= recheck_at:
+            recheck_at = now + settings.live_recheck_s
+            await _require_still(follows.services, follows.token, conversation_id)
+            if loop.time() >= expires_at:
+                raise token_expired()
+        if data or now >= beat_at:
+            beat_at = now + settings.live_heartbeat_s
+            yield data or _COMMENT
+
+
+async def _require_still(services: Container, token: str | None, conversation_id: ConversationId | None) -> None:
+    caller: Caller | None = await recheck(services, token)
+    if caller is None:
+        return
+    if conversation_id is None:
+        caller.require(KeyScope.READ)
+    else:
+        require_follower(caller, conversation_id)
+
+
+def _farewell(subscription: Subscription) -> bytes:
+    if subscription.ended == "deleted":
+        return _error(NotFound("not_found", "This conversation has been deleted."))
+    return b""
+
+
+def _error(error: AppError) -> bytes:
+    get_logger().debug("live.refused", code=error.code)
+    return _lines("error", error_frame(error).model_dump_json(), None)
+
+
+def _event(frame: Frame) -> bytes:
+    event_id = None
+    if frame.position is not None:
+        rev, seq = frame.position
+        event_id = str(rev) if seq == LAST_SEQ else f"{rev}.{seq}"
+    return _lines(frame.type, frame.text, event_id)
+
+
+def _lines(kind: str, text: str, event_id: str | None) -> bytes:
+    # JSON has no line ends of its own
+    named = "" if event_id is None else f"id: {event_id}\n"
+    return f"event: {kind}\n{named}data: {text}\n\n".encode()
+
+
+def _since(last_event_id: str) -> Since:
+    rev, _, seq = last_event_id.partition(".")
+    if not (rev.isascii() and rev.isdecimal() and (seq == "" or (seq.isascii() and seq.isdecimal()))):
+        problem = FieldError("/Last-Event-ID", "not the id of an event of this stream", "header")
+        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+    position = (int(rev[:18]), int(seq[:18]) if seq else LAST_SEQ)
+    return Since(position=position)

@@ -1,0 +1,1 @@
+"""The API of OpenAI: chat completions, embeddings, models, Conversations."""

@@ -1,0 +1,210 @@
+"""The doors that speak OpenAI's API: chat completions in a conversation or past all, embeddings, models."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack
+from typing import Annotated, Final, TypeAlias, TypeVar
+
+from fastapi import APIRouter, Body, Header, Path, Request, Response
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect
+
+from app.agents.generation.openai_items import CONVERSATION_PREFIX
+from app.agents.generation.schemas import Asked, ContextOptions, ConversationName, TokenBudget
+from app.agents.generation.service import Event
+from app.conversations.schemas.conversations import Name
+from app.core.errors import AppError, FieldError, Invalid
+from app.core.ids import ConversationId, format_id, parse_id
+from app.core.validation.invalid import fields_of
+from app.formats.schemas import JsonObject
+from app.providers.upstream import UpstreamRefusal
+from app.routers.http.body import ModelRequestRoute
+from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
+from app.routers.http.openai_errors import ROOT, error_of
+from app.routers.http.problems import problem_responses, status_of
+from app.routers.live.sse import EventStream, event_content, kept_alive, until_gone
+
+CONVERSATION_HEADER: Final = "X-Conversation-Id"
+_MAX_NAME: Final = 512
+_MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*)*$"
+"""Of a model's name no part begins with a dot: `..` would lead to other paths of the endpoint, with the key of ours."""
+_OURS: Final = ("conversation_id", "token_budget", "context")
+_FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
+
+_DATA: Final = {
+    "description": "A `chat.completion.chunk` as OpenAI has it, or an object with `error`. `[DONE]`, which is no JSON,"
+    " is the last one.",
+}
+
+Result = TypeVar("Result")
+
+router = APIRouter(prefix=ROOT, tags=["openai"], route_class=ModelRequestRoute)
+
+
+class Passed(BaseModel):
+    """What the endpoint of the model answered, as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+PassedBody: TypeAlias = Annotated[dict[str, JsonValue], Body(description="As OpenAI has it; all of it is passed on.")]
+_READ_MEMBERS: Final[JsonObject] = {
+    "conversation_id": {"description": "The conversation, as in the header X-Conversation-Id."},
+    "token_budget": {"description": "Most tokens of the context; only with a conversation."},
+    "context": {"description": "How the context is built; only with a conversation."},
+    "user": {"description": "The owner of the conversation, where this request creates it. It is passed on too."},
+}
+ChatBody: TypeAlias = Annotated[
+    dict[str, JsonValue],
+    Body(
+        description="As OpenAI has it; all of it but these members is passed on.",
+        json_schema_extra={"properties": _READ_MEMBERS},
+    ),
+]
+NameHeader: TypeAlias = Annotated[
+    str | None,
+    Header(
+        alias=CONVERSATION_HEADER,
+        min_length=1,
+        max_length=_MAX_NAME,
+        description="The conversation: its id (`conv_` before it or not), or any other text as its external_id.",
+    ),
+]
+ProjectHeader: TypeAlias = Annotated[
+    str | None,
+    Header(alias="X-Project", min_length=1, max_length=128, description="The project of an external_id."),
+]
+RetryHeader: TypeAlias = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
+
+
+@router.post(
+    "/chat/completions",
+    response_model=Passed,
+    responses={200: {"model": Passed, "content": event_content(_DATA)}} | problem_responses(*_FAILURES),
+)
+async def create_chat_completion(
+    body: ChatBody,
+    caller: AgentWriter,
+    services: Services,
+    request: Request,
+    conversation: NameHeader = None,
+    project: ProjectHeader = None,
+    retry_count: RetryHeader = None,
+) -> Response:
+    """Chat completions as OpenAI has them, with `stream` as events.
+
+    With a conversation named (`conversation_id` in the body or its `metadata`, or the header `X-Conversation-Id`) only
+    the messages that are new are stored, together with the answer, and the model is sent a context built of the
+    conversation; `token_budget` and `context` say how. `user` becomes the owner of a conversation that this request
+    creates. Without one the request and its answer pass untouched.
+    """
+    is_retry = retry_count is not None and retry_count.isdecimal() and int(retry_count[:9]) > 0
+    asked = _asked(body, header=conversation, project=project, is_retry=is_retry)
+    if not body.get("stream"):
+        answered = await while_connected(request, services.generation.complete(caller, asked))
+        response = json_response(answered.completion)
+        if answered.conversation_id is not None:
+            response.headers[CONVERSATION_HEADER] = format_id(answered.conversation_id)
+        return response
+    stack = AsyncExitStack()
+    relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
+    events = kept_alive(_events(relay.events()), every_s=services.settings.live_heartbeat_s)
+    stream = EventStream(events, stack)
+    if relay.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
+    return stream
+
+
+@router.post("/embeddings", response_model=Passed, responses=problem_responses(*_FAILURES))
+async def create_embedding(body: PassedBody, caller: Writer, services: Services, request: Request) -> Response:
+    """Embeddings of the model's endpoint, passed through."""
+    return json_response(await while_connected(request, services.generation.ask(caller, "/embeddings", body)))
+
+
+@router.get("/models", response_model=Passed, responses=problem_responses(401, 403, 404, 422, 429, 500, 502, 503))
+async def list_models(caller: Reader, services: Services) -> Response:
+    """The models of the endpoint, passed through."""
+    return json_response(await services.generation.look(caller, "/models"))
+
+
+@router.get(
+    "/models/{model:path}", response_model=Passed, responses=problem_responses(401, 403, 404, 422, 429, 500, 502, 503)
+)
+async def get_model(
+    model: Annotated[str, Path(min_length=1, max_length=256, pattern=_MODEL)],
+    caller: Reader,
+    services: Services,
+) -> Response:
+    """One model of the endpoint, passed through."""
+    return json_response(await services.generation.look(caller, f"/models/{model}"))
+
+
+def json_response(content: JsonObject) -> Response:
+    """A JSON object as it is."""
+    return Response(json.dumps(content), media_type="application/json")
+
+
+async def while_connected(request: Request, work: Coroutine[object, object, Result]) -> Result:
+    """Do some work for a client; once it has gone, the work is cancelled and nobody is left to answer."""
+    working = asyncio.create_task(work)
+    hearing = asyncio.create_task(until_gone(request.receive))
+    try:
+        await asyncio.wait({working, hearing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hearing.cancel()
+        if not working.done():
+            working.cancel()
+        await asyncio.gather(working, hearing, return_exceptions=True)
+    if working.cancelled():
+        raise ClientDisconnect
+    return working.result()
+
+
+async def _events(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
+    """Events of a chat completion; one that fails on its way ends with an event that has OpenAI's `error`."""
+    try:
+        async for event in events:
+            yield f"data: {event.data}\n\n".encode()
+    except AppError as error:
+        given = error.error if isinstance(error, UpstreamRefusal) else None
+        told = given or error_of(error, status=status_of(error), fields=error.fields)
+        yield f"data: {json.dumps({'error': told})}\n\n".encode()
+
+
+def _asked(body: JsonObject, *, header: str | None, project: str | None, is_retry: bool) -> Asked:
+    metadata = body.get("metadata")
+    in_metadata = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    given = next((one for one in (body.get("conversation_id"), header, in_metadata) if one is not None), None)
+    if given is None:
+        return Asked(body, None, ContextOptions())
+    if not isinstance(given, str) or not 0 < len(given) <= _MAX_NAME:
+        problem = FieldError("/conversation_id", f"an id, or a text of 1 to {_MAX_NAME} characters")
+        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+    sent = {name: value for name, value in body.items() if name not in _OURS}
+    if isinstance(metadata, dict) and "conversation_id" in metadata:
+        sent["metadata"] = {name: value for name, value in metadata.items() if name != "conversation_id"}
+        if not sent["metadata"]:
+            del sent["metadata"]
+    return Asked(
+        body=sent,
+        conversation=_name(given, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")),
+        context=_read(TypeAdapter(ContextOptions), body.get("context") or {}, "/context"),
+        token_budget=_read(TypeAdapter(TokenBudget | None), body.get("token_budget"), "/token_budget"),
+        is_retry=is_retry,
+    )
+
+
+def _name(given: str, project: str | None, *, owner: str | None) -> ConversationName:
+    try:
+        return ConversationName(conversation_id=ConversationId(parse_id(given.removeprefix(CONVERSATION_PREFIX))))
+    except ValueError:
+        return ConversationName(external_id=given, project=project, owner=owner)
+
+
+def _read(shape: TypeAdapter[Result], value: JsonValue, at: str) -> Result:
+    try:
+        return shape.validate_python(value)
+    except ValidationError as error:
+        detail = "The request breaks a rule; `errors` says which and where."
+        raise Invalid("invalid_request", detail, fields=fields_of(error, value, root=at)) from None

@@ -1,0 +1,124 @@
+"""OpenAI's Conversations over REST: the shape that the official client's `client.conversations` speaks."""
+
+from typing import Annotated, TypeAlias
+
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
+
+from app.agents.generation.openai_conversations import (
+    ChangedConversation,
+    DeletedConversation,
+    Items,
+    NewConversation,
+    NewItems,
+    OpenAIConversation,
+)
+from app.agents.generation.openai_items import CONVERSATION_PREFIX
+from app.core.errors import NotFound
+from app.core.ids import ConversationId, parse_id
+from app.routers.http.body import PassThroughRoute
+from app.routers.http.dependencies import Order, Reader, Repeat, Services, Writer
+from app.routers.http.openai_errors import ROOT
+from app.routers.http.problems import problem_responses
+from app.routers.openai.chat_completions import Passed
+
+router = APIRouter(prefix=f"{ROOT}/conversations", tags=["openai"], route_class=PassThroughRoute)
+
+
+def _conversation(
+    conversation_id: Annotated[str, Path(max_length=64, description="`conv_` and the conversation's id, or the id.")],
+) -> ConversationId:
+    try:
+        return ConversationId(parse_id(conversation_id.removeprefix(CONVERSATION_PREFIX)))
+    except ValueError:
+        raise NotFound("not_found", "There is no such conversation.") from None
+
+
+Conversation: TypeAlias = Annotated[ConversationId, Depends(_conversation)]
+ItemId: TypeAlias = Annotated[str, Path(max_length=64, description="The item's id.")]
+Include: TypeAlias = Annotated[
+    list[str] | None, Query(max_length=20, description="Read for the sake of clients; all there is is always given.")
+]
+_READING = (401, 403, 404, 422, 503)
+_WRITING = (400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
+
+
+@router.post("", responses=problem_responses(*_WRITING))
+async def create_openai_conversation(
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+    body: Annotated[NewConversation | None, Body()] = None,
+) -> OpenAIConversation:
+    """Begin a conversation, with items or without."""
+    made, replayed = await services.openai_conversations.create(caller, body=body or NewConversation(), repeat=repeat)
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return made
+
+
+@router.get("/{conversation_id}", responses=problem_responses(*_READING))
+async def get_openai_conversation(
+    conversation_id: Conversation, caller: Reader, services: Services
+) -> OpenAIConversation:
+    """Read one conversation."""
+    return await services.openai_conversations.get(caller, conversation_id)
+
+
+@router.post("/{conversation_id}", responses=problem_responses(*_WRITING))
+async def update_openai_conversation(
+    conversation_id: Conversation, body: ChangedConversation, caller: Writer, services: Services
+) -> OpenAIConversation:
+    """Change the metadata of a conversation, all of it."""
+    return await services.openai_conversations.update(caller, conversation_id, body=body)
+
+
+@router.delete("/{conversation_id}", responses=problem_responses(*_READING))
+async def delete_openai_conversation(
+    conversation_id: Conversation, caller: Writer, services: Services
+) -> DeletedConversation:
+    """Delete a conversation with everything derived from it."""
+    return await services.openai_conversations.delete(caller, conversation_id)
+
+
+@router.post("/{conversation_id}/items", responses=problem_responses(*_WRITING))
+async def create_openai_items(
+    conversation_id: Conversation, body: NewItems, caller: Writer, services: Services, include: Include = None
+) -> Items:
+    """Append items of OpenAI's Responses, all or none; each becomes a turn, and is given back as it was."""
+    del include
+    return await services.openai_conversations.append(caller, conversation_id, body=body)
+
+
+@router.get("/{conversation_id}/items", responses=problem_responses(*_READING))
+async def list_openai_items(
+    conversation_id: Conversation,
+    caller: Reader,
+    services: Services,
+    after: Annotated[str | None, Query(max_length=64, description="The last item of the page before.")] = None,
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    include: Include = None,
+) -> Items:
+    """List the items of a conversation; turns of any origin are shown as items."""
+    del include
+    return await services.openai_conversations.list_items(
+        caller, conversation_id, after=after, order=order, limit=limit
+    )
+
+
+@router.get("/{conversation_id}/items/{item_id}", response_model=Passed, responses=problem_responses(*_READING))
+async def get_openai_item(
+    conversation_id: Conversation, item_id: ItemId, caller: Reader, services: Services, include: Include = None
+) -> dict[str, object]:
+    """Read one item."""
+    del include
+    return {**await services.openai_conversations.item(caller, conversation_id, item_id=item_id)}
+
+
+@router.delete("/{conversation_id}/items/{item_id}", responses=problem_responses(*_READING))
+async def delete_openai_item(
+    conversation_id: Conversation, item_id: ItemId, caller: Writer, services: Services
+) -> OpenAIConversation:
+    """Erase an item with all items of its turn, and all other wordings of that turn; tombstones stay."""
+    return await services.openai_conversations.delete_item(caller, conversation_id, item_id=item_id)

@@ -1,0 +1,1 @@
+"""The turn lifecycle, generation, and `ask_agent`."""

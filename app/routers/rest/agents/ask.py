@@ -1,0 +1,24 @@
+"""The agent behind `ask_agent`, over REST."""
+
+from fastapi import APIRouter, Response
+
+from app.agents.tools.schemas import AgentAnswer, AskAgent
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import AgentWriter, Repeat, Services
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/agent", tags=["agent"], route_class=StrictJsonRoute)
+
+
+@router.post("/ask", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+async def ask_agent(
+    body: AskAgent, caller: AgentWriter, services: Services, repeat: Repeat, response: Response
+) -> AgentAnswer:
+    """Ask the agent, which answers from earlier turns, conversations and memories by the tools it was granted.
+
+    Query and answer are stored in the conversation, a new one where none is named. The key may read and write.
+    """
+    answer, replayed = await services.asker.ask(caller, body=body, repeat=repeat)
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return answer

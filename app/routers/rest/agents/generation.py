@@ -1,0 +1,114 @@
+"""Generate an answer over REST: messages in, a stored answer out."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from app.agents.generation.answer import answer_text
+from app.agents.generation.schemas import Asked, ConversationName, Generate, Generated, GeneratedDelta, GeneratedUsage
+from app.agents.generation.service import Relay, Stored
+from app.context.schemas import Gap
+from app.conversations.schemas.conversations import Turn
+from app.core.errors import AppError, FieldError, Invalid
+from app.core.ids import ConversationId, format_id
+from app.formats.schemas import JsonObject
+from app.routers.http.body import GenerateRoute
+from app.routers.http.dependencies import AgentWriter, Repeat, Services
+from app.routers.http.problems import problem_of, problem_responses, request_id_of, status_of
+from app.routers.live.sse import EventStream, event_content, kept_alive
+from app.routers.openai.chat_completions import CONVERSATION_HEADER, while_connected
+from app.tenancy.schemas import Repeatable
+
+router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=GenerateRoute)
+
+_DATA: Final = {
+    "description": "The `data` of one event, as JSON. `event` is `delta` (with `text`), then `done`, or `error` with a"
+    " problem.",
+    "anyOf": [
+        GeneratedDelta.model_json_schema(),
+        {"$ref": "#/components/schemas/Generated"},
+        {"$ref": "#/components/schemas/Problem"},
+    ],
+}
+
+
+@router.post(
+    "",
+    response_model=Generated,
+    responses={200: {"model": Generated, "content": event_content(_DATA)}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503),
+)
+async def generate(
+    body: Generate, caller: AgentWriter, services: Services, request: Request, repeat: Repeat
+) -> Response:
+    """Let the chat model answer in a conversation, and store the new messages with the answer, in one commit.
+
+    What it is sent is a context built of the conversation within `token_budget`, in which the new messages always
+    stand. Messages that are stored already are not stored again, so the whole history may be sent. With `stream` the
+    answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`; the header
+    `X-Conversation-Id` has the conversation from the beginning.
+    """
+    asked = _asked(body, None if repeat is None else repeat.by_agent(caller.agent))
+    if not body.stream:
+        answered = await while_connected(request, services.generation.complete(caller, asked))
+        answer = _generated(answered.conversation_id, answered.turns, answered.gap)
+        response = Response(answer.model_dump_json(), media_type="application/json")
+        if answered.is_replay:
+            response.headers["Idempotent-Replayed"] = "true"
+        return response
+    stack = AsyncExitStack()
+    relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
+    stream = EventStream(kept_alive(_events(relay, request), every_s=services.settings.live_heartbeat_s), stack)
+    if relay.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
+    if relay.is_replay:
+        stream.headers["Idempotent-Replayed"] = "true"
+    return stream
+
+
+def _asked(body: Generate, repeat: Repeatable | None) -> Asked:
+    if body.conversation_id is not None and body.external_id is not None:
+        wrong = [FieldError("/external_id", "not beside conversation_id")]
+        raise Invalid("invalid_request", "A conversation is named by one of its names.", fields=wrong)
+    name = ConversationName(
+        conversation_id=None if body.conversation_id is None else ConversationId(body.conversation_id),
+        external_id=body.external_id,
+        project=body.project,
+        owner=body.owner,
+    )
+    sent: JsonObject = {**body.parameters, "messages": [*body.messages]}
+    sent.pop("stream", None)
+    if body.model is not None:
+        sent["model"] = body.model
+    return Asked(sent, name, body.context, body.token_budget, repeat=repeat)
+
+
+async def _events(relay: Relay | Stored, request: Request) -> AsyncGenerator[bytes]:
+    try:
+        async for event in relay.events():
+            if event.text:
+                yield _event("delta", GeneratedDelta(type="delta", text=event.text).model_dump_json())
+    except AppError as error:
+        problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
+        yield _event("error", problem.model_dump_json())
+        return
+    yield _event("done", _generated(relay.conversation_id, relay.turns, relay.gap).model_dump_json())
+
+
+def _event(name: str, data: str) -> bytes:
+    return f"event: {name}\ndata: {data}\n\n".encode()
+
+
+def _generated(conversation_id: ConversationId | None, turns: list[Turn], gap: Gap | None) -> Generated:
+    usage = (turns[-1].usage if turns else None) or {}
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    prompt, completion = (count if isinstance(count, int) else None for count in counts)
+    return Generated(
+        conversation_id="" if conversation_id is None else format_id(conversation_id),
+        turns=turns,
+        response=answer_text(turns),
+        usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
+        gap=gap,
+    )

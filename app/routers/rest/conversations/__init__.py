@@ -1,0 +1,1 @@
+"""Resources below conversations: turns, streams, summaries, context, tokens."""

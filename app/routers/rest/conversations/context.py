@@ -1,0 +1,18 @@
+"""Build context over REST."""
+
+from fastapi import APIRouter
+
+from app.context.schemas import Context, ContextRequest
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import AgentReader, ConversationPath, Services
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations/{conversation_id}/context", tags=["context"], route_class=StrictJsonRoute)
+
+
+@router.post("", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+async def build_context(
+    conversation_id: ConversationPath, body: ContextRequest, caller: AgentReader, services: Services
+) -> Context:
+    """Build the message list for one model call, never over `token_budget`."""
+    return await services.contexts.build(caller, conversation_id, request=body)

@@ -1,0 +1,150 @@
+"""Conversations over REST."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.conversations.schemas.conversations import (
+    Conversation,
+    ConversationCreate,
+    ConversationFilter,
+    ConversationSearch,
+    ConversationUpdate,
+    ForkRequest,
+    ListedConversation,
+    Verification,
+)
+from app.core.paging import Page
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import (
+    ConversationPath,
+    ConversationReader,
+    Cursor,
+    EntityTags,
+    Order,
+    QueryText,
+    Reader,
+    Repeat,
+    Services,
+    Writer,
+)
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=StrictJsonRoute)
+
+Text = QueryText | None
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses={200: {"model": Conversation, "description": "It existed already."}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+)
+async def create_conversation(
+    body: ConversationCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
+) -> Conversation:
+    """Create a conversation, or get the one that has this `id` or `external_id` already (200 instead of 201).
+
+    404 for a repeated request whose conversation has been deleted since.
+    """
+    conversation, created, replayed = await services.conversations.create(caller, body=body, repeat=repeat)
+    response.status_code = 201 if created else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return _tagged(response, conversation)
+
+
+@router.get("", responses=problem_responses(401, 403, 422, 503))
+async def list_conversations(
+    caller: Reader,
+    services: Services,
+    project: Text = None,
+    external_id: Text = None,
+    owner: Text = None,
+    participant: Annotated[Text, Query(description="Conversations in which this actor takes part.")] = None,
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[ListedConversation]:
+    """List conversations, the one last written to first, with previews of their first and last message."""
+    where = ConversationFilter(project, external_id, owner, participant)
+    return await services.conversations.list_conversations(caller, where=where, order=order, limit=limit, cursor=cursor)
+
+
+@router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+async def search_conversations(
+    body: ConversationSearch, caller: Reader, services: Services
+) -> Page[ListedConversation]:
+    """Find conversations by project, names, metadata, times and title, the one last written to first."""
+    return await services.conversations.search(caller, request=body)
+
+
+@router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_conversation(
+    conversation_id: ConversationPath, caller: ConversationReader, services: Services, response: Response
+) -> Conversation:
+    """Read one conversation with its counters. The header `ETag` is its `rev`, to be sent as `If-Match` of a change."""
+    return _tagged(response, await services.conversations.get(caller, conversation_id))
+
+
+@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 503))
+async def update_conversation(
+    conversation_id: ConversationPath,
+    body: ConversationUpdate,
+    caller: Writer,
+    services: Services,
+    tags: EntityTags,
+    response: Response,
+) -> Conversation:
+    """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s.
+
+    `metadata` is merged into that of the conversation, and null removes a member (RFC 7396). With `If-Match`, a
+    conversation that has another `rev` is not changed: 412 `revision_changed`. Each change moves `rev` on.
+
+    A conversation whose title is cleared has a derived one (`title_source`); an empty title stays empty. A
+    conversation without an owner takes `owner`, for its turns, summaries and facts too; one with another owner answers
+    409 `conversation_owned`.
+    """
+    changed = await services.governance.update_conversation(caller, conversation_id, body=body, tags=tags)
+    return _tagged(response, changed)
+
+
+def _tagged(response: Response, conversation: Conversation) -> Conversation:
+    """The conversation, with its rev as the `ETag` of the response."""
+    response.headers["ETag"] = f'"{conversation.rev}"'
+    return conversation
+
+
+@router.post(
+    "/{conversation_id}/fork",
+    status_code=201,
+    responses={200: {"model": Conversation, "description": "This fork existed already."}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+)
+async def fork_conversation(
+    conversation_id: ConversationPath,
+    body: ForkRequest,
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> Conversation:
+    """Make a new conversation with copies of the live turns through one, its hash chain starting from the parent's."""
+    fork, created, replayed = await services.conversations.fork(caller, conversation_id, body=body, repeat=repeat)
+    response.status_code = 201 if created else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return _tagged(response, fork)
+
+
+@router.get("/{conversation_id}/verify", responses=problem_responses(401, 403, 404, 422, 503))
+async def verify_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Verification:
+    """Walk the hash chain: hash every turn anew that is not erased, and name the first break."""
+    return await services.conversations.verify(caller, conversation_id)
+
+
+@router.delete("/{conversation_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+async def delete_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
+    """Delete a conversation with everything derived from it."""
+    await services.governance.delete_conversation(caller, conversation_id)

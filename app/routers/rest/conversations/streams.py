@@ -1,0 +1,104 @@
+"""Streaming append over plain HTTP: open, chunk, commit, abort, resume."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.conversations.schemas.conversations import Turn
+from app.conversations.schemas.frames import Aborting, Chunk, ChunkResult, Ending, OpenedTurn, Opening, Resuming
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import ConversationPath, ConversationWriter, Repeat, Services, TurnPath
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["streaming"], route_class=StrictJsonRoute)
+
+Epoch = Annotated[
+    int | None,
+    Query(ge=1, le=2**31 - 1, description="The `epoch` that open or resume gave; needed only by another key."),
+]
+
+Durable = Annotated[bool, Query(description="Answer only when the text is durable, not when it is taken.")]
+
+
+@router.post(
+    "/open",
+    status_code=201,
+    responses={200: {"model": OpenedTurn, "description": "This turn was opened before, and is open still."}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
+)
+async def open_turn(
+    conversation_id: ConversationPath,
+    body: Opening,
+    caller: ConversationWriter,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> OpenedTurn:
+    """Open a turn that is written while it streams. It is in nobody's context until it is committed."""
+    opened, created, replayed = await services.conversations.streams.open(
+        caller, conversation_id, opening=body, repeat=repeat
+    )
+    response.status_code = 201 if created else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return opened
+
+
+@router.post("/{turn_id}/chunks", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+async def append_chunk(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Chunk,
+    caller: ConversationWriter,
+    services: Services,
+    epoch: Epoch = None,
+    durable: Durable = False,  # noqa: FBT002
+) -> ChunkResult:
+    """Append text to an open turn. The answer comes when the text is taken; subscribers see it at once.
+
+    `durable_offset` says how much of it survives a crash: keep the rest until a later answer covers it, and send it
+    again from `expected_offset` after a 409 `stream_gap`. With `durable=true` the answer comes when the text is
+    durable, which takes a quarter of a second: writes are gathered; so it does for the first text of a part of a tool
+    call. A repeat changes nothing. A commit stores all text that was taken, or is refused with 409 `stream_gap`.
+    """
+    return await services.conversations.streams.chunk(
+        caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=durable
+    )
+
+
+@router.post("/{turn_id}/commit", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+async def commit_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Ending,
+    caller: ConversationWriter,
+    services: Services,
+    epoch: Epoch = None,
+) -> Turn:
+    """Finish an open turn: it gets its seq, and is found by recall. Again gives the same answer."""
+    return await services.conversations.streams.commit(
+        caller, conversation_id, turn_id=turn_id, ending=body, epoch=epoch
+    )
+
+
+@router.post("/{turn_id}/abort", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+async def abort_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Aborting,
+    caller: ConversationWriter,
+    services: Services,
+    epoch: Epoch = None,
+) -> Turn:
+    """Give an open turn up. The row stays with what it had, for audit; again changes nothing."""
+    return await services.conversations.streams.abort(
+        caller, conversation_id, turn_id=turn_id, aborting=body, epoch=epoch
+    )
+
+
+@router.post("/{turn_id}/resume", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+async def resume_turn(
+    conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: ConversationWriter, services: Services
+) -> OpenedTurn:
+    """Go on with an open turn as the same writer, from `durable_offset`; whoever wrote it before is fenced off."""
+    return await services.conversations.streams.resume(caller, conversation_id, turn_id=turn_id, resuming=body)

@@ -1,0 +1,83 @@
+"""Summaries over REST: list, summarise, compact, take the last one back."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+
+from app.context.schemas import CompactionRequest, SummaryRequest
+from app.conversations.schemas.conversations import IdIn
+from app.conversations.schemas.summaries import Compacted, Summary, Undone
+from app.core.paging import Page
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Order, Repeat, Services, Writer
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
+
+
+@router.get("/summaries", responses=problem_responses(401, 403, 404, 422, 503))
+async def list_summaries(
+    conversation_id: ConversationPath,
+    caller: ConversationReader,
+    services: Services,
+    *,
+    include_replaced: Annotated[bool, Query(description="Also those that another stands for now.")] = False,
+    order: Order = "asc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[Summary]:
+    """The summaries of a conversation, by the end of the range of turns that they stand for."""
+    return await services.conversations.summaries.list_page(
+        caller,
+        conversation_id,
+        include_replaced=include_replaced,
+        newest_first=order == "desc",
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def _summary_id(summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")]) -> UUID:
+    return summary_id
+
+
+@router.get("/summaries/{summary_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_summary(
+    conversation_id: ConversationPath,
+    summary_id: Annotated[UUID, Depends(_summary_id)],
+    caller: ConversationReader,
+    services: Services,
+) -> Summary:
+    """Read one summary, also one that another stands for now."""
+    return await services.conversations.summaries.get(caller, conversation_id, summary_id=summary_id)
+
+
+@router.post("/summaries", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+async def summarise_turns(
+    conversation_id: ConversationPath,
+    body: SummaryRequest,
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> Compacted:
+    """Summarise turns now, through a named one or all but the newest. Sent again, it finds nothing left to do."""
+    done, replayed = await services.compactor.summarise(caller, conversation_id, request=body, repeat=repeat)
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return done
+
+
+@router.post("/compact", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+async def compact_conversation(
+    conversation_id: ConversationPath, body: CompactionRequest, caller: Writer, services: Services
+) -> Compacted:
+    """Compact now, by the conversation's policy or what is given in its place; nothing, if nothing is due."""
+    return await services.compactor.compact(caller, conversation_id, request=body)
+
+
+@router.post("/compact/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
+async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
+    """Take the newest summary back; those that it had replaced stand again."""
+    return await services.conversations.summaries.undo(caller, conversation_id)

@@ -1,0 +1,27 @@
+"""Conversation tokens over REST: make one for a browser, void all of a conversation."""
+
+from fastapi import APIRouter
+
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import ConversationPath, Services, Writer
+from app.routers.http.problems import problem_responses
+from app.tenancy.schemas import TokenCreate, TokenMade
+
+router = APIRouter(prefix="/v1/conversations/{conversation_id}/tokens", tags=["tokens"], route_class=StrictJsonRoute)
+
+
+@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+async def create_conversation_token(
+    conversation_id: ConversationPath, body: TokenCreate, caller: Writer, services: Services
+) -> TokenMade:
+    """Make a short-lived token for this conversation, for a browser: to read it, or to read it and append to it.
+
+    Its text is given this once; a repeated request makes another token, so no `Idempotency-Key` is taken.
+    """
+    return await services.tenancy.create_token(caller, conversation_id, body=body)
+
+
+@router.delete("", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+async def void_conversation_tokens(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
+    """Void every token of this conversation made until now: at once here, within the key cache's time elsewhere."""
+    await services.tenancy.void_tokens(caller, conversation_id)

@@ -1,0 +1,167 @@
+"""Turns over REST: append, read, revise, erase."""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from app.conversations.schemas.append import Append
+from app.conversations.schemas.conversations import AppendResult, ErasedTurns, Revision, RevisionResult, Turn
+from app.conversations.schemas.history import HistoryPage, HistoryQuery, ListedStatus, Order
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import (
+    ConversationPath,
+    ConversationReader,
+    ConversationWriter,
+    Cursor,
+    NamedTurns,
+    QueryText,
+    Repeat,
+    Services,
+    TurnPath,
+    Writer,
+)
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
+
+Position = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
+OnlyThis = Annotated[bool, Query(description="Erase the named versions only; other wordings of the same turn stay.")]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryParameters:
+    """Which turns of a history are read."""
+
+    order: Annotated[
+        Order | None,
+        Query(
+            description="`asc` starts at the first turn, `desc` at the newest. Without it a page is in chronological"
+            " order: the newest turns, or those just before `before`, or those just after `after`."
+        ),
+    ] = None
+    after: Annotated[Position, Query(description="Only turns after this position.")] = None
+    before: Annotated[Position, Query(description="Only turns before this position.")] = None
+    since_rev: Annotated[
+        Position,
+        Query(
+            description="Only turns that changed after this `rev`, in the order of their `rev`: new, superseded and"
+            " erased ones. Give the `rev` of an earlier page."
+        ),
+    ] = None
+    status: Annotated[
+        ListedStatus, Query(description="`aborted` lists the turns that were given up, in the order they were opened.")
+    ] = "committed"
+    actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only what these actors said.")] = None
+    limit: Annotated[int, Query(ge=1, le=200)] = 50
+    cursor: Cursor = None
+    include_superseded: Annotated[bool, Query(description="Superseded versions too, by position, then seq.")] = False
+    include_summaries: Annotated[bool, Query(description="Also summaries that stand for turns of the page.")] = False
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses={200: {"model": AppendResult, "description": "Every turn was stored already; nothing was stored now."}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+)
+async def append_turns(
+    conversation_id: ConversationPath,
+    body: Append,
+    caller: ConversationWriter,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> AppendResult:
+    """Append 1 to 500 turns, all or none. When this answers, they are durable and found by recall."""
+    result, stored, replayed = await services.conversations.append(
+        caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, repeat=repeat
+    )
+    response.status_code = 201 if stored else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return result
+
+
+@router.get("", responses=problem_responses(401, 403, 404, 422, 503))
+async def list_turns(
+    conversation_id: ConversationPath,
+    caller: ConversationReader,
+    services: Services,
+    wanted: Annotated[HistoryParameters, Depends()],
+) -> HistoryPage:
+    """Read the history: the newest live turns in chronological order; `next_cursor` leads to the page before them.
+
+    With `after`, `since_rev` or `order=asc` it leads to the page behind. Erased turns are tombstones, with `erased_at`.
+    `rev` is where the conversation stood at the first page: give it as `since_rev` to read what has changed since.
+    """
+    return await services.conversations.history(caller, conversation_id, query=HistoryQuery(**asdict(wanted)))
+
+
+@router.delete("", responses=problem_responses(401, 403, 404, 422, 503))
+async def erase_turns(
+    conversation_id: ConversationPath,
+    caller: Writer,
+    services: Services,
+    turn_ids: NamedTurns,
+    *,
+    only_this: OnlyThis = False,
+) -> ErasedTurns:
+    """Erase the content of 1 to 500 turns, all or none, with all that was derived from it. Tombstones keep their place.
+
+    All earlier and later wordings of these turns (their revisions) are erased too, unless `only_this`.
+    """
+    return await services.governance.erase_turns(caller, conversation_id, turn_ids=turn_ids, only_this=only_this)
+
+
+@router.get("/{turn_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_turn(
+    conversation_id: ConversationPath, turn_id: TurnPath, caller: ConversationReader, services: Services
+) -> Turn:
+    """Read one turn."""
+    return await services.conversations.turn(caller, conversation_id, turn_id=turn_id)
+
+
+@router.delete("/{turn_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+async def erase_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    caller: Writer,
+    services: Services,
+    *,
+    only_this: OnlyThis = False,
+) -> None:
+    """Erase the content of a turn, with all that was derived from it. A tombstone keeps its place.
+
+    All earlier and later wordings of the turn (its revisions) are erased too, unless `only_this`. Repeating it changes
+    nothing.
+    """
+    await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id], only_this=only_this)
+
+
+@router.post(
+    "/{turn_id}/revisions",
+    status_code=201,
+    responses={200: {"model": RevisionResult, "description": "This revision was stored already."}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+)
+async def revise_turn(
+    conversation_id: ConversationPath,
+    turn_id: TurnPath,
+    body: Revision,
+    caller: Writer,
+    services: Services,
+    repeat: Repeat,
+    response: Response,
+) -> RevisionResult:
+    """Edit a turn or generate it again: a new turn takes its position, and the old one stays as a superseded version.
+
+    With `truncate_after` every live turn after it is superseded too.
+    """
+    result, stored, replayed = await services.conversations.revise(
+        caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat
+    )
+    response.status_code = 201 if stored else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return result

@@ -1,0 +1,1 @@
+"""Recall, facts and long-term memories."""

@@ -1,0 +1,113 @@
+"""Facts over REST: list, assert, read, correct, retract, undo; extract from a conversation."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+
+from app.conversations.schemas.conversations import IdIn
+from app.core.paging import Page
+from app.core.times import TimeIn
+from app.memory.schemas import Extraction, Fact, FactCreate, FactResult, FactSearch, FactsExtract, FactUpdate, Tier
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import ConversationPath, Cursor, Order, QueryText, Reader, Repeat, Services, Writer
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1", tags=["facts"], route_class=StrictJsonRoute)
+
+
+def _fact_id(fact_id: Annotated[IdIn, Path(description="The fact's id: a ULID or a UUID.")]) -> UUID:
+    return fact_id
+
+
+FactPath = Annotated[UUID, Depends(_fact_id)]
+
+
+def _search(
+    subject: Annotated[QueryText | None, Query(description="Facts about it, in any of its spellings.")] = None,
+    predicate: Annotated[QueryText | None, Query(description="In any of its spellings.")] = None,
+    owner: QueryText | None = None,
+    project: Annotated[QueryText | None, Query(description="Facts that are known in this project.")] = None,
+    conversation_id: Annotated[IdIn | None, Query(description="Facts that rest on this conversation.")] = None,
+    tier: Tier | None = None,
+    as_of: Annotated[TimeIn | None, Query(description="What was so at this time.")] = None,
+    known_at: Annotated[TimeIn | None, Query(description="What was recorded by this time, as it was then.")] = None,
+    *,
+    include_retracted: Annotated[bool, Query(description="Also what was retracted.")] = False,
+) -> FactSearch:
+    return FactSearch(
+        subject=subject,
+        predicate=predicate,
+        owner=owner,
+        project=project,
+        conversation_id=conversation_id,
+        tier=tier,
+        as_of=as_of,
+        known_at=known_at,
+        include_retracted=include_retracted,
+    )
+
+
+@router.get("/facts", responses=problem_responses(401, 403, 422, 503))
+async def list_facts(
+    caller: Reader,
+    services: Services,
+    where: Annotated[FactSearch, Depends(_search)],
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[Fact]:
+    """List facts, those that have ended too, the last recorded first. `as_of` asks what was so at a time."""
+    return await services.facts.list_page(caller, where=where, newest_first=order == "desc", limit=limit, cursor=cursor)
+
+
+@router.post(
+    "/facts",
+    status_code=201,
+    responses={200: {"model": FactResult, "description": "It was held already, and has more evidence now."}}
+    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+)
+async def create_fact(
+    body: FactCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
+) -> FactResult:
+    """Assert a fact. One that is held already gains evidence (200 instead of 201)."""
+    result, created, replayed = await services.facts.create(caller, body=body, repeat=repeat)
+    response.status_code = 201 if created else 200
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return result
+
+
+@router.get("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_fact(fact_id: FactPath, caller: Reader, services: Services) -> Fact:
+    """Read one fact, retracted or not."""
+    return await services.facts.get(caller, fact_id)
+
+
+@router.patch("/facts/{fact_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+async def update_fact(fact_id: FactPath, body: FactUpdate, caller: Writer, services: Services) -> FactResult:
+    """Correct a fact: it is retracted, and another, with an id of its own, stands in its place."""
+    return await services.facts.update(caller, fact_id, body=body)
+
+
+@router.delete("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def retract_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
+    """Retract a fact: it was never so. Its row stays, for the history and to be undone; again changes nothing."""
+    return await services.facts.retract(caller, fact_id)
+
+
+@router.post("/facts/{fact_id}/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
+async def undo_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
+    """Take back what changed a fact last: an assertion, an extraction, a correction, a retraction."""
+    return await services.facts.undo(caller, fact_id)
+
+
+@router.post(
+    "/conversations/{conversation_id}/facts/extract",
+    responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
+)
+async def extract_facts(
+    conversation_id: ConversationPath, body: FactsExtract, caller: Writer, services: Services
+) -> Extraction:
+    """Extract facts now from the turns that were not looked at yet, through a named one or all of them."""
+    return await services.facts.extract(caller, conversation_id, request=body)

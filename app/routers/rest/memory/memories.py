@@ -1,0 +1,68 @@
+"""Long-term memories over REST: what an agent stores and recalls, and what an administrator lists and deletes."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.core.paging import Page
+from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryQuery, MemoryStore, MemoryStored
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import (
+    Admin,
+    AgentReader,
+    AgentWriter,
+    Cursor,
+    MemoryPath,
+    Order,
+    QueryText,
+    Repeat,
+    Services,
+)
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJsonRoute)
+
+
+@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 429, 502, 503))
+async def store_memory(
+    body: MemoryStore, caller: AgentWriter, services: Services, repeat: Repeat, response: Response
+) -> MemoryStored:
+    """Store a memory of the agent that asks, found from now on; where no vector can be made, nothing is stored."""
+    stored, replayed = await services.memory_of(caller).store_memory(body, repeat=repeat)
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return stored
+
+
+@router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
+    """Recall the memories of the agent that asks, the nearest first."""
+    return await services.memory_of(caller).recall_memory(body)
+
+
+@router.get("", responses=problem_responses(401, 403, 422, 503))
+async def list_memories(
+    caller: AgentReader,
+    services: Services,
+    agent_id: Annotated[QueryText | None, Query(description="One agent's; below the scope admin one's own.")] = None,
+    owner: Annotated[QueryText | None, Query(description="Memories about this owner.")] = None,
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[Memory]:
+    """List memories by the time they were stored: those of all agents for an administrator, else one's own."""
+    return await services.memories.list_page(
+        caller, agent_id=agent_id, owner=owner, newest_first=order == "desc", limit=limit, cursor=cursor
+    )
+
+
+@router.get("/{memory_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_memory(memory_id: MemoryPath, caller: AgentReader, services: Services) -> Memory:
+    """Read one memory: of any agent for an administrator, else one's own."""
+    return await services.memories.get(caller, memory_id)
+
+
+@router.delete("/{memory_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+async def delete_memory(memory_id: MemoryPath, caller: Admin, services: Services) -> None:
+    """Delete a memory of any agent; one that is not there, or not the tenant's, is gone already."""
+    await services.governance.delete_memory(caller, memory_id)

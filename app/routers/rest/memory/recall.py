@@ -1,0 +1,83 @@
+"""Recall over REST: one JSON object, or one hit per line."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from app.recall.schemas import (
+    ConversationRecall,
+    FactHit,
+    MemoryHit,
+    Recall,
+    RecallEnd,
+    RecallResult,
+    SummaryHit,
+    TurnHit,
+)
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import AgentReader, ConversationPath, Services
+from app.routers.http.problems import problem_responses
+
+LINES_MEDIA_TYPE: Final = "application/x-ndjson"
+
+_RESPONSES = problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 429, 502, 503) | {
+    200: {
+        "description": f"Hits, best first. With `Accept: {LINES_MEDIA_TYPE}` one hit per line, the last line the end.",
+        "content": {
+            LINES_MEDIA_TYPE: {
+                "schema": {
+                    "title": "RecallLine",
+                    "description": "One line.",
+                    "anyOf": [
+                        {"$ref": f"#/components/schemas/{kind.__name__}"}
+                        for kind in (TurnHit, FactHit, SummaryHit, MemoryHit)
+                    ]
+                    + [RecallEnd.model_json_schema()],
+                }
+            }
+        },
+    }
+}
+
+router = APIRouter(prefix="/v1", tags=["recall"], route_class=StrictJsonRoute)
+
+
+@router.post("/recall", response_model=RecallResult, responses=_RESPONSES)
+async def recall(request: Request, body: Recall, caller: AgentReader, services: Services) -> RecallResult | Response:
+    """Search across conversations: those named, a project's, an owner's, or all of the tenant's."""
+    return _answer(request, await services.recaller.recall(caller, request=body))
+
+
+@router.post("/conversations/{conversation_id}/recall", response_model=RecallResult, responses=_RESPONSES)
+async def recall_in_conversation(
+    request: Request,
+    conversation_id: ConversationPath,
+    body: ConversationRecall,
+    caller: AgentReader,
+    services: Services,
+) -> RecallResult | Response:
+    """Search within one conversation."""
+    return _answer(request, await services.recaller.recall_in(caller, conversation_id, request=body))
+
+
+def _answer(request: Request, result: RecallResult) -> RecallResult | Response:
+    if not wants_lines(request.headers.getlist("accept")):
+        return result
+    end = RecallEnd(object="end", count=len(result.data), space=result.space, degraded=result.degraded)
+    lines = [line.model_dump_json() for line in (*result.data, end)]
+    return Response("\n".join(lines) + "\n", media_type=LINES_MEDIA_TYPE)
+
+
+def wants_lines(accept: Sequence[str]) -> bool:
+    """Whether lines are named in an Accept header, and JSON not with a higher weight."""
+    weights: dict[str, float] = {}
+    for item in ",".join(accept).split(","):
+        media_type, *parameters = (part.strip().lower() for part in item.split(";"))
+        given = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+        try:
+            weights[media_type] = float(given)
+        except ValueError:
+            weights[media_type] = 0.0
+    lines = weights.get(LINES_MEDIA_TYPE, 0.0)
+    return lines > 0 and lines >= weights.get("application/json", 0.0)

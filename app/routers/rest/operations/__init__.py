@@ -1,0 +1,1 @@
+"""Resources for operators and administrators: keys, jobs, embedding spaces, health, figures."""

@@ -1,0 +1,144 @@
+"""Administration over REST: keys of one's own tenant, tenants, figures, what is spent on chat models."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+
+from app.core.paging import Page
+from app.core.times import DayIn
+from app.diagnostics.schemas import Stats
+from app.providers.schemas import ModelPurpose
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import (
+    Admin,
+    Administrator,
+    Cursor,
+    KeyPath,
+    Operator,
+    Order,
+    Repeat,
+    Services,
+    TenantPath,
+)
+from app.routers.http.problems import problem_responses
+from app.tenancy.schemas import (
+    Key,
+    KeyCreate,
+    KeyMade,
+    KeyRotate,
+    ModelUsageDay,
+    Tenant,
+    TenantCreate,
+    TenantMade,
+    TenantUpdate,
+)
+
+router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
+
+Limit = Annotated[int, Query(ge=1, le=200)]
+AllTenants = Annotated[bool, Query(description="Of all tenants instead of the key's tenant; takes an operator.")]
+
+
+@router.get("/keys", responses=problem_responses(401, 403, 422, 503))
+async def list_keys(
+    caller: Admin, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
+) -> Page[Key]:
+    """List the tenant's keys, newest first, without their secrets. Needs the scope `admin`."""
+    return await services.administration.list_keys(caller, order=order, limit=limit, cursor=cursor)
+
+
+@router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+async def create_key(body: KeyCreate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
+    """Make a key with some of the caller's own scopes. Needs the scope `admin`.
+
+    Its text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once` and its `id`.
+    """
+    return await services.administration.create_key(caller, body=body, repeat=repeat)
+
+
+@router.post("/keys/{key_id}/rotate", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+async def rotate_key(key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
+    """Give a key a new secret; the old one holds for `grace_s` seconds more. Needs `admin` and the key's scopes.
+
+    In that time the old secret does everything but administer keys and tenants (`secret_replaced`).
+    Its text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once`.
+    """
+    return await services.administration.rotate_key(caller, key_id, body=body, repeat=repeat)
+
+
+@router.delete("/keys/{key_id}", status_code=204, responses=problem_responses(401, 403, 404, 409, 422, 503))
+async def revoke_key(
+    key_id: KeyPath,
+    caller: Admin,
+    services: Services,
+    force: Annotated[bool, Query(description="Revoke even the last key that administers the tenant.")] = False,  # noqa: FBT002
+) -> None:
+    """Revoke a key for good; every replica refuses it within a second. Needs `admin` and the key's scopes."""
+    await services.administration.revoke_key(caller, key_id, force=force)
+
+
+@router.get("/tenants", responses=problem_responses(401, 403, 422, 503))
+async def list_tenants(
+    caller: Operator, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
+) -> Page[Tenant]:
+    """List all tenants, newest first. Needs the scope `operator`."""
+    return await services.administration.list_tenants(caller, order=order, limit=limit, cursor=cursor)
+
+
+@router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+async def create_tenant(body: TenantCreate, caller: Operator, services: Services, repeat: Repeat) -> TenantMade:
+    """Make a tenant with its first key (read, write, admin). Needs the scope `operator`.
+
+    The key's text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once`.
+    """
+    return await services.administration.create_tenant(caller, body=body, repeat=repeat)
+
+
+@router.get("/tenants/{tenant_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services) -> Tenant:
+    """Read one tenant. Needs the scope `operator`."""
+    return await services.administration.tenant(caller, tenant_id)
+
+
+@router.patch("/tenants/{tenant_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+async def update_tenant(tenant_id: TenantPath, body: TenantUpdate, caller: Operator, services: Services) -> Tenant:
+    """Give a tenant another name. Needs the scope `operator`."""
+    return await services.administration.update_tenant(caller, tenant_id, body=body)
+
+
+@router.get("/stats", responses=problem_responses(401, 403, 422, 503))
+async def get_stats(
+    caller: Admin,
+    services: Services,
+    of: Annotated[
+        Literal["tenant", "installation"], Query(description="`installation` needs the scope `operator`.")
+    ] = "tenant",
+    top: Annotated[int, Query(ge=0, le=100, description="How many of the largest projects or tenants.")] = 10,
+) -> Stats:
+    """Say how much there is: of the caller's tenant, or of the installation. Needs the scope `admin`."""
+    return await services.statistics.stats(caller, of=of, top=top)
+
+
+@router.get("/usage", responses=problem_responses(401, 403, 422, 503))
+async def list_model_usage(
+    caller: Administrator,
+    services: Services,
+    first_day: Annotated[DayIn | None, Query(description="Only from this day (UTC) on.")] = None,
+    last_day: Annotated[DayIn | None, Query(description="Only up to this day, included.")] = None,
+    purpose: Annotated[ModelPurpose | None, Query(description="Only what was asked for this.")] = None,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+    order: Order = "desc",
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> Page[ModelUsageDay]:
+    """List what was spent on chat models by day, purpose and model, the newest day first. Needs the scope `admin`."""
+    return await services.spending.list_usage(
+        caller,
+        all_tenants=all_tenants,
+        first_day=first_day,
+        last_day=last_day,
+        purpose=purpose,
+        order=order,
+        limit=limit,
+        cursor=cursor,
+    )

@@ -1,0 +1,71 @@
+"""Embedding spaces over REST, for operators."""
+
+from typing import Annotated, TypeAlias
+
+from fastapi import APIRouter, Path
+
+from app.index.schemas import EmbeddingSpace, EmbeddingSpaces, SpaceAdd, SpaceSwitch
+from app.recall.schemas import SpaceComparison, SpaceComparisonResult
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import Operator, Services
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/admin/embedding-spaces", tags=["administration"], route_class=StrictJsonRoute)
+
+SpacePath: TypeAlias = Annotated[int, Path(ge=1, le=2**31 - 1, description="The space's number, as the list has it.")]
+
+
+@router.get("", responses=problem_responses(401, 403, 422, 503))
+async def list_spaces(caller: Operator, services: Services) -> EmbeddingSpaces:
+    """List the embedding spaces with their states and how far they are filled. Needs the scope `operator`.
+
+    Of a large installation the figures are told from a sample, and cost the same whatever its size.
+    """
+    return await services.spaces.list_spaces(caller)
+
+
+@router.post("", responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+async def add_space(body: SpaceAdd, caller: Operator, services: Services) -> EmbeddingSpace:
+    """Begin to fill the space of the second embedder that the settings name. Needs the scope `operator`.
+
+    With `{}`: the one that is not searched. Nothing else changes; may be called again.
+    """
+    return await services.spaces.add(caller, body=body)
+
+
+@router.post("/rollback", responses=problem_responses(401, 403, 409, 422, 503))
+async def roll_back_space(caller: Operator, services: Services) -> EmbeddingSpace:
+    """Search the space again that was searched before the last switch. Needs the scope `operator`."""
+    return await services.spaces.roll_back(caller)
+
+
+@router.post(
+    "/{space_id}/compare", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503)
+)
+async def compare_space(
+    space_id: SpacePath, body: SpaceComparison, caller: Operator, services: Services
+) -> SpaceComparisonResult:
+    """Search for some queries in a space and in the one searched, in the key's tenant. Needs the scope `operator`.
+
+    Says how alike the answers are, and the hits of both by id.
+    """
+    return await services.recaller.compare(caller, space_id, request=body)
+
+
+@router.post("/{space_id}/switch", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+async def switch_space(space_id: SpacePath, body: SpaceSwitch, caller: Operator, services: Services) -> EmbeddingSpace:
+    """Search a space from now on, on every replica within a second. Needs the scope `operator`.
+
+    No search fails meanwhile: each ends in the space that it began in. What was searched is kept up to date, for the
+    way back.
+    """
+    return await services.spaces.switch(caller, space_id, body=body)
+
+
+@router.delete("/{space_id}", status_code=202, responses=problem_responses(401, 403, 404, 409, 422, 503))
+async def drop_space(space_id: SpacePath, caller: Operator, services: Services) -> EmbeddingSpace:
+    """Delete a space's vectors and its vector index, in the background. Needs the scope `operator`.
+
+    The space stays in the list, `dropping` and then `idle`. What is searched cannot be dropped.
+    """
+    return await services.spaces.drop(caller, space_id)

@@ -1,0 +1,84 @@
+"""For operators: whether the process lives, whether it can serve, what it counts. No API key needed."""
+
+import hmac
+from typing import Final, Literal, cast
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import BaseModel
+
+from app.core.errors import Unauthenticated
+from app.routers.http.dependencies import Services
+from app.routers.http.problems import problem_responses
+from app.settings import Settings
+
+router = APIRouter(tags=["operations"])
+
+
+_METRICS_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
+    200: {"content": {"text/plain": {}}},
+    **problem_responses(401, 404),
+}
+
+
+class Health(BaseModel):
+    """The process lives, or is ready."""
+
+    status: Literal["ok"]
+
+
+@router.get("/healthz")
+async def get_health() -> Health:
+    """Whether the process answers."""
+    return Health(status="ok")
+
+
+@router.head("/healthz", response_class=Response)
+async def head_health() -> Response:
+    """Whether the process answers: as GET, without a body."""
+    return _headers_of(Health(status="ok"))
+
+
+@router.get("/readyz", responses=problem_responses(503))
+async def get_readiness(services: Services) -> Health:
+    """Whether requests can be served: the database answers and the model is loaded."""
+    await services.require_ready()
+    return Health(status="ok")
+
+
+@router.head("/readyz", response_class=Response, responses=problem_responses(503))
+async def head_readiness(services: Services) -> Response:
+    """Whether requests can be served: as GET, without a body."""
+    await services.require_ready()
+    return _headers_of(Health(status="ok"))
+
+
+def _headers_of(health: Health) -> Response:
+    # the server leaves the body away, and tells the length that GET would have
+    return Response(health.model_dump_json(), media_type="application/json")
+
+
+@router.get("/metrics", response_class=Response, responses=_METRICS_RESPONSES)
+async def get_metrics(request: Request) -> Response:
+    """Metrics in the Prometheus text format.
+
+    401 without the key in the setting `TURNKEEP_METRICS_KEY`, where it has one; 404 where `TURNKEEP_METRICS_PORT`
+    names another port.
+    """
+    _require_metrics_key(request)
+    registry = cast("CollectorRegistry", request.app.state.metrics)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _require_metrics_key(request: Request) -> None:
+    """Raise Unauthenticated without the key in the settings.
+
+    It is no API key, so that metrics are readable while the database is away.
+    """
+    wanted = cast("Settings", request.app.state.settings).metrics_key
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if wanted is None:
+        return
+    same = hmac.compare_digest(given.strip().encode(), wanted.get_secret_value().encode())
+    if scheme.lower() != "bearer" or not same:
+        raise Unauthenticated("unauthenticated", "Send the key in TURNKEEP_METRICS_KEY as `Authorization: Bearer …`.")

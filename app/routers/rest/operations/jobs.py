@@ -1,0 +1,69 @@
+"""Jobs over REST, for administrators."""
+
+from typing import Annotated, TypeAlias
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import StringConstraints
+
+from app.conversations.schemas.conversations import IdIn
+from app.core.ids import JobId
+from app.core.jobs import JobState
+from app.core.paging import Page
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import Administrator, Cursor, Order, Services
+from app.routers.http.problems import problem_responses
+from app.tenancy.job_admin import JobView
+
+router = APIRouter(prefix="/v1/admin/jobs", tags=["administration"], route_class=StrictJsonRoute)
+
+
+def _job_id(job_id: Annotated[IdIn, Path(description="The job's id: a ULID or a UUID.")]) -> JobId:
+    return JobId(job_id)
+
+
+JobPath: TypeAlias = Annotated[JobId, Depends(_job_id)]
+Kind: TypeAlias = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z_]+\.[a-z0-9_]+$")]
+AllTenants: TypeAlias = Annotated[
+    bool, Query(description="Of all tenants and of the installation, instead of the key's tenant; takes an operator.")
+]
+
+
+@router.get("", responses=problem_responses(401, 403, 422, 503))
+async def list_jobs(
+    caller: Administrator,
+    services: Services,
+    kind: Annotated[Kind | None, Query(description="Only jobs of this kind, such as `index.vectors`.")] = None,
+    state: Annotated[
+        JobState | None, Query(description="Only jobs in this state; `queued` has the running ones.")
+    ] = None,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[JobView]:
+    """List jobs that have not finished, the newest first. Finished jobs leave no trace."""
+    return await services.jobs.list_jobs(
+        caller, all_tenants=all_tenants, kind=kind, state=state, order=order, limit=limit, cursor=cursor
+    )
+
+
+@router.post("/{job_id}/retry", responses=problem_responses(401, 403, 404, 409, 422, 503))
+async def retry_job(
+    job_id: JobPath,
+    caller: Administrator,
+    services: Services,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+) -> JobView:
+    """Run a parked, cancelled or waiting job now, with all its attempts before it."""
+    return await services.jobs.retry(caller, job_id, all_tenants=all_tenants)
+
+
+@router.post("/{job_id}/cancel", responses=problem_responses(401, 403, 404, 422, 503))
+async def cancel_job(
+    job_id: JobPath,
+    caller: Administrator,
+    services: Services,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+) -> JobView:
+    """Take a job back. One that is running is given up within a lease; what it has written stays."""
+    return await services.jobs.cancel(caller, job_id, all_tenants=all_tenants)

@@ -1,0 +1,178 @@
+"""What tenants spend on chat models: counted by day (UTC), purpose and model, and held within budgets.
+
+A budget is checked before a call and counted after it, so it is overrun at most by the calls under way. What could not
+be written, because the database did not answer, is kept in the process and written with the tenant's next call, or at
+the end, on the day it is written.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import AppError, RateLimited
+from app.core.ids import TenantId, format_id, parse_id
+from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Key as SortKey
+from app.core.telemetry import get_logger
+from app.core.times import format_time
+from app.providers.schemas import ModelPurpose, ModelUsage
+from app.providers.shapes import cleaned
+from app.settings import Settings
+from app.tenancy.schemas import Caller, ModelUsageDay, Scope
+from app.tenancy.spending import store as spending_store
+from app.tenancy.spending.store import Spent
+
+_PER_PRICE = 1_000_000
+_MOST_UNWRITTEN = 10_000
+_LONGEST_MODEL = 256
+
+_Row: TypeAlias = tuple[TenantId, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingOptions:
+    """What a million tokens cost, and what a tenant may spend in a day; 0: no limit."""
+
+    price_prompt: float
+    price_completion: float
+    daily_tokens: int
+    daily_cost: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> "SpendingOptions":
+        """Take them out of the settings."""
+        return cls(
+            price_prompt=settings.llm_price_prompt,
+            price_completion=settings.llm_price_completion,
+            daily_tokens=settings.llm_daily_tokens,
+            daily_cost=settings.llm_daily_cost,
+        )
+
+
+class Spending:
+    """The ledger of chat models, and the door to what is in it."""
+
+    def __init__(self, database: Database, ops: Database, *, cursors: Cursors, options: SpendingOptions) -> None:
+        self._database = database
+        self._ops = ops
+        self._cursors = cursors
+        self._options = options
+        self._unwritten: dict[_Row, Spent] = {}
+        self._log = get_logger()
+
+    # as the ledger
+
+    async def check(self, tenant_id: TenantId, purpose: ModelPurpose) -> None:
+        """Raise RateLimited `model_budget_exhausted`, with the time when it goes on, once the day's budget is spent."""
+        options = self._options
+        if not options.daily_tokens and not options.daily_cost:
+            return
+        async with self._database.transaction(tenant_id, read_only=True) as tx:
+            spent = await spending_store.spent_today(tx, tenant_id)
+        waiting = [one for row, one in self._unwritten.items() if row[0] == tenant_id]
+        tokens = spent.tokens + sum(one.prompt_tokens + one.completion_tokens for one in waiting)
+        cost = spent.cost + sum(one.cost for one in waiting)
+        over = bool(options.daily_tokens) and tokens >= options.daily_tokens
+        if over or (options.daily_cost and cost >= Decimal(str(options.daily_cost))):
+            self._log.info("model.budget_exhausted", tenant_id=format_id(tenant_id), kind=purpose.value)
+            raise RateLimited(
+                "model_budget_exhausted",
+                "What this tenant may spend on chat models in a day is spent. It goes on at midnight, UTC.",
+                retry_after_s=spent.left_s,
+                extra={"resumes_at": format_time(_midnight(spent.left_s))},
+            )
+
+    async def record(
+        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
+    ) -> None:
+        """Add one call. Never fails: what cannot be written now is written later."""
+        spent = Spent(1, int(failed), usage.prompt_tokens, usage.completion_tokens, self._cost(usage))
+        # a caller may have named the model: a name that cannot be stored must not cost the answer
+        self._keep((tenant_id, purpose.value, cleaned(model)[:_LONGEST_MODEL]), spent)
+        await self._write(tenant_id)
+
+    async def flush(self) -> None:
+        """Write what could not be written before; what cannot be now either is lost, and logged."""
+        for tenant_id in {row[0] for row in self._unwritten}:
+            await self._write(tenant_id)
+
+    def _cost(self, usage: ModelUsage) -> Decimal:
+        prompt, completion = (Decimal(str(one)) for one in (self._options.price_prompt, self._options.price_completion))
+        return (prompt * usage.prompt_tokens + completion * usage.completion_tokens) / _PER_PRICE
+
+    def _keep(self, row: _Row, spent: Spent) -> None:
+        known = self._unwritten.get(row)
+        if known is None and len(self._unwritten) >= _MOST_UNWRITTEN:
+            self._log.error("model.usage_lost", tenant_id=format_id(row[0]), count=spent.calls)
+            return
+        self._unwritten[row] = spent if known is None else known + spent
+
+    async def _write(self, tenant_id: TenantId) -> None:
+        rows = {row: self._unwritten.pop(row) for row in sorted(self._unwritten) if row[0] == tenant_id}
+        try:
+            async with self._database.transaction(tenant_id) as tx:
+                for (_, purpose, model), spent in rows.items():
+                    await spending_store.add_spent(tx, tenant_id, purpose=purpose, model=model, spent=spent)
+        except AppError as error:
+            for row, spent in rows.items():
+                self._keep(row, spent)
+            self._log.warning("model.usage_unwritten", tenant_id=format_id(tenant_id), code=error.code)
+
+    # for administrators
+
+    async def list_usage(
+        self,
+        caller: Caller,
+        *,
+        all_tenants: bool,
+        first_day: date | None,
+        last_day: date | None,
+        purpose: ModelPurpose | None,
+        order: Literal["asc", "desc"],
+        limit: int,
+        cursor: str | None,
+    ) -> Page[ModelUsageDay]:
+        """What was spent, by day: of the caller's tenant, or of all, which takes an operator."""
+        caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
+        tenant_id = None if all_tenants else caller.tenant_id
+        scope = f"usage|{tenant_id}|{order}|{first_day}|{last_day}|{purpose}"
+        after = None if cursor is None else _position(self._cursors.read(scope, cursor))
+        async with self._reading(tenant_id) as tx:
+            rows = await spending_store.page_usage(
+                tx,
+                tenant_id,
+                days=(first_day, last_day),
+                purpose=None if purpose is None else purpose.value,
+                newest_first=order == "desc",
+                after=after,
+                limit=limit + 1,
+            )
+        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_key)
+
+    @asynccontextmanager
+    async def _reading(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
+        if tenant_id is None:
+            async with self._ops.across_tenants() as tx:
+                yield tx
+        else:
+            async with self._database.transaction(tenant_id, read_only=True) as tx:
+                yield tx
+
+
+def _midnight(left_s: int) -> datetime:
+    """The moment so many seconds from now, as the midnight that it is."""
+    return (datetime.now(UTC) + timedelta(seconds=left_s, hours=12)).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _key(row: ModelUsageDay) -> SortKey:
+    return [row.day.isoformat(), row.tenant_id, row.purpose, row.model]
+
+
+def _position(key: SortKey) -> tuple[date, UUID, str, str]:
+    day, tenant_id, purpose, model = (str(part) for part in key)
+    return date.fromisoformat(day), parse_id(tenant_id), purpose, model

@@ -1,0 +1,94 @@
+"""Rows of tenants, their keys, requests that may be repeated, and what is spent on chat models."""
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Date,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    Numeric,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+
+from app.core.database.metadata import METADATA
+
+_NOW = func.now()
+
+
+def _tenant() -> Column[object]:
+    reference = ForeignKey("tenants.tenant_id", ondelete="CASCADE")
+    return Column("tenant_id", Uuid, reference, primary_key=True)
+
+
+# as Postgres prints it: only equal texts are equal, since two evaluations never are
+_RANDOM_BYTES = (
+    "sha256(convert_to((((gen_random_uuid())::text || (gen_random_uuid())::text)"
+    " || (gen_random_uuid())::text), 'UTF8'::name))"
+)
+installation = Table(
+    "installation",
+    METADATA,
+    Column("id", Boolean, primary_key=True, server_default=text("true")),
+    Column("secret", LargeBinary, nullable=False, server_default=text(_RANDOM_BYTES)),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    CheckConstraint("id", name="single"),
+)
+tenants = Table(
+    "tenants",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+)
+api_keys = Table(
+    "api_keys",
+    METADATA,
+    _tenant(),
+    Column("id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("secret_hmac", LargeBinary, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("agent_id", Text),
+    Column("long_term_enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True)),
+    Column("previous_hmac", LargeBinary),
+    Column("previous_expires_at", DateTime(timezone=True)),
+)
+idempotency_records = Table(
+    "idempotency_records",
+    METADATA,
+    _tenant(),
+    Column("key", Text, primary_key=True),
+    Column("request_hmac", LargeBinary, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("result_ids", ARRAY(Uuid), nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+)
+model_usage = Table(
+    "model_usage",
+    METADATA,
+    _tenant(),
+    Column("day", Date, primary_key=True),
+    Column("purpose", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("calls", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cost", Numeric(24, 9), nullable=False),
+    Index("model_usage_day_idx", "day"),
+)

@@ -32,7 +32,7 @@ from app.diagnostics.service import Statistics
 from app.embedding import base_url, make_tiers, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Governance
-from app.index.service import IndexOptions, LateVectors, SearchIndex, Side, Spaces, Tiers
+from app.index.service import AnnMaintenance, EmbeddingSpaceRuntime, IndexOptions, LateVectors, SearchIndex, Spaces
 from app.index.spaces.administration import SpaceAdministration
 from app.memory.longterm.service import Memories, MemoryOptions
 from app.memory.service import Facts, Kept
@@ -86,7 +86,7 @@ class Container:
     generation: Generation
     openai_conversations: OpenAIConversations
     index: SearchIndex
-    tiers: Tiers
+    tiers: AnnMaintenance
     spaces: SpaceAdministration
     asker: Asker
     tools: ToolServices
@@ -280,12 +280,12 @@ def _conversations(
 
 
 def _spaces(
-    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, Tiers]], queue: JobQueue
+    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, AnnMaintenance]], queue: JobQueue
 ) -> Spaces:
     most = settings.max_vectors_per_entry
     made = {
         # of two that make vectors of the same space, the first
-        tiers.space.id: Side(
+        tiers.space.id: EmbeddingSpaceRuntime(
             embedder,
             tiers,
             LateVectors(base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=most),
@@ -324,7 +324,7 @@ def _facts(
 
 def _follower(settings: Settings, base: Foundation, facts: Facts) -> Follower:
     follower = Follower(base.database, options=FollowOptions.of(settings))
-    follower.tellers.append(facts.recorded)
+    follower.event_sources.append(facts.recorded)
     return follower
 
 
@@ -355,7 +355,7 @@ def _contexts(
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
         facts_limit=settings.recall_facts_limit,
-        most_memories=settings.search_limit,
+        max_memories=settings.search_limit,
     )
 
 
@@ -385,7 +385,7 @@ def _compactor(
 
 
 def build_container(
-    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, Tiers]], bus: Bus
+    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
 ) -> Container:
     """Every service, over what is open already; the bus may still be silent. `sides`: the first embedder leads."""
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}

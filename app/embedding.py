@@ -11,7 +11,7 @@ from app.core.database.servers import Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.telemetry import get_logger
-from app.index.service import TierOptions, Tiers, ensure_space
+from app.index.service import AnnMaintenance, TierOptions, ensure_space
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import Embedder
@@ -67,10 +67,10 @@ def base_url(embedder: Embedder | None) -> str | None:
     return embedder.base_url if isinstance(embedder, OpenAIEmbedder) else None
 
 
-async def make_tiers(settings: Settings, ops: Database, server: Server, embedder: Embedder | None) -> Tiers:
+async def make_tiers(settings: Settings, ops: Database, server: Server, embedder: Embedder | None) -> AnnMaintenance:
     """The vector index of an embedder's space, whose row is made at first use."""
     space = await ensure_space(ops, embedder)
-    return Tiers(
+    return AnnMaintenance(
         ops,
         space=space,
         options=TierOptions(

@@ -14,7 +14,7 @@ from app.container import open_container
 from app.core.bus.messages import Bus
 from app.core.errors import AppError
 from app.dashboard import pages
-from app.mcp.endpoint import McpDoor
+from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
 from app.routers.http.dependencies import require_caller
@@ -49,7 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    door = McpDoor(settings, registry)
+    door = McpEndpoint(settings, registry)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:

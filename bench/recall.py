@@ -36,7 +36,7 @@ from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
 from app.index.schemas import EntryKind, Found, Mode, Scope
-from app.index.service import Query, TierOptions, Tiers, ensure_space
+from app.index.service import AnnMaintenance, Query, TierOptions, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 from app.recall.ranking import Intent, rank
 from app.settings import Settings
@@ -197,7 +197,7 @@ class Bench:
     """What is measured, and on what."""
 
     container: Container
-    tiers: Tiers
+    tiers: AnnMaintenance
     tenants: list[Tenant]
     world: World
     console: Console
@@ -447,7 +447,7 @@ async def run(root: Path, *, queries: int, rounds: int) -> None:
         started = time.perf_counter()
         tenants = await build(world, embedded.url("postgres", schema.DATABASE), space.id)
         console.print(f"{sum(map(len, (t.ids for t in tenants))):,} entries in {time.perf_counter() - started:.0f} s")
-        tiers = Tiers(
+        tiers = AnnMaintenance(
             base.ops,
             space=space,
             options=TierOptions(WIDE, settings.text_candidates, fresh_vectors=settings.tier_fresh_vectors),

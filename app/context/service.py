@@ -23,13 +23,13 @@ from app.context.assembly.parts import (
     TextPart,
 )
 from app.context.assembly.report import ERASED_SOURCES
-from app.context.assembly.window import most_of
+from app.context.assembly.window import max_window
 from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
 from app.conversations.reading.context_turns import ReadSummary
 from app.conversations.schemas.conversations import content_text
-from app.conversations.schemas.summaries import StandingSummary, SummaryKind
+from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.service import ContextTurns, Conversations, TurnsWanted
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
@@ -67,7 +67,7 @@ class ContextBuilder:
         policy: Policy,
         default_recent_turns: int,
         facts_limit: int,
-        most_memories: int,
+        max_memories: int,
     ) -> None:
         self._conversations = conversations
         self._facts = facts
@@ -76,7 +76,7 @@ class ContextBuilder:
         self._counters = counters
         self._policy = policy
         self._default_recent_turns = default_recent_turns
-        self._most_memories = most_memories
+        self._max_memories = max_memories
         self._log = get_logger()
 
     async def build(
@@ -227,7 +227,7 @@ class ContextBuilder:
         if not request.include_memories or not query:
             return [], []
         entries, degraded = await self._recaller.recall_memories(
-            caller, agent_id=request.agent_id, query=query, k=self._most_memories
+            caller, agent_id=request.agent_id, query=query, k=self._max_memories
         )
         return [TextPart(entry.id, entry.content, entry.score) for entry in entries], degraded
 
@@ -346,12 +346,12 @@ def _wanted(request: ContextRequest, asked: AskedTurns, *, before: int | None) -
     """Which turns are read: those that may be shown, and those that decide which summaries are."""
     actors = request.filter_participants
 
-    def accepts(one: StandingSummary) -> bool:
+    def accepts(one: ValidSummary) -> bool:
         has_text = bool(one.lines) if one.kind is SummaryKind.HIGHLIGHTS else bool(one.text.strip())
         return has_text and (actors is None or set(one.actors) <= set(actors))
 
     return TurnsWanted(
-        newest=most_of(asked.newest),
+        newest=max_window(asked.newest),
         max_tokens=request.token_budget * _TOKENS_OF_STORED[request.tokenizer],
         without_summary=not asked.is_limit,
         accepts=accepts if request.include_summary else None,

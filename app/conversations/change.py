@@ -92,7 +92,7 @@ def _require_revision(row: ConversationRow, conditions: ChangeConditions) -> Non
 
 def _metadata(row: ConversationRow, body: ConversationUpdate, conditions: ChangeConditions) -> JsonObject:
     metadata = body.metadata if conditions.replaces_metadata else merge_patch(row.metadata, body.metadata)
-    require_small(metadata, at_most=conditions.max_metadata_bytes)
+    require_small(metadata, maximum=conditions.max_metadata_bytes)
     return metadata
 
 

@@ -32,7 +32,7 @@ async def get_or_create(
 
     Made twice at once, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`, Busy.
     """
-    require_small(body.metadata, at_most=defaults.max_metadata_bytes)
+    require_small(body.metadata, maximum=defaults.max_metadata_bytes)
     created = await conversation_store.insert_conversation(
         tx,
         caller.tenant_id,

@@ -129,7 +129,7 @@ class Titles:
 
         Raises NotFound.
         """
-        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=True) as tx:
+        async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
             if _is_titled(head):
                 return None

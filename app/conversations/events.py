@@ -17,7 +17,7 @@ _MAX_TEXT_BYTES: Final = MAX_MESSAGE_BYTES - 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BusEvent:
     """A message about a conversation, read.
 
     `changed`: rows up to `rev` are there. `opened`, `resumed`, `ended` (committed or aborted): an open turn's rows.
@@ -45,11 +45,11 @@ class Announcer:
 
     def changed(self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int) -> None:
         """When `tx` is durable, tell that the conversation's rows changed up to `rev`."""
-        self._after(tx, Told("changed", tenant_id, conversation_id, rev=rev))
+        self._after(tx, BusEvent("changed", tenant_id, conversation_id, rev=rev))
 
     def deleted(self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> None:
         """When `tx` is durable, tell that the conversation is gone."""
-        self._after(tx, Told("deleted", tenant_id, conversation_id))
+        self._after(tx, BusEvent("deleted", tenant_id, conversation_id))
 
     def turn(
         self,
@@ -62,11 +62,11 @@ class Announcer:
         epoch: int = 0,
     ) -> None:
         """When `tx` is durable, tell what became of an open turn."""
-        self._after(tx, Told(what, tenant_id, conversation_id, turn_id=TurnId(turn_id), epoch=epoch))
+        self._after(tx, BusEvent(what, tenant_id, conversation_id, turn_id=TurnId(turn_id), epoch=epoch))
 
     def wanted(self, tenant_id: TenantId, conversation_id: ConversationId, *, turn_id: TurnId, holder: UUID) -> None:
         """Ask the process that holds an open turn to release it."""
-        self._bus.publish(_written(Told("wanted", tenant_id, conversation_id, turn_id=turn_id, holder=holder)))
+        self._bus.publish(_written(BusEvent("wanted", tenant_id, conversation_id, turn_id=turn_id, holder=holder)))
 
     def delta(
         self,
@@ -81,11 +81,11 @@ class Announcer:
     ) -> None:
         """Tell at once what was added to an open turn, in several messages where it is long."""
         for piece in _pieces(text):
-            told = Told("delta", tenant_id, conversation_id, 0, turn_id, epoch, part, offset, piece)
+            told = BusEvent("delta", tenant_id, conversation_id, 0, turn_id, epoch, part, offset, piece)
             self._bus.publish(_written(told))
             offset += len(piece)
 
-    def _after(self, tx: Transaction, told: Told) -> None:
+    def _after(self, tx: Transaction, told: BusEvent) -> None:
         tx.after_commit.append(lambda: self._bus.publish(_written(told)))
 
 
@@ -99,7 +99,7 @@ def _pieces(text: str) -> Iterator[str]:
     yield from _pieces(text[middle:])
 
 
-def _written(told: Told) -> Message:
+def _written(told: BusEvent) -> Message:
     message: Message = {"k": told.what, "t": told.tenant_id.hex, "c": told.conversation_id.hex}
     if told.rev:
         message["r"] = told.rev
@@ -112,23 +112,25 @@ def _written(told: Told) -> Message:
     return message
 
 
-def read_message(message: Message) -> Told | None:
+def read_message(message: Message) -> BusEvent | None:
     """What a message on the bus says; None when it is not about a conversation."""
     match message:
         case {"k": "changed" | "deleted" as what, "t": str(tenant), "c": str(conversation), **rest}:
             rev = rest.get("r", 0)
-            return Told(what, _tenant(tenant), _conversation(conversation), rev=rev if isinstance(rev, int) else 0)
+            return BusEvent(what, _tenant(tenant), _conversation(conversation), rev=rev if isinstance(rev, int) else 0)
         case {"k": "delta", "t": str(tenant), "c": str(conversation), "u": str(turn), "e": int(epoch), "p": str(part),
               "o": int(offset), "x": str(text)}:  # fmt: skip
-            return Told(
+            return BusEvent(
                 "delta", _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch, part, offset, text
             )
         case {"k": "opened" | "resumed" | "ended" as what, "t": str(tenant), "c": str(conversation),
               "u": str(turn), "e": int(epoch)}:  # fmt: skip
-            return Told(what, _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch)
+            return BusEvent(what, _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch)
         case {"k": "wanted", "t": str(tenant), "c": str(conversation), "u": str(turn), "h": str(holder)}:
             turn_id = TurnId(UUID(turn))
-            return Told("wanted", _tenant(tenant), _conversation(conversation), turn_id=turn_id, holder=UUID(holder))
+            return BusEvent(
+                "wanted", _tenant(tenant), _conversation(conversation), turn_id=turn_id, holder=UUID(holder)
+            )
         case _:
             return None
 

@@ -16,13 +16,13 @@ WITHDRAW_JOB = "facts.withdraw"
 _TURNS_PER_JOB = 500
 
 
-def require_small(metadata: JsonObject, *, at_most: int) -> None:
+def require_small(metadata: JsonObject, *, maximum: int) -> None:
     """Raise Invalid for metadata of more bytes, as JSON in UTF-8."""
-    if len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode()) > at_most:
+    if len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode()) > maximum:
         raise Invalid(
             "invalid_request",
             "The metadata is too large.",
-            fields=[FieldError("/metadata", f"over {at_most} bytes as JSON")],
+            fields=[FieldError("/metadata", f"over {maximum} bytes as JSON")],
         )
 
 

@@ -79,7 +79,7 @@ from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, Repeatable, Scope, TokenEpochs
+from app.tenancy.schemas import Caller, IdempotencyKey, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
 __all__ = [
@@ -165,7 +165,7 @@ class Conversations:
         """Turns that are written while they stream."""
         self.summaries = Summaries(
             database, ops, tenancy=tenancy, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
-            most_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
+            max_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Text that stands for older turns."""
         self.sources = Sources(database, jobs=jobs, announcer=announcer)
@@ -183,7 +183,7 @@ class Conversations:
     # conversations
 
     async def create(
-        self, caller: Caller, *, body: ConversationCreate, repeat: Repeatable | None
+        self, caller: Caller, *, body: ConversationCreate, repeat: IdempotencyKey | None
     ) -> tuple[Conversation, bool, bool]:
         """Create, or get the one that has this id or external id. Says whether it was created, and replayed."""
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -240,7 +240,7 @@ class Conversations:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_conversations(
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1,
-                most_bytes=self._options.max_answer_bytes,
+                max_bytes=self._options.max_answer_bytes,
             )  # fmt: skip
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
         return Page[ListedConversation](
@@ -285,14 +285,14 @@ class Conversations:
         await lock_conversation(caller, tx, conversation_id)
 
     async def fork(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: Repeatable | None
+        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: IdempotencyKey | None
     ) -> tuple[Conversation, bool, bool]:
         """Copy the live turns through one into a new conversation. Says whether it was made now, and replayed.
 
         Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
         stands) or `conversation_conflict`.
         """
-        require_small(body.metadata or {}, at_most=self._options.limits.max_metadata_bytes)
+        require_small(body.metadata or {}, maximum=self._options.limits.max_metadata_bytes)
         return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
@@ -308,7 +308,7 @@ class Conversations:
         *,
         turn_id: TurnId,
         body: Revision,
-        repeat: Repeatable | None = None,
+        repeat: IdempotencyKey | None = None,
     ) -> tuple[RevisionResult, bool, bool]:
         """Let a new turn take a live one's place. Says whether it was stored now, and whether it is a replay by key.
 
@@ -346,7 +346,7 @@ class Conversations:
         *,
         turns: Sequence[TurnInput],
         expected_seq: int | None = None,
-        repeat: Repeatable | None = None,
+        repeat: IdempotencyKey | None = None,
     ) -> tuple[AppendResult, bool, bool]:
         """Append turns, all or none. Says whether anything was stored now, and whether it is a replay by key.
 
@@ -362,7 +362,7 @@ class Conversations:
             repeat=None if repeat is None else repeat.of(caller),
         )
 
-    async def replayed(self, caller: Caller, *, repeat: Repeatable) -> AppendResult | None:
+    async def replayed(self, caller: Caller, *, repeat: IdempotencyKey) -> AppendResult | None:
         """What an append with this Idempotency-Key has stored, if one has. Raises Conflict `idempotency_mismatch`."""
         return await self._appender.replayed(caller, repeat)
 
@@ -386,8 +386,8 @@ class Conversations:
     async def recent(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> list[CanonicalTurn]:
         """The newest live turns that still have content, oldest first."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            most_bytes = self._options.max_answer_bytes
-            return await recent_turns(caller, tx, conversation_id, limit=limit, most_bytes=most_bytes)
+            max_bytes = self._options.max_answer_bytes
+            return await recent_turns(caller, tx, conversation_id, limit=limit, max_bytes=max_bytes)
 
     async def context_turns(
         self, caller: Caller, conversation_id: ConversationId, *, wanted: TurnsWanted
@@ -395,9 +395,9 @@ class Conversations:
         """The turns and summaries that a context may show. Raises NotFound."""
         # a summary that is stored between two of the statements would cover turns, and not be among those read
         is_snapshot = wanted.accepts is not None
-        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=is_snapshot) as tx:
-            most_bytes = self._options.max_answer_bytes
-            return await read_context_turns(caller, tx, conversation_id, wanted=wanted, most_bytes=most_bytes)
+        async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=is_snapshot) as tx:
+            max_bytes = self._options.max_answer_bytes
+            return await read_context_turns(caller, tx, conversation_id, wanted=wanted, max_bytes=max_bytes)
 
     async def count_left_out(
         self, caller: Caller, conversation_id: ConversationId, *, ranges: Sequence[tuple[int, int]]
@@ -430,7 +430,7 @@ class Conversations:
                 role=role.value,
                 with_erased=False,
                 limit=1,
-                most_bytes=self._options.max_answer_bytes,
+                max_bytes=self._options.max_answer_bytes,
             )
         return canonical_turn(found.rows[0]) if found.rows else None
 
@@ -442,9 +442,9 @@ class Conversations:
         project: str | None,
         owner: str | None,
         limit: int,
-        most_people: int,
+        max_people: int,
     ) -> dict[UUID, list[Participant]]:
-        """Who takes part in conversations of a scope, the latest first; those beyond `most_people` without any."""
+        """Who takes part in conversations of a scope, the latest first; those beyond `max_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_participants(
                 tx,
@@ -453,13 +453,13 @@ class Conversations:
                 project=project,
                 owner=owner,
                 limit=limit,
-                most_people=most_people,
+                max_people=max_people,
             )
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
         """Turns by id, for whoever found them, in that one's transaction; the first ids' where not all fit."""
-        found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, most_bytes=self._options.max_answer_bytes)
+        found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._options.max_answer_bytes)
         # what was superseded or erased since it was found is not shown any more
         shown = {
             row.id: (turn_view(row), canonical_turn(row))
@@ -476,6 +476,6 @@ class Conversations:
 
         One turn stands beside up to twice `reach` places, and is shown at each.
         """
-        most_bytes = self._options.max_answer_bytes // (2 * reach)
-        found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, most_bytes=most_bytes)
+        max_bytes = self._options.max_answer_bytes // (2 * reach)
+        found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
         return [turn_view(row) for row in found.rows], found.cut

@@ -246,20 +246,20 @@ class JobQueue:
                 await self._put_back(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
 
     async def fail(
-        self, worker: UUID, job: Job, *, code: str, at_most_s: float | None = None, not_before_s: float = 0.0
+        self, worker: UUID, job: Job, *, code: str, max_s: float | None = None, not_before_s: float = 0.0
     ) -> bool:
         """A job failed: tried again later, or parked when that was its last attempt (says whether it was).
 
-        A periodic one gives `at_most_s`, waits no longer than that, and is never parked. `not_before_s` is what the one
+        A periodic one gives `max_s`, waits no longer than that, and is never parked. `not_before_s` is what the one
         who refused has asked for: it is waited for, whatever the other bounds are.
         """
         delay_s = self._options.retry_base_s * 2.0 ** min(job.attempts - 1, 32)
-        delay_s = min(delay_s, self._options.retry_max_s, at_most_s or self._options.retry_max_s)
+        delay_s = min(delay_s, self._options.retry_max_s, max_s or self._options.retry_max_s)
         # jitter, so that what failed together does not come back together
         spread = random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
         delay_s = max(delay_s * spread, not_before_s + min(delay_s, 1.0) * (spread - 0.5))
         async with self._ops.across_tenants() as tx:
-            if at_most_s is None and job.attempts >= job.max_attempts:
+            if max_s is None and job.attempts >= job.max_attempts:
                 await tx.execute(
                     """
                     update jobs set state = 'parked', last_error = $4, locked_by = null, locked_until = null
@@ -271,7 +271,7 @@ class JobQueue:
                     code,
                 )
                 return True
-            attempts = job.attempts if at_most_s is None else min(job.attempts, job.max_attempts // 2)
+            attempts = job.attempts if max_s is None else min(job.attempts, job.max_attempts // 2)
             await self._put_back(tx, worker, job, attempts=attempts, delay_s=delay_s, error=code)
         return False
 

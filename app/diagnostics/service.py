@@ -38,7 +38,7 @@ from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
 _TURNS, _CONVERSATIONS, _OWNERS, _REPEATS = 500, 200, 5000, 1000
-_MOST_FAULTS = 10_000
+_MAX_FAULTS = 10_000
 _POOL = "turnkeep-doctor"
 
 Progress = Callable[[int, int], None]
@@ -219,7 +219,7 @@ async def check_installation(
                 done += 1
                 progress(done, total)
                 faults += found
-                if len(faults) >= _MOST_FAULTS:
+                if len(faults) >= _MAX_FAULTS:
                     return faults
             faults += await check.leftovers()
     return faults

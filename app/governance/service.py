@@ -18,7 +18,7 @@ from app.memory.service import Facts
 from app.tenancy.schemas import Caller, Scope
 
 _SWEPT_AT_ONCE = 1_000
-_MOST_SWEEPS = 100
+_MAX_SWEEPS = 100
 
 _STEP = 200
 """Turns that retention empties in one transaction: for so long an append may have to wait."""
@@ -155,7 +155,7 @@ class Governance:
     async def sweep_memories(self) -> int:
         """Delete memories whose time is over, so many in a transaction; says how many. Run by a job."""
         swept = 0
-        for _ in range(_MOST_SWEEPS):
+        for _ in range(_MAX_SWEEPS):
             async with self._ops.across_tenants() as tx:
                 gone = await self._memories.erase_expired(tx, limit=_SWEPT_AT_ONCE)
             swept += gone

@@ -36,17 +36,17 @@ from app.index.schemas import (
     Scope,
 )
 from app.index.search import ann_search, exact_search
-from app.index.search.ann_maintenance import TierOptions, Tiers
+from app.index.search.ann_maintenance import AnnMaintenance, TierOptions
 from app.index.search.ann_search import Holding, Space
-from app.index.spaces.runtime import ChosenSpace, Side, Spaces, chosen_space
+from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRuntime, Spaces, chosen_space
 from app.index.write import removal_store, store
 from app.providers.schemas import Embedder
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 __all__ = [
-    "ChosenSpace", "IndexOptions", "LateVectors", "Query", "SearchIndex", "Side", "Space", "Spaces", "TierOptions",
-    "Tiers", "chosen_space", "ensure_space",
+    "AnnMaintenance", "ChosenSpace", "EmbeddingSpaceRuntime", "IndexOptions", "LateVectors", "Query", "SearchIndex",
+    "Space", "Spaces", "TierOptions", "chosen_space", "ensure_space",
 ]  # fmt: skip
 
 # analysing less than this takes under a millisecond or so: not worth a thread
@@ -94,7 +94,7 @@ class Query:
     vector: FloatVector | None
     lexemes: Sequence[str]
     degraded: str | None
-    side: Side | None = None
+    side: EmbeddingSpaceRuntime | None = None
 
 
 class SearchIndex:
@@ -118,7 +118,7 @@ class SearchIndex:
         """The embedding space that a query is searched in, as `provider/model/dimensions`; None without an embedder."""
         return (query.side or self.spaces.current).name
 
-    def side(self, space_id: int) -> Side:
+    def side(self, space_id: int) -> EmbeddingSpaceRuntime:
         """A space that this process can embed for. Raises Conflict `space_not_configured` for any other."""
         found = self.spaces.sides.get(space_id)
         if found is None:
@@ -338,7 +338,7 @@ class SearchIndex:
         )
 
     async def prepare_query(
-        self, text: str, *, bare_text: str, by_words: bool, by_vector: bool, side: Side | None = None
+        self, text: str, *, bare_text: str, by_words: bool, by_vector: bool, side: EmbeddingSpaceRuntime | None = None
     ) -> Query:
         """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.
 
@@ -386,8 +386,9 @@ class SearchIndex:
         )
 
     async def _search_wide(
-        self, caller: Caller, tx: Transaction, scope: Scope, query: Query, pool: int, holding: Holding, tiers: Tiers
-    ) -> Found | None:
+        self, caller: Caller, tx: Transaction, scope: Scope, query: Query, pool: int, holding: Holding,
+        tiers: AnnMaintenance,
+    ) -> Found | None:  # fmt: skip
         """By the indexes; None where the scope is narrow, or they do not give enough."""
         if query.vector is not None and not holding.tiered_and_indexed:
             return None

@@ -34,8 +34,8 @@ from app.core.telemetry import error_type, get_logger
 from app.mcp.client_config import Target
 
 _TIMEOUT_S: Final = 300.0
-_MOST_AT_ONCE: Final = 32
-_MOST_WAITING: Final = 1000
+_MAX_AT_ONCE: Final = 32
+_MAX_WAITING: Final = 1000
 _STANDARD_INPUT: Final = 0
 _CANCELLED: Final = "notifications/cancelled"
 
@@ -68,7 +68,7 @@ async def serve_stdio(target: Target) -> None:
 async def _lines() -> AsyncGenerator[bytes]:
     """Standard input by lines, in a thread of its own that nobody waits for: what ends the process ends it at once."""
     loop = asyncio.get_running_loop()
-    waiting = asyncio.Queue[bytes | None](_MOST_AT_ONCE)
+    waiting = asyncio.Queue[bytes | None](_MAX_AT_ONCE)
 
     def give(line: bytes | None) -> None:
         asyncio.run_coroutine_threadsafe(waiting.put(line), loop).result()
@@ -121,8 +121,8 @@ class Bridge:
         self._writer = writer
         self._version: str | None = None
         self._running: dict[str | int, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(_MOST_WAITING)
-        self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._room = asyncio.Semaphore(_MAX_WAITING)
+        self._turn = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def start(self, line: Line, tasks: asyncio.TaskGroup) -> None:
         """Pass a line on once fewer than the most are under way; meanwhile more are read, since one may cancel."""

@@ -40,7 +40,7 @@ _INLINE_BYTES: Final = 64 * 2**10
 _NOT_ONE_MESSAGE: Final = "The body is one JSON-RPC request or notification: an object with jsonrpc, method and params."
 
 
-class McpDoor:
+class McpEndpoint:
     """The endpoint, as an ASGI application. Errors of ours that it raises are answered by the application around it."""
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:

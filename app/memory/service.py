@@ -19,8 +19,8 @@ from app.index.service import LateVectors, SearchIndex
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, store
 from app.memory.facts.assertion import Asserted, Asserter, hand_statement, require_taken
-from app.memory.facts.fact_timeline import Kept, Shelf, owned_key
-from app.memory.facts.fact_writer import VECTORS_JOB, Keeper
+from app.memory.facts.fact_timeline import FactTimeline, Kept, owned_key
+from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
 from app.memory.facts.merge import Decision, HeldFact, Outcome
 from app.memory.facts.spelling import name_key, predicate_key
 from app.memory.facts.store import FactRow, Key, StoredFact, Where
@@ -37,7 +37,7 @@ from app.memory.schemas import (
     fact_text,
 )
 from app.providers.schemas import ChatModel
-from app.tenancy.schemas import Caller, Repeatable, job_caller
+from app.tenancy.schemas import Caller, IdempotencyKey, job_caller
 from app.tenancy.service import Tenancy
 
 __all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts", "Kept"]
@@ -52,7 +52,7 @@ _MOVED_AT_ONCE = 100
 class _Change:
     """A decision about facts of one key, behind its lock."""
 
-    shelf: Shelf
+    timeline: FactTimeline
     decision: Decision
 
 
@@ -77,9 +77,9 @@ class Facts:
         self._index = index
         self._cursors = cursors
         index.makers.append(self._make_vectors)
-        self._keeper = Keeper(index=index, kept=kept)
-        self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, keeper=self._keeper)
-        self.extractor = Extractor(database, conversations=conversations, keeper=self._keeper, chat=chat)
+        self._keeper = FactWriter(index=index, kept=kept)
+        self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._keeper)
+        self.extractor = Extractor(database, conversations=conversations, writer=self._keeper, chat=chat)
         """What makes facts of what is said."""
 
     # reading
@@ -171,7 +171,7 @@ class Facts:
     # by callers
 
     async def create(
-        self, caller: Caller, *, body: FactCreate, repeat: Repeatable | None
+        self, caller: Caller, *, body: FactCreate, repeat: IdempotencyKey | None
     ) -> tuple[FactResult, bool, bool]:
         """Assert a fact, or add evidence to a held one. Says whether it is new, and whether it is a replay by key.
 
@@ -188,48 +188,48 @@ class Facts:
         text = fact_text(row.subject, row.predicate, body.object or row.object)
         prepared = await self._keeper.prepare(caller, [text])
         async with self._database.transaction(caller.tenant_id) as tx:
-            shelf, fact = await self._open(caller, tx, fact_id)
+            timeline, fact = await self._open(caller, tx, fact_id)
             if fact.retracted:
                 raise Conflict("fact_retracted", "The fact is retracted; undo that before it is corrected.")
             statement = hand_statement(fact, body)
             if statement is None:
                 return FactResult(fact=fact_view_for(caller, row), changed=[])
-            change = _Change(shelf, shelf.correct(fact, statement))
+            change = _Change(timeline, timeline.correct(fact, statement))
             require_taken(change.decision)
-            await self._keeper.write(caller, tx, shelves=[shelf], prepared=prepared)
+            await self._keeper.write(caller, tx, shelves=[timeline], prepared=prepared)
         return await self._result(caller, _asserted(change))
 
     async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Say that a fact was never so. The row stays; what it had ended is open again. NotFound without it."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            shelf, _ = await self._open(caller, tx, fact_id)
-            change = _Change(shelf, shelf.retract(fact_id))
-            await self._keeper.write(caller, tx, shelves=[shelf], prepared={})
+            timeline, _ = await self._open(caller, tx, fact_id)
+            change = _Change(timeline, timeline.retract(fact_id))
+            await self._keeper.write(caller, tx, shelves=[timeline], prepared={})
         done = _asserted(change)
         return await self._result(caller, Asserted(fact_id, done.changed))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Take back what changed a fact last. NotFound without it; Conflict `nothing_to_undo`."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            shelf, fact = await self._open(caller, tx, fact_id)
-            kept = await decision_store.find_last(tx, caller.tenant_id, shelf.key, fact_id)
-            change = None if kept is None else _Change(shelf, shelf.take_back(kept.decision))
+            timeline, fact = await self._open(caller, tx, fact_id)
+            kept = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
+            change = None if kept is None else _Change(timeline, timeline.take_back(kept.decision))
             if kept is None or change is None or change.decision.outcome is Outcome.IGNORED:
                 raise Conflict("nothing_to_undo", "Nothing that changed this fact can be taken back.")
             await decision_store.delete(tx, caller.tenant_id, kept.id)
-            await self._keeper.write(caller, tx, shelves=[shelf], prepared={})
+            await self._keeper.write(caller, tx, shelves=[timeline], prepared={})
         return await self._result(caller, Asserted(fact.id, _asserted(change).changed))
 
-    async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[Shelf, HeldFact]:
+    async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, HeldFact]:
         """A fact and all of its key, held until the transaction ends."""
         key = await store.find_key(tx, caller.tenant_id, fact_id)
         if key is None:
             raise _missing()
-        shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
-        fact, stored = shelf.find(fact_id), shelf.before.get(fact_id)
+        timeline = (await self._keeper.open(caller, tx, keys=[key]))[key]
+        fact, stored = timeline.find(fact_id), timeline.before.get(fact_id)
         if fact is None or (stored is not None and await self._hidden(caller, tx, [stored])):
             raise _missing()
-        return shelf, fact
+        return timeline, fact
 
     async def _result(self, caller: Caller, done: Asserted) -> FactResult:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -253,7 +253,7 @@ class Facts:
         gone = set(turn_ids)
         keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
         shelves = await self._keeper.open(caller, tx, keys=keys)
-        evidence = sum(shelf.remove(lambda one, _: one.source in gone) for shelf in shelves.values())
+        evidence = sum(timeline.remove(lambda one, _: one.source in gone) for timeline in shelves.values())
         facts = await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={}) if shelves else 0
         decisions = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
         return {"facts": facts, "fact_evidence": evidence, "fact_decisions": decisions}
@@ -275,7 +275,9 @@ class Facts:
         gone = set(conversation_ids)
         keys = await store.keys_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
         shelves = await self._keeper.open(caller, tx, keys=keys)
-        evidence = sum(shelf.remove(lambda _, origin: origin.conversation_id in gone) for shelf in shelves.values())
+        evidence = sum(
+            timeline.remove(lambda _, origin: origin.conversation_id in gone) for timeline in shelves.values()
+        )
         facts = await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={}) if shelves else 0
         counts = Counter({"facts": facts, "fact_evidence": evidence, "fact_decisions": 0, "fact_decision_sources": 0})
         more = len(keys) == limit

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from app.providers.schemas import ChatMessage, ModelCall, ToolOffer
 
-MOST_CALLS: Final = 64
+MAX_CALLS: Final = 64
 """Of one answer that are read at all; how many are carried out is for who asked."""
 
 
@@ -42,7 +42,7 @@ def calls_of(answered: object) -> tuple[ModelCall, ...]:
     if not isinstance(answered, list):
         return ()
     found: list[ModelCall] = []
-    for item in cast("list[object]", answered)[:MOST_CALLS]:
+    for item in cast("list[object]", answered)[:MAX_CALLS]:
         function: object = getattr(item, "function", None)
         name: object = getattr(function, "name", None)
         arguments: object = getattr(function, "arguments", None)

@@ -19,7 +19,7 @@ from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
 from app.providers.calling import calls_of, message_param, tool_params, words_of
-from app.providers.endpoint import CHAT_TROUBLE, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, told_tokens
+from app.providers.endpoint import CHAT_ERRORS, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, told_tokens
 from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
@@ -33,7 +33,7 @@ from app.providers.schemas import (
     Shape,
     ToolOffer,
 )
-from app.providers.shapes import Manner, UnusableError, Wanted, cleaned, other_manner, wanted
+from app.providers.shapes import RequestVariant, UnusableError, Wanted, cleaned, other_variant, wanted
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _INTERACTIVE: Final = frozenset({ModelPurpose.GENERATION, ModelPurpose.AGENT})
 _FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
 _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
 """Statuses under which an endpoint may complain about one parameter of a request."""
-_MOST_MANNERS: Final = 1000
+_MAX_VARIANTS: Final = 1000
 _PROBE_TIMEOUT_S: Final = 10.0
 
 
@@ -112,7 +112,7 @@ class OpenAIChat:
         self._slots: Mapping[bool, asyncio.Semaphore] = {
             interactive: asyncio.Semaphore(options.concurrency) for interactive in (False, True)
         }
-        self._manners: dict[tuple[str, str | None], Manner] = {}
+        self._variants: dict[tuple[str, str | None], RequestVariant] = {}
         self._recording: set[asyncio.Task[None]] = set()
         self._log = get_logger()
         self._client = _client(options)
@@ -191,7 +191,7 @@ class OpenAIChat:
                     value = await work()
                 failed = False
             except TimeoutError as error:
-                raise CHAT_TROUBLE.unanswered() from error
+                raise CHAT_ERRORS.unanswered() from error
             finally:
                 await self._record(call, failed=failed)
         return ModelAnswer(value, call.model, call.usage)
@@ -235,7 +235,7 @@ class OpenAIChat:
         try:
             value = asked.read(again)
         except UnusableError:
-            raise CHAT_TROUBLE.invalid_answer() from None  # whose causes would quote the answer
+            raise CHAT_ERRORS.invalid_answer() from None  # whose causes would quote the answer
         if not unusable.is_json:
             self._put_into_words(call, asked)
         return value
@@ -252,13 +252,13 @@ class OpenAIChat:
     ) -> "_Choice":
         """What the model says, tried again where that may help, and in another manner where the endpoint wants one."""
         key = (call.model, None if asked is None else asked.name)
-        known = manner = self._manners.get(key, self._first_manner())
+        known = variant = self._variants.get(key, self._first_variant())
         attempt = 0
         while True:
             try:
-                said = await self._request(call, messages, asked, manner, tools)
-            except _MannerRefusedError as refusal:
-                manner = refusal.other
+                said = await self._request(call, messages, asked, variant, tools)
+            except _VariantRefusedError as refusal:
+                variant = refusal.other
             except (RateLimited, Unavailable) as error:
                 options = self._options
                 wait = delay(error, attempt, max_retries=options.max_retries, timeout_s=options.timeout_s)
@@ -268,64 +268,64 @@ class OpenAIChat:
                 self._log.info("model.retry", code=error.code, attempt=attempt)
                 await asyncio.sleep(wait)
             else:
-                if manner != known:
-                    self._remember(key, manner)
+                if variant != known:
+                    self._remember(key, variant)
                 return said
 
-    def _first_manner(self) -> Manner:
+    def _first_variant(self) -> RequestVariant:
         # OpenAI's newer models know only the one name, most others only the older one
         newer = urlsplit(self._options.base_url).hostname == _OPENAI_HOST
-        return Manner(limit="max_completion_tokens" if newer else "max_tokens")
+        return RequestVariant(limit="max_completion_tokens" if newer else "max_tokens")
 
     def _put_into_words(self, call: _Call, asked: Wanted[Shape]) -> None:
         """An endpoint that takes a schema and answers with no JSON does not look at it: say it in words from now on."""
         key = (call.model, asked.name)
-        manner = self._manners.get(key, self._first_manner())
-        if manner.format == "schema":
-            self._remember(key, replace(manner, format="object"))
+        variant = self._variants.get(key, self._first_variant())
+        if variant.format == "schema":
+            self._remember(key, replace(variant, format="object"))
 
-    def _remember(self, key: tuple[str, str | None], manner: Manner) -> None:
-        if len(self._manners) >= _MOST_MANNERS:
-            del self._manners[next(iter(self._manners))]
-        self._manners[key] = manner
+    def _remember(self, key: tuple[str, str | None], variant: RequestVariant) -> None:
+        if len(self._variants) >= _MAX_VARIANTS:
+            del self._variants[next(iter(self._variants))]
+        self._variants[key] = variant
 
     async def _request(
         self,
         call: _Call,
         messages: Sequence[ChatMessage],
         asked: Wanted[Shape] | None,
-        manner: Manner,
+        variant: RequestVariant,
         tools: Sequence[ToolOffer],
     ) -> "_Choice":
         """One request; its answer. Raises _MannerRefusedError where another manner may be taken."""
-        if asked is not None and manner.format != "schema":
+        if asked is not None and variant.format != "schema":
             messages = asked.instructed(messages)
         try:
             completion = await self._client.chat.completions.create(
                 model=call.model,
                 messages=[cast("ChatCompletionMessageParam", message_param(message)) for message in messages],
-                response_format=_response_format(asked, manner) or openai.omit,
+                response_format=_response_format(asked, variant) or openai.omit,
                 tools=cast("list[ChatCompletionToolParam]", tool_params(tools)) or openai.omit,
-                max_tokens=call.max_output_tokens if manner.limit == "max_tokens" else openai.omit,
-                max_completion_tokens=call.max_output_tokens if manner.limit != "max_tokens" else openai.omit,
-                temperature=0 if manner.temperature else openai.omit,
+                max_tokens=call.max_output_tokens if variant.limit == "max_tokens" else openai.omit,
+                max_completion_tokens=call.max_output_tokens if variant.limit != "max_tokens" else openai.omit,
+                temperature=0 if variant.temperature else openai.omit,
             )
             choice = _choice(completion)
             _count(call, words_of(messages, tools), completion, choice)
         except openai.APIStatusError as error:
-            other = other_manner(manner, _complaint(error)) if error.status_code in _COMPLAINTS else None
-            if other is not None and (other.format == manner.format or asked is not None):
-                raise _MannerRefusedError(other) from None
+            other = other_variant(variant, _complaint(error)) if error.status_code in _COMPLAINTS else None
+            if other is not None and (other.format == variant.format or asked is not None):
+                raise _VariantRefusedError(other) from None
             raise _refusal(error) from None
         except openai.APIConnectionError as error:
-            raise CHAT_TROUBLE.unanswered() from error
+            raise CHAT_ERRORS.unanswered() from error
         except asyncio.CancelledError:
             # given up: what the model has made of it by now nobody tells, and at least it has been read
             call.prompt_tokens += _estimated(words_of(messages, tools))
             raise
         # an answer that is none fails wherever it is first read
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError, IndexError):
-            raise CHAT_TROUBLE.invalid_answer() from None
+            raise CHAT_ERRORS.invalid_answer() from None
         return choice
 
 
@@ -341,13 +341,13 @@ class _Choice:
     def text(self) -> str:
         text = self._whole()
         if not text:
-            raise CHAT_TROUBLE.invalid_answer()
+            raise CHAT_ERRORS.invalid_answer()
         return text
 
     def said(self) -> Said:
         text = self._whole()
         if not text and not self.calls:
-            raise CHAT_TROUBLE.invalid_answer()
+            raise CHAT_ERRORS.invalid_answer()
         return Said(text, self.calls)
 
     def _whole(self) -> str:
@@ -361,10 +361,10 @@ class _Choice:
         return cleaned(self.content) if isinstance(self.content, str) else ""
 
 
-class _MannerRefusedError(Exception):
+class _VariantRefusedError(Exception):
     """The endpoint complained about a parameter; it may take the request in the `other` manner."""
 
-    def __init__(self, other: Manner) -> None:
+    def __init__(self, other: RequestVariant) -> None:
         super().__init__("another manner")
         self.other = other
 
@@ -414,10 +414,10 @@ def _client(options: ChatOptions) -> openai.AsyncOpenAI:
     )
 
 
-def _response_format(asked: Wanted[Shape] | None, manner: Manner) -> "ResponseFormat | None":
-    if asked is None or manner.format == "text":
+def _response_format(asked: Wanted[Shape] | None, variant: RequestVariant) -> "ResponseFormat | None":
+    if asked is None or variant.format == "text":
         return None
-    if manner.format == "object":
+    if variant.format == "object":
         return {"type": "json_object"}
     schema = cast("dict[str, object]", asked.schema)
     return {"type": "json_schema", "json_schema": {"name": asked.name, "schema": schema, "strict": True}}
@@ -455,7 +455,7 @@ def _complaint(error: openai.APIStatusError) -> str:
 
 
 def _refusal(error: openai.APIStatusError) -> AppError:
-    return _declined() if error.code in _FILTERED else CHAT_TROUBLE.refused(error)
+    return _declined() if error.code in _FILTERED else CHAT_ERRORS.refused(error)
 
 
 def _declined() -> Refused:

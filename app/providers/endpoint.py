@@ -37,7 +37,7 @@ class InvalidAnswer(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class EndpointErrors:
     """The cases of one kind of endpoint: its name in a sentence, its codes, and the log event of a refusal."""
 
     name: str
@@ -71,7 +71,7 @@ class Trouble:
         return InvalidAnswer(self.invalid, f"{self.name} answered with something that is no {self.expected}.")
 
 
-CHAT_TROUBLE: Final = Trouble(
+CHAT_ERRORS: Final = EndpointErrors(
     name="The chat model's endpoint",
     rate_limited="model_rate_limited",
     overloaded="model_overloaded",
@@ -81,7 +81,7 @@ CHAT_TROUBLE: Final = Trouble(
     event="model.refused",
 )
 CONNECT_TIMEOUT_S: Final = 5.0
-_MOST_TOKENS: Final = 10**9
+_MAX_TOKENS: Final = 10**9
 
 
 def delay(error: AppError, attempt: int, *, max_retries: int, timeout_s: float) -> float | None:
@@ -115,7 +115,7 @@ def usage_in(answer: JsonObject) -> JsonObject | None:
 
 def told_tokens(value: object, *, otherwise: int) -> int:
     """A count of tokens as an endpoint tells it; `otherwise` where that is none."""
-    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else otherwise
+    return value if isinstance(value, int) and 0 <= value <= _MAX_TOKENS else otherwise
 
 
 def require_model(chat: ChatModel | None) -> ChatModel:

@@ -26,11 +26,11 @@ from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 SPACE = EmbeddingSpaceName(provider="local", model="all-MiniLM-L6-v2-int8", dimensions=384)
 
 _REMEDY = "run `make assets` in a checkout, or install turnkeep-minilm again"
-_MOST_THREADS = 4
+_MAX_THREADS = 4
 _CONTENT_TOKENS = 254  # the model reads 256, two of which are [CLS] and [SEP]
 _CLS, _SEP = 101, 102
 # Enough for 254 of the longest words the tokenizer knows (100 characters); spares it the megabyte behind them.
-_MOST_CHARACTERS = 32 * 1024
+_MAX_CHARACTERS = 32 * 1024
 
 
 class _RunOptions(Protocol):
@@ -89,7 +89,7 @@ class MiniLM:
         `return_memory`: return the session's working memory to the system afterwards. Of a long row that is 10 MB for
         each thread, and takes 4 ms of its 36.
         """
-        content = self._tokenizer.encode(text[:_MOST_CHARACTERS], add_special_tokens=False).ids
+        content = self._tokenizer.encode(text[:_MAX_CHARACTERS], add_special_tokens=False).ids
         ids = np.array([[_CLS, *content[:_CONTENT_TOKENS], _SEP]], dtype=np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         options = self._returning_memory if return_memory else None
@@ -99,7 +99,7 @@ class MiniLM:
 
     def split(self, text: str, *, most: int | None) -> list[str]:
         """See `split_text`."""
-        return split_text(self._tokenizer, text, most_tokens=_CONTENT_TOKENS, most=most)
+        return split_text(self._tokenizer, text, max_tokens=_CONTENT_TOKENS, most=most)
 
 
 class LocalEmbedder:
@@ -127,8 +127,8 @@ class LocalEmbedder:
             # jobs make vectors by the thousand, and no caller waits for them; rows of appends and searches stay fast
             lambda text, purpose: self._loaded().embed_one(text, return_memory=purpose == "backlog"),
             dimensions=SPACE.dimensions,
-            threads=threads or min(_MOST_THREADS, _cores()),
-            most_rows=queue_rows,
+            threads=threads or min(_MAX_THREADS, _cores()),
+            max_rows=queue_rows,
         )
 
     @property

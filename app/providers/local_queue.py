@@ -57,17 +57,17 @@ class _Request:
 class FairQueue:
     """Runs `embed_one(text, purpose)` over the rows of all calls in `threads` threads of its own.
 
-    At most `most_rows` of each purpose wait; a call over that is refused with Unavailable
+    At most `max_rows` of each purpose wait; a call over that is refused with Unavailable
     `embedder_overloaded` and nothing of it is queued. A cancelled call leaves the queue at once.
     """
 
     def __init__(
-        self, embed_one: Callable[[str, Purpose], Vectors], *, dimensions: int, threads: int, most_rows: int
+        self, embed_one: Callable[[str, Purpose], Vectors], *, dimensions: int, threads: int, max_rows: int
     ) -> None:
         self._embed_one = embed_one
         self._dimensions = dimensions
         self._threads = threads
-        self._most_rows = most_rows
+        self._max_rows = max_rows
         self._lock = threading.Lock()
         self._waiting: dict[Purpose, deque[_Request]] = {purpose: deque() for purpose in _ORDER}
         self._rows: dict[Purpose, int] = dict.fromkeys(_ORDER, 0)
@@ -83,7 +83,7 @@ class FairQueue:
         with self._lock:
             if self._closed:
                 raise _closed()
-            if self._rows[purpose] + len(texts) > self._most_rows:
+            if self._rows[purpose] + len(texts) > self._max_rows:
                 raise Unavailable(
                     "embedder_overloaded", "Too much text is waiting to be embedded; try again.", retry_after_s=1
                 )

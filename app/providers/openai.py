@@ -17,7 +17,7 @@ from openai.types import CreateEmbeddingResponse
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
-from app.providers.endpoint import Trouble, delay
+from app.providers.endpoint import EndpointErrors, delay
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 
@@ -52,7 +52,7 @@ class _WrongWidthError(Exception):
     """Vectors of other dimensions than wanted: the endpoint may give these when it is asked for them."""
 
 
-_TROUBLE: Final = Trouble(
+_ERRORS: Final = EndpointErrors(
     name="The embedding endpoint",
     rate_limited="embedder_rate_limited",
     overloaded="embedder_overloaded",
@@ -153,7 +153,7 @@ class OpenAIEmbedder:
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:
         """Pieces of about `piece_tokens` tokens, cut between words; see `split_by_estimate`."""
-        return split_by_estimate(text, most_tokens=self._options.piece_tokens, most=most)
+        return split_by_estimate(text, max_tokens=self._options.piece_tokens, most=most)
 
     async def _embed_all(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
         size = self._options.batch
@@ -172,7 +172,7 @@ class OpenAIEmbedder:
                 async with asyncio.timeout(self._options.timeout_s):
                     return await self._try_until_it_works(texts)
             except TimeoutError as error:
-                raise _TROUBLE.unanswered() from error
+                raise _ERRORS.unanswered() from error
 
     async def _try_until_it_works(self, texts: Sequence[str]) -> Vectors:
         attempt = 0
@@ -181,7 +181,7 @@ class OpenAIEmbedder:
                 return self._checked(await self._request(texts))
             except _WrongWidthError as error:
                 if self._ask_for_dimensions or self._options.dimensions is None:
-                    raise _TROUBLE.invalid_answer() from error
+                    raise _ERRORS.invalid_answer() from error
                 self._ask_for_dimensions = True  # so wide by itself: it may be asked for the width we want
             except (RateLimited, Unavailable) as error:
                 options = self._options
@@ -205,12 +205,12 @@ class OpenAIEmbedder:
             )
             return _in_order(answer, len(texts))
         except openai.APIStatusError as error:
-            raise _TROUBLE.refused(error) from error
+            raise _ERRORS.refused(error) from error
         except openai.APIConnectionError as error:  # time-outs among them
-            raise _TROUBLE.unanswered() from error
+            raise _ERRORS.unanswered() from error
         # an answer that is no embedding fails wherever the client first reads it
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError) as error:
-            raise _TROUBLE.invalid_answer() from error
+            raise _ERRORS.invalid_answer() from error
 
     def _checked(self, vectors: Sequence[Vectors]) -> Vectors:
         if any(vector.shape != (self.space.dimensions,) for vector in vectors):
@@ -218,7 +218,7 @@ class OpenAIEmbedder:
         matrix = np.stack(vectors).astype(np.float32)
         lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
         if not (np.isfinite(lengths).all() and (lengths > 0).all()):
-            raise _TROUBLE.invalid_answer()
+            raise _ERRORS.invalid_answer()
         return (matrix / lengths).astype(np.float32)
 
 

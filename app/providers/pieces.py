@@ -13,14 +13,14 @@ _ASCII_A_TOKEN = 3
 _WORD = re.compile(r"\S{1,32}\s?|\s{1,32}")
 
 
-def split_by_estimate(text: str, *, most_tokens: int, most: int | None = None) -> list[str]:
-    """Pieces of `text` of about `most_tokens` tokens, in order, covering all of it (or the first `most`).
+def split_by_estimate(text: str, *, max_tokens: int, most: int | None = None) -> list[str]:
+    """Pieces of `text` of about `max_tokens` tokens, in order, covering all of it (or the first `most`).
 
     Cuts fall between words (inside those longer than 32 characters); an eighth is shared with the piece before.
     """
-    if len(text) <= most_tokens:
+    if len(text) <= max_tokens:
         return [text]
-    room = most_tokens * _ASCII_A_TOKEN
+    room = max_tokens * _ASCII_A_TOKEN
     shared_room = room // 8
     pieces: list[str] = []
     start, used, shared = 0, 0, 0
@@ -48,8 +48,8 @@ def _estimate(text: str) -> int:
     return len(text) + (_ASCII_A_TOKEN - 1) * sum(not character.isascii() for character in text)
 
 
-def split_text(tokenizer: Tokenizer, text: str, *, most_tokens: int, most: int | None = None) -> list[str]:
-    """Pieces of `text`, each at most `most_tokens` tokens long, in order, covering all of it (or the first `most`).
+def split_text(tokenizer: Tokenizer, text: str, *, max_tokens: int, most: int | None = None) -> list[str]:
+    """Pieces of `text`, each at most `max_tokens` tokens long, in order, covering all of it (or the first `most`).
 
     Cuts fall between words where there is a gap within reach. Never empty: a text without a token is one piece.
     """
@@ -62,20 +62,20 @@ def split_text(tokenizer: Tokenizer, text: str, *, most_tokens: int, most: int |
         if not encoding.ids:
             start += len(window)
             continue
-        if last and len(encoding.ids) <= most_tokens:
+        if last and len(encoding.ids) <= max_tokens:
             pieces.append(window)
             break
-        end, following = _cut(encoding, most_tokens, len(window))
+        end, following = _cut(encoding, max_tokens, len(window))
         pieces.append(window[:end])
         start += following
     return pieces or [text]
 
 
-def _cut(encoding: Encoding, most_tokens: int, window_characters: int) -> tuple[int, int]:
+def _cut(encoding: Encoding, max_tokens: int, window_characters: int) -> tuple[int, int]:
     """Where the piece ends and where the next begins, as offsets into the window; the second is never 0."""
     offsets = encoding.offsets
-    if len(offsets) > most_tokens:
-        token = _word_start(encoding, most_tokens)
+    if len(offsets) > max_tokens:
+        token = _word_start(encoding, max_tokens)
     else:  # the window ends first, perhaps inside its last word
         token = _word_start(encoding, len(offsets) - 1) or len(offsets)
     end = (offsets[token][0] if token < len(offsets) else 0) or window_characters

@@ -1,7 +1,7 @@
-"""How a chat model is asked for a value of a given shape, and how its answer is read: pure.
+"""Ask a chat model for a value of a given JSON schema, and read its answer. Pure.
 
-Endpoints differ in what they take. A `Manner` is one way of asking; `other_manner` gives the next one to try when an
-endpoint complains about something in it.
+Endpoints differ in what they accept. A `RequestVariant` is one form of the request; `other_variant` gives the next form
+to try when an endpoint refuses a part of it.
 """
 
 import json
@@ -17,8 +17,8 @@ from app.providers.schemas import ChatMessage, Shape
 Format: TypeAlias = Literal["schema", "object", "text"]
 LimitName: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 
-_MOST_PROBLEMS = 20
-_MOST_REPEATED_CHARACTERS = 16_384
+_MAX_PROBLEMS = 20
+_MAX_REPEATED_CHARACTERS = 16_384
 _FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -28,7 +28,7 @@ _LEFT_OUT = frozenset({"default", "title", "examples", "minLength", "maxLength",
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RequestVariant:
     """One way of asking. `format`: by JSON schema, for any JSON object, or in words alone."""
 
     format: Format = "schema"
@@ -37,16 +37,16 @@ class Manner:
     temperature: bool = True
 
 
-def other_manner(manner: Manner, complaint: str) -> Manner | None:
+def other_variant(variant: RequestVariant, complaint: str) -> RequestVariant | None:
     """What to try after an endpoint refused a request with this complaint; None if it is about something else."""
     said = complaint.lower()
-    if manner.temperature and "temperature" in said:
-        return replace(manner, temperature=False)
-    if not manner.limit_changed and ("max_tokens" in said or "max_completion_tokens" in said):
-        other: LimitName = "max_completion_tokens" if manner.limit == "max_tokens" else "max_tokens"
-        return replace(manner, limit=other, limit_changed=True)
-    if manner.format != "text" and any(name in said for name in _ABOUT_FORMAT):
-        return replace(manner, format="object" if manner.format == "schema" else "text")
+    if variant.temperature and "temperature" in said:
+        return replace(variant, temperature=False)
+    if not variant.limit_changed and ("max_tokens" in said or "max_completion_tokens" in said):
+        other: LimitName = "max_completion_tokens" if variant.limit == "max_tokens" else "max_tokens"
+        return replace(variant, limit=other, limit_changed=True)
+    if variant.format != "text" and any(name in said for name in _ABOUT_FORMAT):
+        return replace(variant, format="object" if variant.format == "schema" else "text")
     return None
 
 
@@ -95,7 +95,7 @@ class Wanted(Generic[Shape]):
             f"This answer cannot be used: {problems}\nAnswer again, with one JSON object and nothing before or after"
             f" it, valid against {self._schema_text()}"
         )
-        said = answer[:_MOST_REPEATED_CHARACTERS]
+        said = answer[:_MAX_REPEATED_CHARACTERS]
         return [*messages, ChatMessage("assistant", said), ChatMessage("user", words)]
 
     def _schema_text(self) -> str:
@@ -127,7 +127,7 @@ def _candidates(answer: str) -> list[str]:
 
 
 def _problems(error: ValidationError) -> str:
-    told = error.errors(include_url=False, include_context=False, include_input=False)[:_MOST_PROBLEMS]
+    told = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
     return "; ".join(f"at /{'/'.join(str(step) for step in one['loc'])}: {one['msg']}" for one in told)
 
 

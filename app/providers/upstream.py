@@ -21,7 +21,7 @@ from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
 from app.providers.endpoint import (
-    CHAT_TROUBLE,
+    CHAT_ERRORS,
     CONNECT_TIMEOUT_S,
     InvalidAnswer,
     Refused,
@@ -183,7 +183,7 @@ class Upstream:
         deadline = self._deadline()
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             if "text/event-stream" not in response.headers.get("content-type", ""):
-                raise CHAT_TROUBLE.invalid_answer()
+                raise CHAT_ERRORS.invalid_answer()
             yield Streamed(event_data(self._bytes(response, deadline)), spent)
 
     # one request
@@ -243,13 +243,13 @@ class Upstream:
                 async with asyncio.timeout_at(deadline):
                     return await self._send(path, body)
             except TimeoutError as error:
-                raise CHAT_TROUBLE.unanswered() from error
+                raise CHAT_ERRORS.unanswered() from error
             except openai.APIStatusError as error:
                 refusal: AppError = _refusal(error)
             except openai.APIConnectionError:
-                refusal = CHAT_TROUBLE.unanswered()
+                refusal = CHAT_ERRORS.unanswered()
             except (openai.OpenAIError, ValueError, TypeError):
-                raise CHAT_TROUBLE.invalid_answer() from None
+                raise CHAT_ERRORS.invalid_answer() from None
             wait = delay(refusal, attempt, max_retries=self._options.max_retries, timeout_s=left)
             if wait is None:
                 raise refusal from None
@@ -270,13 +270,13 @@ class Upstream:
         async for piece in self._bytes(response, deadline):
             content += piece
             if len(content) > _MAX_ANSWER_BYTES:
-                raise CHAT_TROUBLE.invalid_answer()
+                raise CHAT_ERRORS.invalid_answer()
         try:
             answer = cast("JsonValue", json.loads(content))
         except (ValueError, RecursionError):
-            raise CHAT_TROUBLE.invalid_answer() from None
+            raise CHAT_ERRORS.invalid_answer() from None
         if not isinstance(answer, dict):
-            raise CHAT_TROUBLE.invalid_answer()
+            raise CHAT_ERRORS.invalid_answer()
         return answer
 
     async def _bytes(self, response: _Response, deadline: float) -> AsyncGenerator[bytes]:
@@ -286,7 +286,7 @@ class Upstream:
                 async with asyncio.timeout_at(deadline):
                     piece = await anext(pieces, None)
             except TimeoutError as error:
-                raise CHAT_TROUBLE.unanswered() from error
+                raise CHAT_ERRORS.unanswered() from error
             except Exception as error:
                 # whatever the client's connection raises: the answer was cut off
                 raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.") from error
@@ -303,7 +303,7 @@ async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
         waiting.append(piece)
         waiting_bytes += len(piece)
         if waiting_bytes + data_bytes > _MAX_ANSWER_BYTES:
-            raise CHAT_TROUBLE.invalid_answer()
+            raise CHAT_ERRORS.invalid_answer()
         if b"\n" not in piece:
             continue
         *lines, last = b"".join(waiting).split(b"\n")
@@ -331,16 +331,16 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise CHAT_TROUBLE.invalid_answer() from None
+        raise CHAT_ERRORS.invalid_answer() from None
 
 
 def _refusal(error: openai.APIStatusError) -> AppError:
-    known = CHAT_TROUBLE.refused(error)
+    known = CHAT_ERRORS.refused(error)
     status = error.status_code
     if status in _OURS:
         return known
     if status < _OK:
-        return CHAT_TROUBLE.invalid_answer()
+        return CHAT_ERRORS.invalid_answer()
     if status < _SERVER_ERROR and status not in _PASSING and status != 404:  # noqa: PLR2004 - no such model
         known = AppError("model_refused", "The chat model's endpoint refuses this request as it is.")
     body = error.body

@@ -7,7 +7,7 @@ can name another's. It stores and recalls; deleting is for who administers the t
 from app.memory.longterm.schemas import MemoryEntries, MemoryQuery, MemoryStore, MemoryStored
 from app.memory.longterm.service import Memories
 from app.recall.service import Recaller
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 
 
 class MemoryGateway:
@@ -24,7 +24,9 @@ class MemoryGateway:
         """Whose memory this is."""
         return self._caller.agent
 
-    async def store_memory(self, body: MemoryStore, *, repeat: Repeatable | None = None) -> tuple[MemoryStored, bool]:
+    async def store_memory(
+        self, body: MemoryStore, *, repeat: IdempotencyKey | None = None
+    ) -> tuple[MemoryStored, bool]:
         """Store a memory; says whether the same request had stored it before.
 
         Its vectors are made first: if that fails nothing is written, and the embedder's error is raised as it is.

@@ -22,7 +22,7 @@ from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Found, Mode, Scope
-from app.index.service import Query, SearchIndex, Side
+from app.index.service import EmbeddingSpaceRuntime, Query, SearchIndex
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact, fact_text
@@ -51,7 +51,6 @@ _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
 # a turn may be erased or revised, another thing deleted, between the search and the reading of what it found
 _TRIES = 3
-_TOO_LARGE = "turns_too_large"
 _DATES = TypeAdapter(list[HitDate])
 _HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
 
@@ -165,7 +164,7 @@ class Recaller:
             object="list",
             data=[hit for hit in hits if hit is not None],
             space=self._index.space_of(query),
-            degraded=[*ranking.degraded, *([_TOO_LARGE] if shown.turns.left_out or cut else [])],
+            degraded=[*ranking.degraded, *(["turns_too_large"] if shown.turns.left_out or cut else [])],
         )
 
     async def _find(
@@ -252,7 +251,7 @@ class Recaller:
             for item in ranking.ranked
             if (turn := found.get(item.candidate.entry_id)) is not None
         ]
-        return recalled, [*ranking.degraded, *([_TOO_LARGE] if hydrated.left_out else [])]
+        return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
         """What queries find in another embedding space, beside what they find in the one searched. For operators.
@@ -318,20 +317,18 @@ class Recaller:
             project=scope.project,
             owner=scope.owner,
             limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
-            most_people=_NAMED_PEOPLE,
+            max_people=_NAMED_PEOPLE,
         )
         if scope.conversation_ids is not None and set(scope.conversation_ids) - set(people):
             raise NotFound("not_found", "There is no such conversation.")
         return list({one.actor: one for some in people.values() for one in some}.values())
 
-    async def _prepare(self, text: str, mode: Mode, people: Sequence[Participant], side: Side | None = None) -> Query:
-        return await self._index.prepare_query(
-            text,
-            bare_text=without_names(text, people),
-            by_words=mode is not Mode.VECTOR,
-            by_vector=mode is not Mode.TEXT,
-            side=side,
-        )
+    async def _prepare(
+        self, text: str, mode: Mode, people: Sequence[Participant], side: EmbeddingSpaceRuntime | None = None
+    ) -> Query:
+        by_words, by_vector = mode is not Mode.VECTOR, mode is not Mode.TEXT
+        bare = without_names(text, people)
+        return await self._index.prepare_query(text, bare_text=bare, by_words=by_words, by_vector=by_vector, side=side)
 
     async def _rank(
         self,

@@ -21,11 +21,11 @@ from app.tenancy import store
 from app.tenancy.key_text import KeyText, generate_key
 from app.tenancy.schemas import (
     Caller,
+    IdempotencyKey,
     Key,
     KeyCreate,
     KeyMade,
     KeyRotate,
-    Repeatable,
     Scope,
     Tenant,
     TenantCreate,
@@ -61,7 +61,7 @@ class Administration:
             )
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
 
-    async def create_key(self, caller: Caller, *, body: KeyCreate, repeat: Repeatable | None) -> KeyMade:
+    async def create_key(self, caller: Caller, *, body: KeyCreate, repeat: IdempotencyKey | None) -> KeyMade:
         """A new key. Raises Forbidden for a scope that the caller lacks, Conflict `secret_shown_once` for a repeat."""
         caller.require(Scope.ADMIN)
         _require_within(caller, body.scopes)
@@ -78,7 +78,9 @@ class Administration:
             await self._remember(caller, tx, repeat, _CREATED, made.id)
         return made
 
-    async def rotate_key(self, caller: Caller, key_id: KeyId, *, body: KeyRotate, repeat: Repeatable | None) -> KeyMade:
+    async def rotate_key(
+        self, caller: Caller, key_id: KeyId, *, body: KeyRotate, repeat: IdempotencyKey | None
+    ) -> KeyMade:
         """The key with a new secret; the old one holds for `grace_s` seconds more, and elsewhere `key_cache_s`."""
         caller.require(Scope.ADMIN)
         text = KeyText(caller.tenant_id, key_id, generate_key().secret)
@@ -145,7 +147,7 @@ class Administration:
             rows = await store.page_tenants(tx, newest_first=order == "desc", after=after, limit=limit + 1)
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
 
-    async def create_tenant(self, caller: Caller, *, body: TenantCreate, repeat: Repeatable | None) -> TenantMade:
+    async def create_tenant(self, caller: Caller, *, body: TenantCreate, repeat: IdempotencyKey | None) -> TenantMade:
         """A new tenant with its first key."""
         caller.require(Scope.OPERATOR)
         text = generate_key()
@@ -181,7 +183,7 @@ class Administration:
         moment, last_id = self._cursors.read(scope, cursor)
         return datetime.fromisoformat(str(moment)), parse_id(str(last_id))
 
-    async def _refuse_repeat(self, caller: Caller, tx: Transaction, repeat: Repeatable | None) -> None:
+    async def _refuse_repeat(self, caller: Caller, tx: Transaction, repeat: IdempotencyKey | None) -> None:
         replay = None if repeat is None else await self._tenancy.claim(caller, tx, request=repeat)
         if replay is not None:
             raise Conflict(
@@ -191,7 +193,7 @@ class Administration:
             )
 
     async def _remember(
-        self, caller: Caller, tx: Transaction, repeat: Repeatable | None, status: int, made_id: str
+        self, caller: Caller, tx: Transaction, repeat: IdempotencyKey | None, status: int, made_id: str
     ) -> None:
         if repeat is not None:
             await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[parse_id(made_id)])

@@ -177,13 +177,13 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeatable:
+class IdempotencyKey:
     """A request that carries an Idempotency-Key: the key, which is never stored, and an HMAC of the request."""
 
     key: str
     request_hmac: bytes
 
-    def of(self, caller: Caller) -> "Repeatable":
+    def of(self, caller: Caller) -> "IdempotencyKey":
         """The request as this caller's: who holds a token neither meets nor takes the keys of anybody else."""
         bound = caller.bound
         if bound is None:
@@ -195,7 +195,7 @@ class Repeatable:
         """The id of what this caller makes by the request: the same whenever it is sent again."""
         return _named(caller.tenant_id.bytes + self.request_hmac + self.key.encode())
 
-    def by_agent(self, agent_id: str) -> "Repeatable":
+    def by_agent(self, agent_id: str) -> "IdempotencyKey":
         """The request as this agent's, where whose it is stands in a header and not in what was hashed."""
         return replace(self, request_hmac=hashlib.sha256(self.request_hmac + agent_id.encode()).digest())
 

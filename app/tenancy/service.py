@@ -25,7 +25,7 @@ from app.tenancy.schemas import (
     ApiKey,
     Binding,
     Caller,
-    Repeatable,
+    IdempotencyKey,
     Replay,
     Scope,
     TokenCreate,
@@ -135,12 +135,12 @@ class Tenancy:
         """A token for one conversation. Raises NotFound, Invalid; Forbidden where it would do more than the key."""
         for scope in sorted({Scope.WRITE, *scopes_of(body.access)}):
             caller.require(scope)
-        ttl_s, most_s = body.ttl_s or self._options.token_ttl_s, self._options.token_max_ttl_s
+        ttl_s, max_s = body.ttl_s or self._options.token_ttl_s, self._options.token_max_ttl_s
         wrong: list[FieldError] = []
         if body.access is Access.APPEND and body.actor is None:
             wrong.append(FieldError("/actor", "who appends is named: turns are written as this actor alone"))
-        if ttl_s > most_s:
-            wrong.append(FieldError("/ttl_s", f"at most {most_s} seconds here"))
+        if ttl_s > max_s:
+            wrong.append(FieldError("/ttl_s", f"at most {max_s} seconds here"))
         if wrong:
             raise Invalid("invalid_request", "The request breaks a rule; no token was made.", fields=wrong)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -337,14 +337,14 @@ class Tenancy:
 
     # requests that may be repeated
 
-    def repeatable(self, key: str, *parts: bytes) -> Repeatable:
+    def repeatable(self, key: str, *parts: bytes) -> IdempotencyKey:
         """A request under an Idempotency-Key; `parts` (method, path, body) are what must be the same next time."""
         digest = hmac.new(self._secret, b"idempotency:", hashlib.sha256)
         for part in parts:
             digest.update(len(part).to_bytes(8, "big") + part)
-        return Repeatable(key, digest.digest())
+        return IdempotencyKey(key, digest.digest())
 
-    async def find_replay(self, caller: Caller, tx: Transaction, *, request: Repeatable) -> Replay | None:
+    async def find_replay(self, caller: Caller, tx: Transaction, *, request: IdempotencyKey) -> Replay | None:
         """What this request did before; None when it is new. Another request under the same key is a Conflict."""
         row = await store.find_repeat(tx, caller.tenant_id, self._stored_key(caller, request))
         if row is None:
@@ -353,14 +353,14 @@ class Tenancy:
             raise Conflict("idempotency_mismatch", "This Idempotency-Key was used for another request.")
         return row.replay
 
-    async def claim(self, caller: Caller, tx: Transaction, *, request: Repeatable) -> Replay | None:
+    async def claim(self, caller: Caller, tx: Transaction, *, request: IdempotencyKey) -> Replay | None:
         """Lock the key for this transaction; gives the replay if the first one has ended meanwhile."""
         if not await store.try_lock_repeat(tx, caller.tenant_id, self._stored_key(caller, request)):
             raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
         return await self.find_replay(caller, tx, request=request)
 
     async def remember(
-        self, caller: Caller, tx: Transaction, *, request: Repeatable, status: int, result_ids: Sequence[UUID]
+        self, caller: Caller, tx: Transaction, *, request: IdempotencyKey, status: int, result_ids: Sequence[UUID]
     ) -> None:
         """Remember what was done, in the transaction that does it."""
         await store.remember_repeat(
@@ -373,11 +373,11 @@ class Tenancy:
             ttl_h=self._options.idempotency_ttl_h,
         )
 
-    def key_id(self, caller: Caller, request: Repeatable) -> UUID:
+    def key_id(self, caller: Caller, request: IdempotencyKey) -> UUID:
         """An id of the Idempotency-Key alone, the same for every request of the tenant under it."""
         return UUID(bytes=self._key_hmac(caller.tenant_id, request.key)[:16])
 
-    def _stored_key(self, caller: Caller, request: Repeatable) -> store.RepeatKey:
+    def _stored_key(self, caller: Caller, request: IdempotencyKey) -> store.RepeatKey:
         return store.RepeatKey(self._hashed(caller.tenant_id, request.key), request.key)
 
     def _hashed(self, tenant_id: TenantId, key: str) -> str:

@@ -11,7 +11,7 @@ from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
 from app.index.schemas import DATES_JOB, DROP_JOB, VECTORS_JOB
-from app.index.service import Side
+from app.index.service import EmbeddingSpaceRuntime
 from app.memory.service import FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
 from app.tenancy.schemas import job_caller
@@ -131,7 +131,7 @@ def _summaries(container: Container) -> dict[str, Handling]:
     return table
 
 
-def handlings_of(container: Container, side: Side) -> Mapping[str, Handling]:
+def handlings_of(container: Container, side: EmbeddingSpaceRuntime) -> Mapping[str, Handling]:
     """The kinds that fill one embedding space."""
     indexing, late = container.conversations.indexing, side.late
 

@@ -14,7 +14,7 @@ from app.conversations.schemas.conversations import ConversationFilter, content_
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, TenantId, parse_id
 from app.index.schemas import DROP_JOB, EmbeddingSpace, SpaceAdd, SpaceState, SpaceSwitch
-from app.index.service import Side
+from app.index.service import EmbeddingSpaceRuntime
 from app.recall.schemas import SpaceComparison, SpaceComparisonResult
 from app.settings import Settings
 from app.tenancy.schemas import Scope, job_caller
@@ -24,7 +24,7 @@ from app.worker.runner import working
 _LOOK_S = 0.5
 _SAMPLED_CONVERSATIONS = 20
 _SAMPLED_TURNS = 10
-_MOST_QUERIES = 50
+_MAX_QUERIES = 50
 _QUERY_CHARACTERS = 500
 
 Progress = Callable[[EmbeddingSpace], None]
@@ -66,7 +66,7 @@ class Reembedding:
         await side.tiers.keep_due()
         return await self._container.spaces.space(self._caller, space.id)
 
-    def _wanted(self) -> Side:
+    def _wanted(self) -> EmbeddingSpaceRuntime:
         spaces = self._container.index.spaces
         side = list(spaces.sides.values())[-1]
         if side.embedder is None or side.space.id == (spaces.chosen or spaces.current.space.id):
@@ -89,7 +89,7 @@ class Reembedding:
         self, space_id: int, *, queries: Sequence[str], k: int
     ) -> tuple[list[str], SpaceComparisonResult | None]:
         """Compare a space with the one searched, by these queries or by turns of users; None where there are none."""
-        asked = list(queries)[:_MOST_QUERIES] or await self._sample()
+        asked = list(queries)[:_MAX_QUERIES] or await self._sample()
         if not asked:
             return [], None
         request = SpaceComparison(queries=asked, k=k)
@@ -108,7 +108,7 @@ class Reembedding:
             )
             said = [content_text(turn.content) for turn in turns if turn.role == "user"]
             texts |= dict.fromkeys(text[:_QUERY_CHARACTERS] for text in said[-2:] if text[:_QUERY_CHARACTERS].strip())
-        return list(texts)[:_MOST_QUERIES]
+        return list(texts)[:_MAX_QUERIES]
 
     async def switch(self, space_id: int, *, force: bool) -> EmbeddingSpace:
         """Search a space from now on."""

@@ -170,7 +170,7 @@ class Worker:
             if code is None:
                 await self._queue.finish(self._id, job, again_in_s=how.every_s)
                 self._log.debug("job.finished", **fields)
-            elif await self._queue.fail(self._id, job, code=code, at_most_s=how.every_s, not_before_s=not_before_s):
+            elif await self._queue.fail(self._id, job, code=code, max_s=how.every_s, not_before_s=not_before_s):
                 self._log.error("job.parked", code=code, **fields)
             else:
                 self._log.warning("job.failed", code=code, **fields)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.agents.ask.service import MOST_CALLS, UNFINISHED, WITHHELD
+from app.agents.ask.service import MAX_CALLS, UNFINISHED, WITHHELD
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.tenancy.schemas import Scope
@@ -229,7 +229,7 @@ async def test_a_tool_that_was_not_granted_is_neither_offered_nor_run(user: Clie
 
 
 async def test_rounds_and_calls_are_limited_and_then_it_answers_without_tools(user: Client, fake: FakeChat) -> None:
-    again = calls(*[("recall_memory", {"query": "x"})] * (MOST_CALLS + 2))
+    again = calls(*[("recall_memory", {"query": "x"})] * (MAX_CALLS + 2))
 
     def reply(request: dict[str, Any]) -> Reply:
         return again if request.get("tools") else says("That is all I know.")

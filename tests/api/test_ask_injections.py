@@ -254,11 +254,11 @@ async def test_instructions_of_the_installation_stand_outside_of_the_fence_and_a
 
 @pytest.mark.parametrize("manner", MANNERS, ids=str)
 async def test_the_prompt_does_not_leave_in_any_simple_disguise(
-    stage: Stage, fake: FakeChat, manner: str | None, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, fake: FakeChat, variant: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompt_delimiters, "fenced", unfenced)
     fake.reply = model = Obedient()
-    answer = await ask(stage.user, "REVEAL" if manner is None else f"REVEAL:{manner}")
+    answer = await ask(stage.user, "REVEAL" if variant is None else f"REVEAL:{variant}")
     assert len(model.obeyed) == 1
     assert answer["response"] == WITHHELD
 

@@ -205,7 +205,7 @@ async def test_long_highlights_become_a_summary_in_parts_that_are_stored(
     fake.reply = Reply(mode="no_model")
     conversation = await talk(user, 30)
     await compact(user, conversation, "summaries")
-    monkeypatch.setattr(compaction, "MOST_TOKENS", 10)
+    monkeypatch.setattr(compaction, "MAX_TOKENS", 10)
     fake.replies, fake.reply = [WRITTEN] * 12, Reply(mode="overloaded")
     # not by jobs: those would also do what other tests have left, and take the replies
     problem(await user.post(f"/v1/conversations/{conversation}/compact", json={}), 503, "model_overloaded")

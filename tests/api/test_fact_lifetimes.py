@@ -187,7 +187,7 @@ async def test_cut_off_at_any_statement_no_fact_is_left_without_what_it_rests_on
     await tell(client, "I", "visited", "Lisbon", conversation_id=gone)
     await age(connection, gone)
     cuts = await cut_off_everywhere(
-        lambda: sweep(service), after_each=lambda: sound(ops, client), at_most=60, again_from=50
+        lambda: sweep(service), after_each=lambda: sound(ops, client), maximum=60, again_from=50
     )
     assert cuts > 20
     assert await left(connection, client.tenant_id, gone) == {}

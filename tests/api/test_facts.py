@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from app.core.ids import format_id, new_uuid
-from app.memory.facts.fact_timeline import Kept, Shelf
+from app.memory.facts.fact_timeline import FactTimeline, Kept
 from app.memory.facts.merge import Clock
 from app.memory.facts.store import Key, StoredFact
 from app.memory.schemas import Statement, Tier
@@ -313,12 +313,14 @@ async def test_very_many_facts_of_a_key_go_at_once_when_their_time_is_over() -> 
     key, kept = Key("ana", "ana", "likes"), Kept(timedelta(days=1), timedelta(days=7))
     stored: list[StoredFact] = []
     for number in range(600):
-        one = Shelf(key, [], {}, clock=ids, kept=kept)  # of its own: a merge takes longer the more facts there are
+        one = FactTimeline(
+            key, [], {}, clock=ids, kept=kept
+        )  # of its own: a merge takes longer the more facts there are
         tier = Tier.L3 if number == 7 else Tier.L1
         one.merge(Statement("ana", "likes", f"thing {number}", now + timedelta(seconds=number), tier=tier), {})
         stored += one.written()
     began = time.process_time()
-    after = Shelf(key, stored, {}, clock=replace(ids, now=now + timedelta(days=2)), kept=kept)
+    after = FactTimeline(key, stored, {}, clock=replace(ids, now=now + timedelta(days=2)), kept=kept)
     assert time.process_time() - began < 1
     assert ([one.object for one in after.held], len(after.deleted())) == (["thing 7"], 599)
 

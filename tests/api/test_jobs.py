@@ -395,7 +395,7 @@ async def test_a_failing_periodic_job_waits_longer_each_time_and_is_due_again_at
         await patient.ensure_periodic([kind], at_once=[kind])
         me = new_uuid()
         (job,) = await patient.claim(me, kinds=[kind], limit=1)
-        await patient.fail(me, job, code="embedder_unavailable", at_most_s=10, not_before_s=asked)
+        await patient.fail(me, job, code="embedder_unavailable", max_s=10, not_before_s=asked)
         waits = await connection.fetchval(waits_s, kind)
         assert max(asked, longest / 2) - 0.5 < waits <= longest
     await patient.ensure_periodic([kind])

@@ -276,7 +276,7 @@ async def test_several_workers_make_each_vector_once_in_small_steps(
 ) -> None:
     for name, value in (("late._EXAMINE", 7), ("late._AT_ONCE", 3)):
         monkeypatch.setattr(f"app.index.{name}", value)
-    monkeypatch.setattr("app.conversations.turns.index_jobs._MOST_FILLED", 5)
+    monkeypatch.setattr("app.conversations.turns.index_jobs._MAX_FILLED", 5)
     monkeypatch.setattr("app.conversations.turns.index_jobs._TURNS", 2)
     numbers = [f"parrot number {n}" for n in range(40)]
     async with (

@@ -336,8 +336,8 @@ async def test_hot_queries_keep_their_index_under_row_security(
     service: Service, crowd: dict[str, Any], name: str, index: list[str]
 ) -> None:
     tenant, conversation = crowd["tenant"], crowd["conversation"]
-    page = {"newest_first": True, "after": None, "actors": None, "limit": 51, "most_bytes": 2**20}
-    listing = {"newest_first": True, "after": None, "limit": 21, "most_bytes": 2**20}
+    page = {"newest_first": True, "after": None, "actors": None, "limit": 51, "max_bytes": 2**20}
+    listing = {"newest_first": True, "after": None, "limit": 21, "max_bytes": 2**20}
     calls = {
         "lock_conversation": lambda tx: conversations_store.lock_conversation(tx, tenant, conversation),
         "find_conversation": lambda tx: conversations_store.find_conversation(tx, tenant, conversation),
@@ -345,22 +345,22 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_turns": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=None, **page),
         "list_turns_page": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=45, **page),
         "list_neighbours": lambda tx: turn_store.list_neighbours(
-            tx, tenant, [(conversation, 5)], reach=1, most_bytes=2**20
+            tx, tenant, [(conversation, 5)], reach=1, max_bytes=2**20
         ),
         "list_versions": lambda tx: turn_store.list_versions(
             tx, tenant, conversation, before=None, beyond=(5, 5), **page
         ),
         "list_changed": lambda tx: stream_store.list_changed(
-            tx, tenant, conversation, after=(45, 0), limit=51, most_bytes=2**20, actors=["a1"]
+            tx, tenant, conversation, after=(45, 0), limit=51, max_bytes=2**20, actors=["a1"]
         ),
         "list_aborted": lambda tx: turn_store.list_aborted(
-            tx, tenant, conversation, newest_first=True, beyond=None, actors=None, limit=51, most_bytes=2**20
+            tx, tenant, conversation, newest_first=True, beyond=None, actors=None, limit=51, max_bytes=2**20
         ),
         "list_wordings": lambda tx: turn_store.list_wordings(tx, tenant, conversation, [5, 45]),
         "supersede": lambda tx: turn_store.supersede(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
         ),
-        "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500, most_bytes=2**20),
+        "walk": lambda tx: turn_store.walk(tx, tenant, conversation, after=3, through=40, limit=500, max_bytes=2**20),
         "find_calls": lambda tx: turn_store.find_calls(tx, tenant, conversation, ["c1"]),
         "list_conversations": lambda tx: list_store.list_conversations(
             tx, tenant, where=ConversationFilter(), **listing

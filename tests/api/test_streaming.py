@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from app.conversations.drafts import Draft
-from app.conversations.events import Told
+from app.conversations.events import BusEvent
 from app.conversations.schemas.frames import Chunk, Opening, OpenTurn
 from app.conversations.stores import stream_store
-from app.conversations.streams.buffer import Held
+from app.conversations.streams.buffer import OpenTurnBuffer
 from app.conversations.streams.commit import Ender
 from app.conversations.streams.service import Streams
 from app.conversations.turns.append import Appender
@@ -62,7 +62,7 @@ class Writing:
         return (await self.client.get(self.path)).json()
 
 
-def held_of(streams: Streams, turn: str) -> Held:
+def held_of(streams: Streams, turn: str) -> OpenTurnBuffer:
     """The newest open turn of this id that a process holds; other tests may use the same id."""
     return [one for one in streams._held.values() if one.turn_id == parse_id(turn)][-1]  # noqa: SLF001
 
@@ -484,7 +484,7 @@ async def test_a_call_that_came_before_its_turn_was_resumed_does_nothing_under_t
     hold_here = Streams._hold_here  # noqa: SLF001
     resumed: list[httpx.Response] = []
 
-    async def then_resumed(streams: Streams, call: Any) -> Held:
+    async def then_resumed(streams: Streams, call: Any) -> OpenTurnBuffer:
         held = await hold_here(streams, call)
         if not resumed:
             resumed.append(await writing.resume(client=there))
@@ -883,16 +883,16 @@ async def test_who_sends_what_is_refused_is_not_told_of_the_turn_in_its_writers_
 async def test_writing_goes_on_whatever_happens_to_one_write(
     client: Client, conversation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has_tail = Held.has_tail
+    has_tail = OpenTurnBuffer.has_tail
     failures = [RuntimeError("a fault of ours")]
 
-    def failing(held: Held) -> bool:
+    def failing(held: OpenTurnBuffer) -> bool:
         if failures:
             raise failures.pop()
         return has_tail(held)
 
     writing = await opened(client, conversation)
-    monkeypatch.setattr(Held, "has_tail", failing)
+    monkeypatch.setattr(OpenTurnBuffer, "has_tail", failing)
     async with asyncio.timeout(5):
         assert (await writing.chunk(0, "text")).json()["durable_offset"] == 4
     assert failures == []
@@ -1285,7 +1285,7 @@ async def test_a_turn_that_its_process_did_not_release_at_first_is_asked_for_aga
     release = streams._flusher.release  # noqa: SLF001
     requests = 0
 
-    async def release_later(held: Held) -> None:
+    async def release_later(held: OpenTurnBuffer) -> None:
         # as if it had taken the turn back for a call of its own before the other process looked
         nonlocal requests
         requests += 1
@@ -1308,7 +1308,7 @@ async def test_a_process_releases_no_turn_that_is_asked_of_another_one(
     writing = await opened(client, conversation)
     streams, there = (one.container.conversations.streams for one in (service, replica))
     held = held_of(streams, writing.id)
-    wanted = Told("wanted", *held.key[:2], turn_id=held.turn_id, holder=there._holder)  # noqa: SLF001
+    wanted = BusEvent("wanted", *held.key[:2], turn_id=held.turn_id, holder=there._holder)  # noqa: SLF001
     streams.handover.hear(wanted)
     assert not streams.handover._releasing  # noqa: SLF001
     streams.handover.hear(replace(wanted, holder=streams._holder))  # noqa: SLF001

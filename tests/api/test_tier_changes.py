@@ -56,7 +56,7 @@ async def faults(service: Service, client: Client) -> list[str]:
         await ops.close()
 
 
-class Watch:
+class ListSubscription:
     """Searches again and again; no hit was gone before its search began."""
 
     def __init__(self, service: Service, client: Client) -> None:
@@ -97,7 +97,7 @@ async def test_turns_of_the_vector_index_that_go_are_never_found_again(
 ) -> None:
     client, (first, second, third, fourth), (of_first, of_second, of_third, of_fourth) = tiered
     assert await is_by_index(wide, client)
-    async with Watch(wide, client) as watch:
+    async with ListSubscription(wide, client) as watch:
         for start in (0, 8):
             ids = of_first[start : start + 8]
             answer = await client.delete(f"/v1/conversations/{first}/turns", params={"ids": ids})

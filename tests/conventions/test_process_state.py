@@ -33,7 +33,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.TENANT,
         "followed conversations with their projections",
     ),
-    "app.conversations.live.subscription.Follower.tellers": (Why.NO_TENANT_DATA, "functions, added at the start"),
+    "app.conversations.live.subscription.Follower.event_sources": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.conversations.live.list_subscription.Watcher._watched": (
         Why.TENANT,
         "lists of conversations that are followed",
@@ -53,14 +53,17 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),
     "app.tenancy.spending.service.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
     # the index, and embedders
-    "app.index.search.ann_maintenance.Tiers._known": (Why.TENANT, "how many entries tenants have"),
-    "app.index.search.ann_maintenance.Tiers._due": (Why.TENANT, "tenants whose vectors are to be moved"),
+    "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
+    "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),
     "app.index.service.SearchIndex.makers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.providers.local_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
     "app.providers.local_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
     "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
     # chat models
-    "app.providers.chat.OpenAIChat._manners": (Why.NO_TENANT_DATA, "which parameters each model of the endpoint takes"),
+    "app.providers.chat.OpenAIChat._variants": (
+        Why.NO_TENANT_DATA,
+        "parameters that each model of the endpoint takes",
+    ),
     "app.providers.chat.OpenAIChat._recording": (Why.OWN, "tasks to wait for at the end"),
     "app.providers.upstream.Upstream._recording": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._ending": (Why.OWN, "tasks to wait for at the end"),
@@ -85,7 +88,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.agents.lifecycle.counters.Figures.calls": (Why.NO_TENANT_DATA, "counts by call and code"),
     "app.agents.lifecycle.counters.Figures.after_turn_ms": (Why.NO_TENANT_DATA, "counts by duration"),
     "app.governance.purge.Purger.counts": (Why.NO_TENANT_DATA, "counts by table"),
-    "app.memory.facts.fact_writer.Keeper.counts": (Why.NO_TENANT_DATA, "counts by tier"),
+    "app.memory.facts.fact_writer.FactWriter.counts": (Why.NO_TENANT_DATA, "counts by tier"),
 }
 
 SHORT_LIVED: Mapping[str, str] = {
@@ -93,13 +96,13 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",
     "app.routers.live.outbox.Outbox": "one WebSocket, in one conversation",
     "app.conversations.live.subscription.Subscription": "one follower",
-    "app.conversations.live.list_subscription.Watch": "one follower of a list",
+    "app.conversations.live.list_subscription.ListSubscription": "one follower of a list",
     # one object of one tenant, in a map above
-    "app.conversations.streams.buffer.Held": "one open turn",
+    "app.conversations.streams.buffer.OpenTurnBuffer": "one open turn",
     "app.conversations.streams.buffer.HeldPart": "one open turn",
     "app.conversations.streams.service.Streams._hold_opened.held": "one open turn",
     "app.conversations.live.subscription._Followed": "one followed conversation",
-    "app.conversations.live.projection.Channel": "one followed conversation",
+    "app.conversations.live.projection.ConversationProjection": "one followed conversation",
     "app.conversations.live.projection._Pending": "one followed conversation",
     "app.conversations.live.open_text.Text": "one followed conversation",
     "app.conversations.live.list_subscription._Watched": "one tenant's list",
@@ -131,7 +134,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.mcp.endpoint._replaying": "one request",
     "app.mcp.outcomes.Outcome": "one request",
     "app.memory.extraction.service._Tally": "one extraction",
-    "app.memory.facts.fact_timeline.Shelf": "one transaction",
+    "app.memory.facts.fact_timeline.FactTimeline": "one transaction",
     "app.memory.facts.validity.Run": "one transaction",
     "app.memory.pii.pii_filter.Withheld": "one extraction",
     "app.diagnostics.invariants.ConversationCheck": "one conversation that is checked",
@@ -261,7 +264,8 @@ def test_a_map_of_the_program_that_loses_its_tenant_is_refused(program: Program)
     name = "app.conversations.streams.service.Streams._held"
     assert name not in " ".join(problems(program, reviewed=REVIEWED, short_lived=SHORT_LIVED))
     changed = program.module(
-        "app.conversations.streams.service", source.replace("dict[StreamKey, Held]", "dict[TurnId, Held]")
+        "app.conversations.streams.service",
+        source.replace("dict[StreamKey, OpenTurnBuffer]", "dict[TurnId, OpenTurnBuffer]"),
     )
     found = problems(changed, reviewed=REVIEWED, short_lived=SHORT_LIVED)
     assert f"{name} (dict by TurnId) is keyed by an id alone: another tenant may have the same" in found

@@ -25,7 +25,7 @@ from tests.support.api import Client
 SHARED_WORD = "quokka"
 UNANSWERED = "unanswered"
 """Extension of a response: how often its request had been sent before without a clear answer."""
-MOST_OPERATIONS = 18
+MAX_OPERATIONS = 18
 
 
 @dataclass
@@ -185,7 +185,7 @@ class Walk:
         first = made.json()["id"]
         self.model[first] = ModelConversation(first)
         await self.step([self.append(first)])
-        for _ in range(self.chance.randint(4, MOST_OPERATIONS)):
+        for _ in range(self.chance.randint(4, MAX_OPERATIONS)):
             if not self.model:
                 break
             conversation = self.chance.choice(sorted(self.model))

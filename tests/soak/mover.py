@@ -30,7 +30,7 @@ _NAMES = {f"openai/{MODEL}/{dimensions}" for dimensions in DIMENSIONS}
 _FAILURES = ("rate_limited", "error", "overloaded", "timeout", "html", "wrong_dimensions", "nan", "reset", "cut")
 _ANSWERS = 50_000
 _GIVE_UP_S = 120.0
-_MOST_LEFT = 0.001
+_MAX_LEFT = 0.001
 _REST_S = 150.0
 _REFUSALS = {"space_incomplete", "space_dropping", "space_searched", "space_no_previous", "not_found"}
 _ROOT = Path(__file__).parents[2]
@@ -150,7 +150,7 @@ class Mover:
             return
         if left := await self._read(_LEFT_BEHIND, space_id):
             total = await self._read("select count(*) from index_entries where live") or 1
-            if left / total > _MOST_LEFT:
+            if left / total > _MAX_LEFT:
                 self.wrongs.append(f"after a switch to space {space_id} {left} of {total} turns lack vectors and a job")
 
     async def force(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from app.core.database.transactions import Transaction
 
 _STATEMENTS = ("fetch", "fetchrow", "execute")
-_MOST_CUTS = 200
+_MAX_CUTS = 200
 
 
 class CutOffError(Exception):
@@ -20,15 +20,15 @@ async def cut_off_everywhere(
     *,
     after_each: Callable[[], Awaitable[object]],
     again_from: int = 0,
-    at_most: int | None = None,
+    maximum: int | None = None,
 ) -> int:
     """Run work again and again, each time one statement further, until it ends; says how often it was cut off.
 
-    After `at_most` statements it goes on from `again_from`: a step that is begun anew from where it was cut off would
+    After `maximum` statements it goes on from `again_from`: a step that is begun anew from where it was cut off would
     never end. What must hold whenever it was cut off is looked at `after_each`.
     """
     cuts, allowed = 0, 0
-    while cuts < _MOST_CUTS:
+    while cuts < _MAX_CUTS:
         with pytest.MonkeyPatch.context() as patched:
             _allow(patched, allowed)
             try:
@@ -37,7 +37,7 @@ async def cut_off_everywhere(
                 cuts += 1
             else:
                 return cuts
-        allowed = allowed + 1 if at_most is None or allowed < at_most else again_from
+        allowed = allowed + 1 if maximum is None or allowed < maximum else again_from
         await after_each()
     raise AssertionError(f"it did not end though it was begun {cuts} times")
 

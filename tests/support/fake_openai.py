@@ -47,7 +47,7 @@ class FakeOpenAI:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.under_way = 0
-        self.most_under_way = 0
+        self.max_under_way = 0
         self.delay_s = 0.0
         self.port = 0
 
@@ -71,7 +71,7 @@ class FakeOpenAI:
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 self.headers.append(headers)
                 self.under_way += 1
-                self.most_under_way = max(self.most_under_way, self.under_way)
+                self.max_under_way = max(self.max_under_way, self.under_way)
                 try:
                     if not await self._answer(head[0], json.loads(body or b"{}"), writer):
                         return

@@ -10,8 +10,8 @@ from uuid import UUID
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.conversations.events import Told
-from app.conversations.live.projection import Channel, Frame, Look, OpenRow, Waiting
+from app.conversations.events import BusEvent
+from app.conversations.live.projection import ConversationProjection, DatabaseSnapshot, Frame, OpenRow, Waiting
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.subscription_store import EndedTurn
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
@@ -37,16 +37,18 @@ def committed(turn_id: UUID, seq: int, rev: int, text: str = "x", **more: Any) -
     return row(turn_id, **(given | more))
 
 
-def delta(offset: int, text: str, *, epoch: int = 1, part: str = "content", turn: TurnId = TURN) -> Told:
-    return Told("delta", TENANT, CONVERSATION, 0, turn, epoch, part, offset, text)
+def delta(offset: int, text: str, *, epoch: int = 1, part: str = "content", turn: TurnId = TURN) -> BusEvent:
+    return BusEvent("delta", TENANT, CONVERSATION, 0, turn, epoch, part, offset, text)
 
 
-def told(what: Any, *, turn: TurnId | None = TURN, rev: int = 0) -> Told:
-    return Told(what, TENANT, CONVERSATION, rev, turn)
+def told(what: Any, *, turn: TurnId | None = TURN, rev: int = 0) -> BusEvent:
+    return BusEvent(what, TENANT, CONVERSATION, rev, turn)
 
 
-def look(channel: Channel, *opened: tuple[UUID, int, str], seq: int = 0, rev: int = 0, rows: Any = (),
-         ended: Any = None) -> list[Frame]:  # fmt: skip
+def snapshot(
+    channel: ConversationProjection, *opened: tuple[UUID, int, str], seq: int = 0, rev: int = 0, rows: Any = (),
+    ended: Any = None,
+) -> list[Frame]:  # fmt: skip
     """What a look does: the rows, and open turns with their durable text."""
     channel.begin_look()
     frames = channel.tell_rows(rows) if channel.told is not None else []
@@ -58,7 +60,7 @@ def look(channel: Channel, *opened: tuple[UUID, int, str], seq: int = 0, rev: in
         kept = rest.encode()[:room].decode(errors="ignore")
         room, cut = room - len(kept.encode()), cut or kept != rest
         open_rows.append(OpenRow(row(turn_id), "w", epoch, {"content": kept} if kept else {}))
-    frames += channel.tell_look(Look(seq, rev, open_rows, ended or {}, cut))
+    frames += channel.apply_snapshot(DatabaseSnapshot(seq, rev, open_rows, ended or {}, cut))
     channel.end_look()
     return frames
 
@@ -103,10 +105,10 @@ class Reader:
                                  for at, one in self.live.items()}  # fmt: skip
 
 
-def started(limits: Waiting | None = None) -> tuple[Channel, Reader]:
-    channel, reader = Channel(limits), Reader()
-    look(channel)
-    reader.apply(look(channel, (TURN, 1, "")))
+def started(limits: Waiting | None = None) -> tuple[ConversationProjection, Reader]:
+    channel, reader = ConversationProjection(limits), Reader()
+    snapshot(channel)
+    reader.apply(snapshot(channel, (TURN, 1, "")))
     return channel, reader
 
 
@@ -125,7 +127,7 @@ def test_text_behind_a_hole_waits_until_the_hole_is_filled_from_the_rows() -> No
     frames, need = channel.hear(delta(3, "def"))
     assert (frames, need) == ([], "soon")
     assert channel.has_holes()
-    reader.apply(look(channel, (TURN, 1, "abc")))
+    reader.apply(snapshot(channel, (TURN, 1, "abc")))
     assert reader.texts[format_id(TURN)] == "abcdef"
     assert channel.needs_look() == "nothing"
 
@@ -134,10 +136,10 @@ def test_a_hole_is_known_even_when_what_waits_is_too_much_to_keep() -> None:
     channel, reader = started(Waiting(messages=1))
     for offset in (3, 6, 9):
         channel.hear(delta(offset, "abc"))
-    reader.apply(look(channel, (TURN, 1, "abc")))
+    reader.apply(snapshot(channel, (TURN, 1, "abc")))
     assert reader.texts[format_id(TURN)] == "abcabc"
     assert channel.needs_look() == "soon"
-    reader.apply(look(channel, (TURN, 1, "abc" * 4)))
+    reader.apply(snapshot(channel, (TURN, 1, "abc" * 4)))
     assert reader.texts[format_id(TURN)] == "abc" * 4
     assert channel.needs_look() == "nothing"
 
@@ -147,7 +149,7 @@ def test_a_higher_epoch_begins_with_what_is_durable_and_a_lower_one_is_not_heard
     reader.apply(channel.hear(delta(0, "durable, and lost"))[0])
     frames, need = channel.hear(delta(12, "told again", epoch=2))
     assert (frames, need) == ([], "now")
-    reader.apply(look(channel, (TURN, 2, "durable, and")))
+    reader.apply(snapshot(channel, (TURN, 2, "durable, and")))
     assert reader.texts[format_id(TURN)] == "durable, andtold again"
     assert channel.hear(delta(17, "late", epoch=1)) == ([], "nothing")
 
@@ -158,9 +160,9 @@ def test_text_that_differs_cuts_what_is_held_and_the_rows_decide() -> None:
     frames, need = channel.hear(delta(4, "TWO"))
     reader.apply(frames)
     assert (reader.texts[format_id(TURN)], need) == ("one TWO", "soon")
-    reader.apply(look(channel, (TURN, 1, "one")))
+    reader.apply(snapshot(channel, (TURN, 1, "one")))
     assert channel.needs_look() == "soon", "the rows do not reach that far yet"
-    reader.apply(look(channel, (TURN, 1, "one two three")))
+    reader.apply(snapshot(channel, (TURN, 1, "one two three")))
     assert reader.texts[format_id(TURN)] == "one two three"
     assert channel.needs_look() == "nothing"
 
@@ -169,11 +171,11 @@ def test_text_of_a_turn_that_is_not_known_waits_for_its_rows_and_is_dropped_when
     channel, reader = started()
     other = TurnId(UUID(int=9))
     assert channel.hear(delta(0, "ab", turn=other)) == ([], "now")
-    reader.apply(look(channel, (TURN, 1, ""), (other, 1, "")))
+    reader.apply(snapshot(channel, (TURN, 1, ""), (other, 1, "")))
     assert reader.texts[format_id(other)] == "ab"
     gone = TurnId(UUID(int=10))
     channel.hear(delta(0, "ab", turn=gone))
-    reader.apply(look(channel, (TURN, 1, ""), (other, 1, "ab")))
+    reader.apply(snapshot(channel, (TURN, 1, ""), (other, 1, "ab")))
     assert channel.needs_look() == "nothing"
 
 
@@ -181,20 +183,20 @@ def test_what_is_heard_during_a_look_is_looked_at_again() -> None:
     channel, _ = started()
     channel.begin_look()
     channel.hear(delta(0, "ab", turn=TurnId(UUID(int=9))))
-    channel.tell_look(Look(0, 0, [OpenRow(row(), "w", 1, {})], {}))
+    channel.apply_snapshot(DatabaseSnapshot(0, 0, [OpenRow(row(), "w", 1, {})], {}))
     channel.end_look()
     assert channel.needs_look() == "now"
-    look(channel, (TURN, 1, ""))
+    snapshot(channel, (TURN, 1, ""))
     assert channel.needs_look() == "nothing", "and dropped the second time"
 
 
 def test_an_end_is_a_commit_or_an_abort_and_presence_follows() -> None:
     channel, reader = started()
     other = UUID(int=9)
-    reader.apply(look(channel, (TURN, 1, ""), (other, 1, "half")))
+    reader.apply(snapshot(channel, (TURN, 1, ""), (other, 1, "half")))
     rows = [committed(TURN, 1, 1, "whole")]
     ended = {TURN: EndedTurn("committed"), other: EndedTurn("aborted", 4)}
-    frames = look(channel, seq=1, rev=1, rows=rows, ended=ended)
+    frames = snapshot(channel, seq=1, rev=1, rows=rows, ended=ended)
     assert [frame.type for frame in frames] == ["turn.committed", "turn.aborted", "presence"]
     assert json.loads(frames[1].text)["length"] == 4
     reader.apply(frames)
@@ -203,44 +205,44 @@ def test_an_end_is_a_commit_or_an_abort_and_presence_follows() -> None:
 
 
 def test_a_revision_supersedes_before_it_commits_and_each_row_carries_its_place() -> None:
-    channel, reader = Channel(), Reader()
-    look(channel)
+    channel, reader = ConversationProjection(), Reader()
+    snapshot(channel)
     first, second, third = (UUID(int=n) for n in (21, 22, 23))
-    reader.apply(look(channel, rows=[committed(first, 1, 1), committed(second, 2, 1)], seq=2, rev=1))
+    reader.apply(snapshot(channel, rows=[committed(first, 1, 1), committed(second, 2, 1)], seq=2, rev=1))
     revised = [
         committed(first, 1, 2, superseded_by=third),
         committed(second, 2, 2, superseded_by=third),
         committed(third, 3, 2, "new", position=1),
     ]
-    frames = look(channel, rows=revised, seq=3, rev=2)
+    frames = snapshot(channel, rows=revised, seq=3, rev=2)
     assert [(frame.type, frame.position) for frame in frames] == [
         ("turn.superseded", (2, 1)), ("turn.superseded", (2, 2)), ("turn.committed", (2, 3)),
     ]  # fmt: skip
     reader.apply(frames)
     assert reader.live == {1: (format_id(third), "new")}
-    frames = look(channel, rows=[replace(revised[2], rev=3, content=None, erased_at=NOW)], seq=3, rev=3)
+    frames = snapshot(channel, rows=[replace(revised[2], rev=3, content=None, erased_at=NOW)], seq=3, rev=3)
     reader.apply(frames)
     assert [frame.type for frame in frames] == ["turn.erased"]
     assert reader.live == {1: (format_id(third), None)}
 
 
 def test_of_a_rev_that_was_told_in_part_the_rest_is_looked_for() -> None:
-    channel = Channel()
-    look(channel)
+    channel = ConversationProjection()
+    snapshot(channel)
     channel.begin_look()
     channel.tell_rows([committed(UUID(int=21), 1, 1)])
     channel.end_look()
     assert channel.hear(told("changed", turn=None, rev=1)) == ([], "now")
-    look(channel, seq=2, rev=1, rows=[committed(UUID(int=22), 2, 1)])
+    snapshot(channel, seq=2, rev=1, rows=[committed(UUID(int=22), 2, 1)])
     assert channel.hear(told("changed", turn=None, rev=1)) == ([], "nothing")
 
 
 def test_a_turn_that_came_and_went_between_two_looks_is_told_as_both() -> None:
-    channel, reader = Channel(), Reader()
-    look(channel)
+    channel, reader = ConversationProjection(), Reader()
+    snapshot(channel)
     first, second = UUID(int=21), UUID(int=22)
     rows = [committed(first, 1, 2, superseded_by=second), committed(second, 2, 2, position=1)]
-    frames = look(channel, rows=rows, seq=2, rev=2)
+    frames = snapshot(channel, rows=rows, seq=2, rev=2)
     assert [(frame.type, frame.position) for frame in frames] == [
         ("turn.committed", None), ("turn.superseded", (2, 1)), ("turn.committed", (2, 2)),
     ]  # fmt: skip
@@ -256,16 +258,16 @@ class World:
         self.text = ""
         self.durable = 0
         self.epoch = 1
-        self.late: list[Told] = []
+        self.late: list[BusEvent] = []
         self.channel, self.reader = started(Waiting(messages=4, characters=200, open_bytes=open_bytes))
         self.readers = [self.reader]
 
-    def deliver(self, message: Told) -> None:
+    def deliver(self, message: BusEvent) -> None:
         frames, _ = self.channel.hear(message)
         for reader in self.readers:
             reader.apply(frames)
 
-    def publish(self, message: Told) -> None:
+    def publish(self, message: BusEvent) -> None:
         match self.draw(st.sampled_from(["now", "now", "now", "twice", "late", "lost"])):
             case "now":
                 self.deliver(message)
@@ -298,39 +300,39 @@ class World:
         self.epoch += 1
         self.publish(told("resumed"))
 
-    def look(self) -> None:
-        frames = look(self.channel, (TURN, self.epoch, self.text[: self.durable]))
+    def snapshot(self) -> None:
+        frames = snapshot(self.channel, (TURN, self.epoch, self.text[: self.durable]))
         for reader in self.readers:
             reader.apply(frames)
 
     def join(self) -> None:
-        self.look()
+        self.snapshot()
         self.readers.append(Reader(self.channel.last_snapshot([])))
 
 
-def held_bytes(channel: Channel) -> int:
+def held_bytes(channel: ConversationProjection) -> int:
     return sum(len(part.text.encode()) for pending in channel.pending() for part in pending.parts)
 
 
 def test_of_open_turns_so_much_text_is_held_and_shown_and_the_rest_when_one_ends() -> None:
-    channel, reader = Channel(Waiting(open_bytes=10)), Reader()
+    channel, reader = ConversationProjection(Waiting(open_bytes=10)), Reader()
     other = TurnId(UUID(int=4))
-    look(channel)
-    reader.apply(look(channel, (TURN, 1, "123456"), (other, 1, "")))
+    snapshot(channel)
+    reader.apply(snapshot(channel, (TURN, 1, "123456"), (other, 1, "")))
     frames, need = channel.hear(delta(0, "äö", turn=other))
     reader.apply(frames)
     assert (need, held_bytes(channel)) == ("nothing", 10)
     for message in (delta(6, "7"), delta(2, "ü", turn=other), delta(9, "gap")):
         assert channel.hear(message) == ([], "nothing")
     assert channel.needs_look() == "nothing"
-    reader.apply(look(channel, (TURN, 1, "1234567890123"), (other, 1, "äöü")))
+    reader.apply(snapshot(channel, (TURN, 1, "1234567890123"), (other, 1, "äöü")))
     assert reader.texts == {format_id(TURN): "1234567890", format_id(other): "äö"}, "what is not confirmed counts less"
     late = Reader(channel.last_snapshot([]))
     assert late.texts == reader.texts
     assert channel.needs_look() == "nothing"
     rows = [committed(TURN, 1, 1, "1234567890123")]
-    frames = look(channel, (other, 1, "äöü"), seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
-    frames += look(channel, (other, 1, "äöü"), seq=1, rev=1) if channel.needs_look() == "now" else []
+    frames = snapshot(channel, (other, 1, "äöü"), seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    frames += snapshot(channel, (other, 1, "äöü"), seq=1, rev=1) if channel.needs_look() == "now" else []
     for one in (reader, late):
         one.apply(frames)
         assert one.live == {1: (format_id(TURN), "1234567890123")}
@@ -344,7 +346,7 @@ def test_of_open_turns_so_much_text_is_held_and_shown_and_the_rest_when_one_ends
 @given(st.data())
 def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_ends_with_all(data: st.DataObject) -> None:
     world = World(data, open_bytes=data.draw(st.integers(1, 30)))
-    steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.look, world.take_over,
+    steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.snapshot, world.take_over,
              world.resume, world.join]  # fmt: skip
     for _ in range(data.draw(st.integers(1, 25))):
         data.draw(st.sampled_from(steps))()
@@ -354,11 +356,11 @@ def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_end
         assert world.channel._meter.bytes == held_bytes(world.channel)  # noqa: SLF001
     rounds = 0
     while rounds == 0 or world.channel.needs_look() != "nothing":
-        world.look()
+        world.snapshot()
         rounds += 1
         assert rounds < 20, "looks come to an end"
     rows = [committed(TURN, 1, 1, world.text)]
-    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    frames = snapshot(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     for reader in world.readers:
         reader.apply(frames)
         assert reader.live == {1: (format_id(TURN), world.text)}
@@ -370,7 +372,7 @@ def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_end
 @given(st.data())
 def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.DataObject) -> None:
     world = World(data)
-    steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.look, world.take_over,
+    steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.snapshot, world.take_over,
              world.resume, world.join]  # fmt: skip
     for _ in range(data.draw(st.integers(1, 25))):
         data.draw(st.sampled_from(steps))()
@@ -381,14 +383,14 @@ def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.
     world.durable = len(world.text)
     rounds = 0
     while rounds == 0 or world.channel.needs_look() != "nothing":
-        world.look()
+        world.snapshot()
         rounds += 1
         assert rounds < 20, "looks come to an end once all is durable"
     for reader in world.readers:
         # more than is durable may be held of a process that is gone, until its writer goes on
         assert reader.texts[format_id(TURN)].startswith(world.text)
     rows = [committed(TURN, 1, 1, world.text)]
-    frames = look(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    frames = snapshot(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     for reader in world.readers:
         reader.apply(frames)
         assert reader.live == {1: (format_id(TURN), world.text)}

@@ -374,9 +374,9 @@ async def test_jobs_and_people_have_slots_of_their_own(fake: FakeChat, book: Boo
     model = chat(fake, book)
     fake.reply = says("slowly", delay_s=0.05)
     await asyncio.gather(*[say(model) for _ in range(8)])
-    assert fake.most_under_way == 2
+    assert fake.max_under_way == 2
     await asyncio.gather(*[say(model, purpose=purpose) for purpose in ModelPurpose for _ in range(4)])
-    assert fake.most_under_way == 4
+    assert fake.max_under_way == 4
     assert len(book.rows) == 8 + 4 * len(ModelPurpose)
     await model.close()
 

@@ -187,7 +187,7 @@ async def test_texts_go_in_batches_a_few_at_once(fake: FakeOpenAI) -> None:
     fake.delay_s = 0.02
     assert len(await embedder.embed([f"text {n}" for n in range(41)], purpose="document")) == 41
     assert [len(request["input"]) for request in fake.requests].count(4) == 10
-    assert fake.most_under_way == 3
+    assert fake.max_under_way == 3
     await embedder.close()
 
 
@@ -288,7 +288,7 @@ def test_openais_key_goes_to_openai_alone(monkeypatch: pytest.MonkeyPatch) -> No
     "text", ["a " * 5000, "x" * 5000, "字" * 5000, " " * 5000, "\n".join(["línea"] * 900), "ab" + " " * 3000 + "cd"]
 )
 def test_estimated_pieces_stay_under_their_size_whatever_the_text(text: str) -> None:
-    pieces = split_by_estimate(text, most_tokens=100)
+    pieces = split_by_estimate(text, max_tokens=100)
     assert all(sum(1 if c.isascii() else 3 for c in piece) <= 300 for piece in pieces)
     assert len(pieces) < 110
     assert text.startswith(pieces[0])

@@ -159,8 +159,8 @@ class SlowModel:
             raise ValueError(text)
         return np.full(2, len(self.order), dtype=np.float32)
 
-    def queue(self, most_rows: int = 1000) -> FairQueue:
-        return FairQueue(self.embed_one, dimensions=2, threads=1, most_rows=most_rows)
+    def queue(self, max_rows: int = 1000) -> FairQueue:
+        return FairQueue(self.embed_one, dimensions=2, threads=1, max_rows=max_rows)
 
 
 async def test_a_query_waits_for_one_row_and_not_for_the_append_before_it() -> None:
@@ -209,7 +209,7 @@ async def test_a_flood_of_queries_does_not_stop_documents() -> None:
 
 async def test_a_full_queue_refuses_what_may_be_tried_again_and_keeps_what_it_has() -> None:
     model = SlowModel()
-    queue = model.queue(most_rows=4)
+    queue = model.queue(max_rows=4)
     first = asyncio.create_task(queue.run(["one", "two", "three"], "document"))
     await asyncio.sleep(0.05)
     with pytest.raises(Unavailable) as refusal:
@@ -226,7 +226,7 @@ async def test_a_full_queue_refuses_what_may_be_tried_again_and_keeps_what_it_ha
 
 async def test_a_cancelled_call_leaves_the_queue_and_its_room() -> None:
     model = SlowModel()
-    queue = model.queue(most_rows=100)
+    queue = model.queue(max_rows=100)
     abandoned = asyncio.create_task(queue.run(["abandoned"] * 100, "document"))
     await asyncio.sleep(0.05)
     abandoned.cancel()
@@ -294,7 +294,7 @@ async def test_the_threads_of_the_model_give_way_to_the_event_loop() -> None:
         return np.ones(2, dtype=np.float32)
 
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    queue = FairQueue(embed_one, dimensions=2, threads=2, most_rows=10)
+    queue = FairQueue(embed_one, dimensions=2, threads=2, max_rows=10)
     await queue.run(["one", "two"], "document")
     await queue.close()
     assert found == [min(own + 10, 19)] * 2

@@ -7,7 +7,7 @@ import pytest
 
 from app.core.errors import Unavailable
 from app.core.ids import TenantId, new_uuid
-from app.providers.calling import MOST_CALLS
+from app.providers.calling import MAX_CALLS
 from app.providers.chat import ChatOptions, OpenAIChat
 from app.providers.schemas import ChatMessage, ModelAnswer, ModelCall, ModelPurpose, ModelUsage, Said, ToolOffer
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, calls, open_fake_chat, says
@@ -85,8 +85,8 @@ async def test_calls_and_what_they_gave_are_sent_back(model: OpenAIChat, fake: F
 
 
 async def test_no_more_calls_are_read_than_a_few(model: OpenAIChat, fake: FakeChat) -> None:
-    fake.reply = calls(*[("look", {})] * (MOST_CALLS + 5))
-    assert len((await converse(model)).value.calls) == MOST_CALLS
+    fake.reply = calls(*[("look", {})] * (MAX_CALLS + 5))
+    assert len((await converse(model)).value.calls) == MAX_CALLS
 
 
 @pytest.mark.parametrize("wrong", [{"x": 1}, "text", [None], [{"function": None}], [{"function": {"name": 7}}], [[]]])

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from app.providers.schemas import ChatMessage
-from app.providers.shapes import Manner, UnusableError, cleaned, other_manner, wanted
+from app.providers.shapes import RequestVariant, UnusableError, cleaned, other_variant, wanted
 
 
 class Cat(BaseModel):
@@ -95,14 +95,14 @@ def test_the_schema_in_words_stands_in_the_one_system_message() -> None:
 
 def test_manners_only_go_down_and_end() -> None:
     complaint = "response_format max_tokens max_completion_tokens temperature json_schema"
-    manner: Manner | None = Manner()
-    seen: list[Manner] = []
-    while manner is not None:
-        seen.append(manner)
-        manner = other_manner(manner, complaint)
+    variant: RequestVariant | None = RequestVariant()
+    seen: list[RequestVariant] = []
+    while variant is not None:
+        seen.append(variant)
+        variant = other_variant(variant, complaint)
     assert len(seen) == len(set(seen)) == 5
     assert seen[-1].format == "text"
-    assert other_manner(Manner(), "no such model") is None
+    assert other_variant(RequestVariant(), "no such model") is None
 
 
 def test_what_cannot_be_stored_and_thoughts_aloud_are_taken_out() -> None:

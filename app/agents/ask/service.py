@@ -28,12 +28,12 @@ from app.governance.service import Governance
 from app.providers.endpoint import Refused, require_model
 from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, Said
 from app.settings import Settings
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 
 ACTOR: Final = "ask_agent"
 """Who the answers are said by; also the member of their metadata that tells which tools were run."""
-MOST_TURNS: Final = 10
-MOST_CALLS: Final = 8
+MAX_TURNS: Final = 10
+MAX_CALLS: Final = 8
 """Tools that are run in one round; of more, the model is told so."""
 _INLINE_CHARACTERS: Final = 20_000
 WITHHELD: Final = "I cannot answer that."
@@ -109,7 +109,7 @@ class Asker:
         self._guard = Guard([options.instructions, RULES, *self._toolbox.texts()])
         self._log = get_logger()
 
-    async def ask(self, caller: Caller, *, body: AskAgent, repeat: Repeatable | None) -> tuple[AgentAnswer, bool]:
+    async def ask(self, caller: Caller, *, body: AskAgent, repeat: IdempotencyKey | None) -> tuple[AgentAnswer, bool]:
         """Answer, and store query and answer; says whether the same request had been answered before.
 
         Raises Forbidden without the scopes read and write, or `agent_disabled`; Unavailable `model_not_configured` and
@@ -195,7 +195,7 @@ class Asker:
         for number, call in enumerate(calls):
             prepared = self._toolbox.prepare(
                 talk.granted, call, conversation_id=talk.conversation_id, withhold=self._guard.reveals,
-                many=number >= MOST_CALLS,
+                many=number >= MAX_CALLS,
             )  # fmt: skip
             if prepared.needs_conversation:
                 await self._ensure(talk)
@@ -222,7 +222,7 @@ class Asker:
     # the conversation
 
     async def _earlier(self, talk: _Talk) -> list[str]:
-        turns = await self._services.conversations.recent(talk.caller, talk.conversation_id, limit=MOST_TURNS)
+        turns = await self._services.conversations.recent(talk.caller, talk.conversation_id, limit=MAX_TURNS)
         return [_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION]
 
     async def _ensure(self, talk: _Talk) -> None:
@@ -237,7 +237,7 @@ class Asker:
         with suppress(AppError):
             await self._governance.delete_unused(talk.caller, talk.conversation_id)
 
-    async def _answer_once(self, chat: ChatModel, talk: _Talk, repeat: Repeatable) -> Sequence[Turn]:
+    async def _answer_once(self, chat: ChatModel, talk: _Talk, repeat: IdempotencyKey) -> Sequence[Turn]:
         """Answer and store, while nobody else is at the same request: its tools are run once.
 
         Raises Busy `resource_busy` while somebody is, in any process, before a model is asked.
@@ -278,7 +278,7 @@ class Asker:
         page = await self._services.conversations.history(
             caller,
             ConversationId(parse_id(answer.conversation_id)),
-            query=HistoryQuery(before=(answer.position or 0) + 1, limit=MOST_TURNS),
+            query=HistoryQuery(before=(answer.position or 0) + 1, limit=MAX_TURNS),
         )
         turns = [turn for turn in page.data if turn.kind is not Kind.COMPACTION and turn.erased_at is None]
         return AgentAnswer(

@@ -25,8 +25,8 @@ from app.tenancy.schemas import Caller
 
 GRANTED: Final = ("recall_memory", "store_memory", "recall", "get_history")
 """Those that read, and the one that stores a memory; to append turns as somebody is for the program that asks."""
-MOST_RESULT_CHARACTERS: Final = 16_000
-MOST_ARGUMENT_CHARACTERS: Final = 32_768
+MAX_RESULT_CHARACTERS: Final = 16_000
+MAX_ARGUMENT_CHARACTERS: Final = 32_768
 _DEPTH: Final = 16
 _CONVERSATION: Final = "conversation_id"
 _NAMES: Final = (_CONVERSATION, "external_id")
@@ -100,7 +100,7 @@ class Toolbox:
             return Prepared(
                 tool.name, "{}", tool.name, refusal=("too_many_calls", "Too many calls at once; call it again.")
             )
-        if len(call.arguments) > MOST_ARGUMENT_CHARACTERS:
+        if len(call.arguments) > MAX_ARGUMENT_CHARACTERS:
             return Prepared(tool.name, "{}", tool.name, refusal=("text_too_large", "These arguments are too long."))
         try:
             parsed = parse_json((call.arguments.strip() or "{}").encode("utf-8", "surrogatepass"), max_depth=_DEPTH)
@@ -139,9 +139,9 @@ def _failed(detail: str) -> str:
 
 def _result_text(result: BaseModel) -> str:
     text = json.dumps(_lean(cast("JsonValue", result.model_dump(mode="json"))), ensure_ascii=False)
-    if len(text) <= MOST_RESULT_CHARACTERS:
+    if len(text) <= MAX_RESULT_CHARACTERS:
         return text
-    return f"{text[:MOST_RESULT_CHARACTERS]} […cut off here; ask for less at once]"
+    return f"{text[:MAX_RESULT_CHARACTERS]} […cut off here; ask for less at once]"
 
 
 def _said(value: JsonValue) -> list[str]:

@@ -20,10 +20,10 @@ from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.providers.endpoint import InvalidAnswer, usage_in
 from app.providers.upstream import UpstreamRefusal
 
-_MOST_CALLS: Final = 128
+_MAX_CALLS: Final = 128
 _JOINED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
 _NOTHING: Final[tuple[JsonValue, ...]] = (None, [], {})
-_MOST_INTEGER: Final = 2**53 - 1
+_MAX_INTEGER: Final = 2**53 - 1
 _LONGEST_USAGE: Final = 4096
 _LONGEST_MODEL: Final = 256
 _LONGEST_NOTE: Final = 256
@@ -139,7 +139,7 @@ class AnswerSoFar:
             body = piece.get(kind)
             if isinstance(body, dict):
                 deltas += self._body(number, kind, body)
-        if number >= _MOST_CALLS:
+        if number >= _MAX_CALLS:
             return []
         return [Delta(f"tool_calls/{number}/{one.part}", one.text) for one in deltas]
 
@@ -190,7 +190,7 @@ def storable(value: JsonValue) -> JsonValue:
         return {str(storable(name)): storable(one) for name, one in value.items()}
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return None if isinstance(value, int) and abs(value) > _MOST_INTEGER else value
+    return None if isinstance(value, int) and abs(value) > _MAX_INTEGER else value
 
 
 def _usage_of(answer: AnswerSoFar) -> JsonObject | None:

@@ -23,7 +23,7 @@ from app.core.ids import ConversationId, format_id, parse_id
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject
 from app.governance.service import Governance
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, IdempotencyKey
 
 MAX_ITEMS = 500
 _PAGE = 100
@@ -83,7 +83,7 @@ class OpenAIConversations:
         self._governance = governance
 
     async def create(
-        self, caller: Caller, *, body: NewConversation, repeat: Repeatable | None = None
+        self, caller: Caller, *, body: NewConversation, repeat: IdempotencyKey | None = None
     ) -> tuple[OpenAIConversation, bool]:
         """Begin a conversation; says whether it was begun before. Where its items cannot be stored there is none."""
         turns = _turns(body.items or [])

@@ -23,7 +23,7 @@ from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
-from app.tenancy.schemas import Repeatable
+from app.tenancy.schemas import IdempotencyKey
 
 MAX_MESSAGES = 10_000
 
@@ -127,7 +127,7 @@ class Asked:
     context: ContextOptions
     token_budget: int | None = None
     is_retry: bool = False
-    repeat: Repeatable | None = None
+    repeat: IdempotencyKey | None = None
 
 
 @dataclass(frozen=True, slots=True)

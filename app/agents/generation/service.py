@@ -50,7 +50,7 @@ from app.tenancy.schemas import Caller, Scope
 
 _COMPLETIONS: Final = "/chat/completions"
 _MORE_THAN_SENT: Final = 50
-_MOST_STORED: Final = 2000
+_MAX_STORED: Final = 2000
 _THREAD_MESSAGES: Final = 500
 _BYTES_A_CHARACTER: Final = 4
 """At most, in UTF-8: so many characters surely make no chunk that is too large."""
@@ -253,7 +253,7 @@ class Generation:
     async def _align(
         self, caller: Caller, conversation_id: ConversationId, messages: Sequence[JsonObject], asked: Asked
     ) -> tuple[Alignment, list[Turn]]:
-        query = HistoryQuery(limit=min(len(messages) + _MORE_THAN_SENT, _MOST_STORED))
+        query = HistoryQuery(limit=min(len(messages) + _MORE_THAN_SENT, _MAX_STORED))
         page = await self._conversations.history(caller, conversation_id, query=query)
         turns = [turn for turn in page.data if turn.kind is not Kind.COMPACTION]
         stored = stored_messages(turns, [turn.erased_at is not None for turn in turns])

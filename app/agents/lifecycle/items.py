@@ -20,10 +20,10 @@ class Item:
     turn: ParsedTurn
 
 
-def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, at_most: int) -> list[Item]:
+def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, maximum: int) -> list[Item]:
     """The items of a list. What a user says is said by `user_id`. Raises Invalid with a pointer to the wrong field."""
-    if len(given) > at_most:
-        raise refusal(root, f"at most {at_most} items in one turn")
+    if len(given) > maximum:
+        raise refusal(root, f"at most {maximum} items in one turn")
     items: list[Item] = []
     for index, turn in enumerate(parse(Format.OPENAI_RESPONSES, list(given), root=root)):
         at = f"{root}/{index}"
@@ -64,10 +64,10 @@ def to_show(items: Sequence[Item]) -> list[CanonicalTurn]:
     return shown
 
 
-def question_of(items: Sequence[Item], *, at_most: int) -> str | None:
+def question_of(items: Sequence[Item], *, maximum: int) -> str | None:
     """What the user says in these items, to recall by; None where nothing is said."""
     said = [content_text(item.turn.content) for item in items if item.turn.role is Role.USER]
-    text = "\n".join(one for one in said if one.strip())[:at_most]
+    text = "\n".join(one for one in said if one.strip())[:maximum]
     return text if text.strip() else None
 
 

@@ -26,8 +26,8 @@ from app.tenancy.schemas import Caller, Scope
 
 _ABSTRACT: Final = 200
 _DAY_TURNS: Final = 500
-_MOST_FACTS: Final = 500
-_MOST_CHARACTERS: Final = 2**18
+_MAX_FACTS: Final = 500
+_MAX_CHARACTERS: Final = 2**18
 _LIVES: Final = {
     Tier.L1: "what was said in passing",
     Tier.L2: "what was said again",
@@ -103,7 +103,7 @@ class Browser:
         elif text is None:
             below = [node for node in nodes if len(node.steps) > 1]
             text = "\n".join([found.abstract, *(f"- {'/'.join(node.steps)}: {_line(node.abstract)}" for node in below)])
-        return NodeText(path=path_of(session_id, *steps), text=text[:_MOST_CHARACTERS], updated_at=found.updated_at)
+        return NodeText(path=path_of(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=found.updated_at)
 
     async def _session(self, caller: Caller, project: str, session_id: str) -> Conversation:
         found = await self._conversations.sessions.find(caller, name=SessionName(project, session_id))
@@ -150,7 +150,7 @@ class Browser:
             project=None if conversation.owner is None else conversation.project,
             conversation_id=_id(conversation) if conversation.owner is None else None,
             actors=None,
-            limit=_MOST_FACTS,
+            limit=_MAX_FACTS,
         )
         whose = "of this session" if conversation.owner is None else f"about {conversation.owner}"
         nodes = [_Node(("memory_tiers",), f"{len(held)} facts {whose}", _latest(held, conversation))]

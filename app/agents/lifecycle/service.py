@@ -31,7 +31,7 @@ from app.agents.lifecycle.schemas import (
 from app.agents.lifecycle.turn_ids import Answered, Asked, TurnKey, Whole
 from app.context.schemas import Context, ContextRequest, SemanticRecall
 from app.context.service import Compactor, ContextBuilder
-from app.conversations.schemas.sessions import Offer, Session, SessionName, Stored
+from app.conversations.schemas.sessions import IdempotentAppend, Session, SessionName, Stored
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database
 from app.core.errors import FieldError, Invalid, TooLarge
@@ -138,15 +138,15 @@ class Lifecycle:
         with self.figures.counted("after_turn"):
             caller.require(Scope.WRITE)
             most, user = self._options.max_items, request.user_id
-            asked = read_items(request.input_items, root="/input_items", user_id=user, at_most=most)
-            answered = read_items(request.output_items, root="/output_items", user_id=user, at_most=most - len(asked))
+            asked = read_items(request.input_items, root="/input_items", user_id=user, maximum=most)
+            answered = read_items(request.output_items, root="/output_items", user_id=user, maximum=most - len(asked))
             if not asked and not answered:
                 raise refusal("/output_items", "a turn has items, in input_items or here")
             key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
             ids = Whole(key, asked=len(asked), answered=len(answered))
             name = SessionName(request.project, request.session_id, request.user_id)
-            offer = Offer(to_store([*asked, *answered]), ids.look_for(), ids.choose)
-            await self._store(caller, name, request.turn_id, offer)
+            append_request = IdempotentAppend(to_store([*asked, *answered]), ids.look_for(), ids.choose)
+            await self._store(caller, name, request.turn_id, append_request)
             return TurnDone(ok=True)
 
     async def run_turn(self, caller: Caller, *, request: RunTurn) -> TurnPrepared | TurnDone:
@@ -189,7 +189,7 @@ class Lifecycle:
         if not request.current_input:
             raise refusal("/current_input", "at least one item")
         return read_items(
-            request.current_input, root="/current_input", user_id=request.user_id, at_most=self._options.max_items
+            request.current_input, root="/current_input", user_id=request.user_id, maximum=self._options.max_items
         )
 
     async def _context(
@@ -233,7 +233,7 @@ class Lifecycle:
         said = request.base_instructions
         return ContextRequest(
             token_budget=request.max_input_tok or self._options.max_input_tokens,
-            query=question_of(items, at_most=_MAX_QUERY),
+            query=question_of(items, maximum=_MAX_QUERY),
             semantic_recall=SemanticRecall(k=self._options.search_limit),
             include_facts=True,
             include_memories=request.include_memories,
@@ -256,9 +256,9 @@ class Lifecycle:
 
     # after
 
-    async def _store(self, caller: Caller, name: SessionName, turn_id: str, offer: Offer) -> Stored:
+    async def _store(self, caller: Caller, name: SessionName, turn_id: str, append_request: IdempotentAppend) -> Stored:
         try:
-            stored = await self._sessions.append_once(caller, name=name, offer=offer)
+            stored = await self._sessions.append_once(caller, name=name, append_request=append_request)
         except (Invalid, TooLarge) as error:
             raise in_items(error) from None
         if stored.differs:
@@ -281,7 +281,7 @@ class Lifecycle:
         key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
         ids = Asked(key, asked=len(items))
         name = SessionName(request.project, request.session_id, request.user_id)
-        await self._store(caller, name, request.turn_id, Offer(to_store(items), ids.look_for(), ids.choose))
+        await self._store(caller, name, request.turn_id, IdempotentAppend(to_store(items), ids.look_for(), ids.choose))
         expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._options.operation_ttl_s)
         operation = Operation(
             caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
@@ -299,12 +299,12 @@ class Lifecycle:
         if not request.output_items:
             raise refusal("/output_items", "at least one item")
         most = self._options.max_items
-        items = read_items(request.output_items, root="/output_items", user_id=None, at_most=most)
+        items = read_items(request.output_items, root="/output_items", user_id=None, maximum=most)
         key = TurnKey(caller.tenant_id, operation.project, operation.session_id, operation.turn_id)
         ids = Answered(key, asked=operation.asked, answered=len(items))
         name = SessionName(operation.project, operation.session_id)
-        offer = Offer(to_store(items), ids.look_for(), ids.choose, create=False)
-        await self._store(caller, name, operation.turn_id, offer)
+        append_request = IdempotentAppend(to_store(items), ids.look_for(), ids.choose, create=False)
+        await self._store(caller, name, operation.turn_id, append_request)
         return TurnDone(ok=True)
 
 

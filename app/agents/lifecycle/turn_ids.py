@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID, uuid5
 
-from app.conversations.schemas.sessions import Choice
+from app.conversations.schemas.sessions import AppendPlan
 from app.core.errors import NotFound
 from app.core.ids import TenantId
 
@@ -62,19 +62,19 @@ class Whole:
         """All ids that matter, and one more of each row, which tells that more was stored."""
         return [*self._whole, *self._asked, *self._answered]
 
-    def choose(self, known: Collection[UUID]) -> Choice:
+    def choose(self, known: Collection[UUID]) -> AppendPlan:
         """What to store, once it is known which of these ids are."""
         asked, answered = self._asked[:-1], self._answered[:-1]
         if self._whole[0] in known:
             return _kept(self._whole[:-1], self._whole[-1] in known)
         if self._asked[0] not in known:
-            return Choice(self._whole[:-1], [None] * len(self._whole[:-1]))
+            return AppendPlan(self._whole[:-1], [None] * len(self._whole[:-1]))
         if self._answered[0] in known:
             longer = self._asked[-1] in known or self._answered[-1] in known
             return _kept([*asked, *answered], longer)
         # it was prepared, and its answer comes this way
         nothing: list[UUID | None] = [None] * len(asked)
-        return Choice([*nothing, *answered], [*asked, *([None] * len(answered))], self._asked[-1] in known)
+        return AppendPlan([*nothing, *answered], [*asked, *([None] * len(answered))], self._asked[-1] in known)
 
 
 class Asked:
@@ -88,13 +88,13 @@ class Asked:
         """All ids that matter."""
         return [*self._whole, *self._asked]
 
-    def choose(self, known: Collection[UUID]) -> Choice:
+    def choose(self, known: Collection[UUID]) -> AppendPlan:
         """What to store, once it is known which of these ids are."""
         if self._whole[0] in known:  # the answer follows the input in the same row
             return _kept(self._whole, longer=False)
         if self._asked[0] in known:
             return _kept(self._asked[:-1], self._asked[-1] in known)
-        return Choice(self._asked[:-1], [None] * (len(self._asked) - 1))
+        return AppendPlan(self._asked[:-1], [None] * (len(self._asked) - 1))
 
 
 class Answered:
@@ -109,7 +109,7 @@ class Answered:
         """All ids that matter."""
         return [*self._firsts, *self._whole, *self._answered]
 
-    def choose(self, known: Collection[UUID]) -> Choice:
+    def choose(self, known: Collection[UUID]) -> AppendPlan:
         """What to store, once it is known which of these ids are. NotFound where the turn is gone."""
         whole, asked = self._firsts
         if whole in known:
@@ -118,9 +118,9 @@ class Answered:
             raise NotFound("not_found", "The turn that this operation prepared is not there any more.")
         if self._answered[0] in known:
             return _kept(self._answered[:-1], self._answered[-1] in known)
-        return Choice(self._answered[:-1], [None] * (len(self._answered) - 1))
+        return AppendPlan(self._answered[:-1], [None] * (len(self._answered) - 1))
 
 
-def _kept(ids: Sequence[UUID], longer: bool) -> Choice:  # noqa: FBT001 - two places of this module
+def _kept(ids: Sequence[UUID], longer: bool) -> AppendPlan:  # noqa: FBT001 - two places of this module
     """Nothing to store: what is there under these ids stands."""
-    return Choice([None] * len(ids), ids, longer)
+    return AppendPlan([None] * len(ids), ids, longer)

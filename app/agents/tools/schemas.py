@@ -15,7 +15,7 @@ from app.core.validation.strict import Strict
 from app.formats.schemas import Role
 from app.memory.schemas import FactCreate, FactSearch
 from app.recall.schemas import Recall
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, IdempotencyKey
 
 MAX_QUERY_CHARACTERS = 32_768
 ExternalId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -63,7 +63,7 @@ class AgentAnswer(BaseModel):
 class Asks(Protocol):
     """Who answers `ask_agent`."""
 
-    async def ask(self, caller: Caller, *, body: AskAgent, repeat: Repeatable | None) -> tuple[AgentAnswer, bool]:
+    async def ask(self, caller: Caller, *, body: AskAgent, repeat: IdempotencyKey | None) -> tuple[AgentAnswer, bool]:
         """The answer; says whether the same request had been answered before."""
         ...
 

@@ -151,17 +151,16 @@ def _without_provider_shapes(schema: JsonSchema) -> JsonSchema:
     used: dict[str, JsonSchema] = {}
     waiting: list[object] = [made]
     while waiting:
-        match waiting.pop():
-            case dict() as members:
-                named = str(cast("JsonSchema", members).get("$ref", "")).rpartition("/")[2]
-                if named in definitions and named not in used:
-                    used[named] = definitions[named]
-                    waiting.append(used[named])
-                waiting.extend(cast("JsonSchema", members).values())
-            case list() as items:
-                waiting.extend(cast("list[object]", items))
-            case _:
-                pass
+        value = waiting.pop()
+        if isinstance(value, dict):
+            members = cast("JsonSchema", value)
+            named = str(members.get("$ref", "")).rpartition("/")[2]
+            if named in definitions and named not in used:
+                used[named] = definitions[named]
+                waiting.append(used[named])
+            waiting.extend(members.values())
+        elif isinstance(value, list):
+            waiting.extend(cast("list[object]", value))
     return {**made, "$defs": {name: used[name] for name in sorted(used)}} if used else made
 
 

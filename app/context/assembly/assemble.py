@@ -42,7 +42,7 @@ _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
 _LINE_TOKENS: Final = 56
 _VOLATILE_SHARE: Final = 0.2
 # turns that do not fit are passed over so often before the rest of the budget is left unused
-_MOST_MISSES: Final = 16
+_MAX_MISSES: Final = 16
 
 
 def assemble(parts: ContextParts, *, request: ContextRequest, counter: TextCounter, policy: Policy) -> Assembled:
@@ -369,7 +369,7 @@ class _Assembly:
                 left -= tokens
             else:
                 misses += 1
-                if misses == _MOST_MISSES:
+                if misses == _MAX_MISSES:
                     break
 
     def _earlier_line(self, unit: Unit) -> Line:

@@ -16,7 +16,7 @@ PROMPT_VERSION: Final = "highlights-1"
 
 _LONGEST: Final = 280
 _SHORTEST: Final = 12
-_MOST_READ: Final = 20_000
+_MAX_READ: Final = 20_000
 _LINES_OF_A_TURN: Final = 3
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\s\"')\]]+(?=\S)|(?<=[。！？])|\n+")  # noqa: RUF001 - other scripts' signs
 _FIRST_PERSON: Final = re.compile(r"\b(?:i|i'm|i've|i'd|i'll|my|mine|me|we|we're|we've|our|us)\b", re.IGNORECASE)
@@ -68,10 +68,10 @@ def candidates(turns: Iterable[Spoken]) -> list[Candidate]:
     return found
 
 
-def choose(lines: Iterable[Candidate], *, most_tokens: int, count: Callable[[str], int]) -> list[Candidate]:
+def choose(lines: Iterable[Candidate], *, max_tokens: int, count: Callable[[str], int]) -> list[Candidate]:
     """The densest lines within so many tokens, in the order they were said."""
     kept: list[Candidate] = []
-    left = most_tokens
+    left = max_tokens
     seen: set[str] = set()
     for line in sorted(lines, key=lambda line: (-line.density, -line.position, line.place)):
         if line.text in seen:
@@ -89,7 +89,7 @@ def choose(lines: Iterable[Candidate], *, most_tokens: int, count: Callable[[str
 def sentences(text: str) -> list[str]:
     """The sentences of a text, each verbatim; a very long one is cut, and says so."""
     found: list[str] = []
-    for piece in _SENTENCE_END.split(text[:_MOST_READ]):
+    for piece in _SENTENCE_END.split(text[:_MAX_READ]):
         sentence = " ".join(piece.split())
         if len(sentence) > _LONGEST:
             sentence = f"{sentence[:_LONGEST].rsplit(' ', 1)[0]} …"
@@ -124,7 +124,7 @@ def of_line(turn_id: str, position: int, text: str) -> Candidate:
     return Candidate(turn_id, position, 0, text, density(said or text))
 
 
-def fitting(lines: Sequence[str], *, most_tokens: int, count: Callable[[str], int]) -> list[str]:
+def fitting(lines: Sequence[str], *, max_tokens: int, count: Callable[[str], int]) -> list[str]:
     """As many of the densest of some highlights as fit, in their order."""
     some = [of_line(str(place), place, line) for place, line in enumerate(lines)]
-    return [line.text for line in choose(some, most_tokens=most_tokens, count=count)]
+    return [line.text for line in choose(some, max_tokens=max_tokens, count=count)]

@@ -157,7 +157,7 @@ class Costs:
         elif part.lines:
             bare = self.summary(replace(part, text=""))
             texts = [line.text for line in part.lines]
-            kept = fitting(texts, most_tokens=allowance - bare, count=self._counter.count)
+            kept = fitting(texts, max_tokens=allowance - bare, count=self._counter.count)
             short = replace(part, text="\n".join(kept))
         else:
             return None

@@ -16,7 +16,7 @@ from app.formats.units import Unit
 _BLOCKS: Final = (16, 8, 4, 2)
 
 
-def most_of(asked: int) -> int:
+def max_window(asked: int) -> int:
     """How many turns a window of `asked` turns may grow to: a quarter more, at least one."""
     return asked + max(1, asked // 4)
 
@@ -36,10 +36,10 @@ def newest(units: Sequence[Unit], count: int, *, upcoming: int) -> int:
 
 
 def rounded_out(units: Sequence[Unit], first: int, *, asked: int, upcoming: int) -> int:
-    """Move the start of a window of `asked` turns outwards to a boundary, as far as `most_of` allows."""
+    """Move the start of a window of `asked` turns outwards to a boundary, as far as `max_window` allows."""
     if first == 0 or first == len(units):
         return first
-    most = most_of(asked)
+    most = max_window(asked)
     block = block_of(most - asked)
     start = _at(units, units[first].position // block * block)
     turns = sum(len(unit.turns) for unit in units[start : len(units) - upcoming])

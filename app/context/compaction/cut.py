@@ -14,10 +14,10 @@ from app.formats.units import units_of
 _WAITED_FOR = 50
 
 
-def oldest_half(turns: Sequence[CanonicalTurn], *, most_turns: int, most_tokens: int) -> int:
+def oldest_half(turns: Sequence[CanonicalTurn], *, max_turns: int, max_tokens: int) -> int:
     """How many of these turns (the oldest first, all that no summary stands for) are to be summarised; 0: none."""
     cut, turns_left, tokens_left = 0, len(turns), sum(turn.content_tokens for turn in turns)
-    while turns_left > 1 and (turns_left > most_turns or tokens_left > most_tokens):
+    while turns_left > 1 and (turns_left > max_turns or tokens_left > max_tokens):
         half = min(-(-turns_left // 2), turns_left - 1)
         tokens_left -= sum(turn.content_tokens for turn in turns[cut : cut + half])
         cut += half
@@ -25,12 +25,12 @@ def oldest_half(turns: Sequence[CanonicalTurn], *, most_turns: int, most_tokens:
     return at_boundary(turns, cut)
 
 
-def within_tokens(turns: Sequence[CanonicalTurn], *, most_tokens: int) -> int:
+def within_tokens(turns: Sequence[CanonicalTurn], *, max_tokens: int) -> int:
     """How many of the oldest turns have so many tokens together, at least one unit of them."""
     count = tokens = 0
     for turn in turns:
         tokens += turn.content_tokens
-        if count and tokens > most_tokens:
+        if count and tokens > max_tokens:
             break
         count += 1
     return at_boundary(turns, count, whole=True)

@@ -14,18 +14,18 @@ from itertools import pairwise
 from app.context.assembly.highlights import PROMPT_VERSION as HIGHLIGHTS_VERSION
 from app.context.assembly.highlights import Spoken, candidates, choose, of_line
 from app.context.compaction.cut import at_boundary, oldest_half, within_tokens
-from app.context.compaction.summariser import MOST_TOKENS, PROMPT_VERSION, Written, summarise
+from app.context.compaction.summariser import MAX_TOKENS, PROMPT_VERSION, Written, summarise
 from app.context.schemas import CompactionRequest, SummaryRequest
 from app.conversations.schemas.conversations import Compaction
 from app.conversations.schemas.summaries import (
     Compacted,
     HighlightLine,
     SourceTurn,
-    Standing,
-    StandingSummary,
     Summary,
     SummaryDraft,
     SummaryKind,
+    ValidSummaries,
+    ValidSummary,
 )
 from app.conversations.service import COMPACT_JOB, Conversations
 from app.core.errors import AppError, Busy
@@ -34,13 +34,13 @@ from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind
 from app.formats.service import text_of
 from app.providers.schemas import ChatModel, TokenCounter
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, IdempotencyKey
 
 __all__ = ["COMPACT_JOB", "Compactor"]
 
 _PAGE = 500
-_MOST_READ = 2000
-_MOST_STEPS = 8
+_MAX_READ = 2000
+_MAX_STEPS = 8
 _TRIES = 5
 _FOLD = 4
 # attempts of a job, after which a model that fails for the moment counts as one that fails for good
@@ -146,7 +146,7 @@ class Compactor:
         )
 
     async def summarise(
-        self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest, repeat: Repeatable | None
+        self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest, repeat: IdempotencyKey | None
     ) -> tuple[Compacted, bool]:
         """Summarise through a turn, or all but the newest, over the triggers or not. What stands already stays.
 
@@ -167,7 +167,7 @@ class Compactor:
         """Make summaries until nothing is left to do, or enough was done; says whether there is more."""
         made: list[Summary] = []
         lost = 0
-        while len(made) < _MOST_STEPS:
+        while len(made) < _MAX_STEPS:
             standing = await self._summaries.standing(caller, conversation_id)
             draft = await self._next(caller, conversation_id, standing, run, made)
             if draft is None:
@@ -187,7 +187,12 @@ class Compactor:
         return made, True
 
     async def _next(
-        self, caller: Caller, conversation_id: ConversationId, standing: Standing, run: _Run, made: Sequence[Summary]
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        standing: ValidSummaries,
+        run: _Run,
+        made: Sequence[Summary],
     ) -> SummaryDraft | None:
         """The next summary to store, after those made by this run; None where nothing is left to do."""
         if run.policy.strategy == "never" and not run.forced:
@@ -203,14 +208,16 @@ class Compactor:
 
     # what is due
 
-    async def _due(self, caller: Caller, conversation_id: ConversationId, standing: Standing, run: _Run) -> _Due | None:
+    async def _due(
+        self, caller: Caller, conversation_id: ConversationId, standing: ValidSummaries, run: _Run
+    ) -> _Due | None:
         """The oldest turns that no summary stands for, as far as they are to be summarised now."""
         policy, through = run.policy, run.through
         over = standing.turns > policy.trigger_turns or standing.tokens > policy.trigger_tokens
         if not over and standing.beyond is None and (through is None or through <= standing.position):
             return None
         turns, more = await self._summaries.sources(
-            caller, conversation_id, after=standing.position, before=standing.beyond, limit=_MOST_READ
+            caller, conversation_id, after=standing.position, before=standing.beyond, limit=_MAX_READ
         )
         if standing.beyond is not None:  # all up to what is summarised already, be it nothing but tombstones
             return _Due(turns, None if more else standing.beyond - 1)
@@ -218,10 +225,10 @@ class Compactor:
         if through is not None:
             cut = at_boundary(canonical, sum(turn.position <= through for turn in canonical))
         else:
-            cut = oldest_half(canonical, most_turns=policy.trigger_turns, most_tokens=policy.trigger_tokens)
+            cut = oldest_half(canonical, max_turns=policy.trigger_turns, max_tokens=policy.trigger_tokens)
         return _Due(turns[:cut], None) if cut else None
 
-    def _to_replace(self, standing: Standing, run: _Run, made: Sequence[Summary]) -> StandingSummary | None:
+    def _to_replace(self, standing: ValidSummaries, run: _Run, made: Sequence[Summary]) -> ValidSummary | None:
         """Highlights that a summary may take the place of: not those that this model has refused, or failed at now."""
         model, tried = self._model(run), {parse_id(one.id) for one in made}
         if model is None:
@@ -244,10 +251,10 @@ class Compactor:
 
     # drafts
 
-    async def _draft(self, caller: Caller, standing: Standing, due: _Due, run: _Run) -> SummaryDraft:
+    async def _draft(self, caller: Caller, standing: ValidSummaries, due: _Due, run: _Run) -> SummaryDraft:
         if self._chat is None or not due.turns:
             return await self._highlights(standing, due, run, refused_by=None)
-        some = due.first(within_tokens([source.turn for source in due.turns], most_tokens=MOST_TOKENS))
+        some = due.first(within_tokens([source.turn for source in due.turns], max_tokens=MAX_TOKENS))
         before = self._before(standing, run, SummaryKind.SUMMARY)
         try:
             written, model = await self._write(caller, run, [one.text for one in before], some.turns)
@@ -259,8 +266,8 @@ class Compactor:
         self,
         caller: Caller,
         conversation_id: ConversationId,
-        standing: Standing,
-        stands_in: StandingSummary,
+        standing: ValidSummaries,
+        stands_in: ValidSummary,
         run: _Run,
     ) -> SummaryDraft | None:
         """A summary in the place of highlights, from the turns themselves, read a piece at a time.
@@ -274,11 +281,11 @@ class Compactor:
         texts = [one.text for one in before]
         written, model, read = Written(summary="…", abstract="…"), None, list[SourceTurn]()
         after = stands_in.from_position - 1
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             page, _more = await self._summaries.sources(
                 caller, conversation_id, after=after, before=stands_in.to_position + 1, limit=_PAGE
             )
-            some = page[: within_tokens([source.turn for source in page], most_tokens=MOST_TOKENS)]
+            some = page[: within_tokens([source.turn for source in page], max_tokens=MAX_TOKENS)]
             if not some:
                 break
             try:
@@ -305,7 +312,7 @@ class Compactor:
             return draft
         return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=stands_in.id)
 
-    async def _folded(self, caller: Caller, standing: Standing, run: _Run) -> SummaryDraft | None:
+    async def _folded(self, caller: Caller, standing: ValidSummaries, run: _Run) -> SummaryDraft | None:
         """One summary of the next level in the place of four of one level."""
         some = _foldable(standing.summaries)
         if some is None:
@@ -348,11 +355,11 @@ class Compactor:
         self._log.warning("summary.highlighted", code=error.code)
         return self._model(run) if error.code in _FOR_GOOD else None
 
-    def _before(self, standing: Standing, run: _Run, kind: SummaryKind) -> list[StandingSummary]:
+    def _before(self, standing: ValidSummaries, run: _Run, kind: SummaryKind) -> list[ValidSummary]:
         """The summaries that a rolling one takes the place of: the last ones of its kind."""
         if run.policy.strategy == "hierarchical":
             return []
-        found: list[StandingSummary] = []
+        found: list[ValidSummary] = []
         for one in reversed([one for one in standing.summaries if one.to_position <= standing.position]):
             if one.kind is not kind:
                 break
@@ -361,8 +368,8 @@ class Compactor:
 
     def _summary(
         self,
-        standing: Standing,
-        before: Sequence[StandingSummary],
+        standing: ValidSummaries,
+        before: Sequence[ValidSummary],
         due: _Due,
         written: Written,
         model: str | None,
@@ -391,12 +398,12 @@ class Compactor:
 
     async def _highlights(
         self,
-        standing: Standing,
+        standing: ValidSummaries,
         due: _Due,
         run: _Run,
         *,
         refused_by: str | None,
-        fold: Sequence[StandingSummary] | None = None,
+        fold: Sequence[ValidSummary] | None = None,
     ) -> SummaryDraft:
         turns = due.turns
         before = self._before(standing, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
@@ -421,17 +428,17 @@ class Compactor:
             occurred_at=_last_said(turns),
         )
 
-    def _chosen(self, before: Sequence[StandingSummary], turns: Sequence[SourceTurn]) -> list[HighlightLine]:
+    def _chosen(self, before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> list[HighlightLine]:
         """The densest lines of earlier highlights and of turns."""
         kept = [
             of_line(format_id(line.turn_id), place, line.text)
             for place, line in enumerate(_lines(before), start=-10_000)
         ]
         fresh = candidates(_spoken(source) for source in turns if _is_said(source.turn))
-        chosen = choose([*kept, *fresh], most_tokens=self._highlight_tokens, count=self._counter.count)
+        chosen = choose([*kept, *fresh], max_tokens=self._highlight_tokens, count=self._counter.count)
         return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
 
-    def _refused(self, standing: Standing, stands_in: StandingSummary, refused_by: str | None) -> SummaryDraft:
+    def _refused(self, standing: ValidSummaries, stands_in: ValidSummary, refused_by: str | None) -> SummaryDraft:
         """The same highlights once more, with the model that will not replace them."""
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
@@ -453,7 +460,7 @@ class Compactor:
         )
 
 
-def _foldable(summaries: Sequence[StandingSummary]) -> list[StandingSummary] | None:
+def _foldable(summaries: Sequence[ValidSummary]) -> list[ValidSummary] | None:
     """The oldest four of one level and kind that stand side by side."""
     for start in range(len(summaries) - _FOLD + 1):
         some = list(summaries[start : start + _FOLD])
@@ -463,17 +470,17 @@ def _foldable(summaries: Sequence[StandingSummary]) -> list[StandingSummary] | N
     return None
 
 
-def _level(before: Sequence[StandingSummary], turns: Sequence[SourceTurn]) -> int:
+def _level(before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> int:
     """Turns make the level that is there, summaries alone the next."""
     level = max((one.level for one in before), default=0)
     return level if turns else level + 1
 
 
-def _lines(summaries: Sequence[StandingSummary]) -> list[HighlightLine]:
+def _lines(summaries: Sequence[ValidSummary]) -> list[HighlightLine]:
     return [line for one in summaries for line in one.lines]
 
 
-def _actors(before: Sequence[StandingSummary], turns: Sequence[SourceTurn]) -> list[str]:
+def _actors(before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> list[str]:
     named = [actor for one in before for actor in one.actors]
     return sorted({*named, *(source.turn.actor for source in turns)})
 

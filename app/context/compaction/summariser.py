@@ -13,7 +13,7 @@ from app.formats.service import is_silent
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
 PROMPT_VERSION: Final = "summary-1"
-MOST_TOKENS: Final = 16_000
+MAX_TOKENS: Final = 16_000
 """Of turns that one request summarises: it fits the small windows of local models, with room for the answer."""
 
 _HEAD, _TAIL = 4_000, 1_000

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from app.conversations.events import Told
+from app.conversations.events import BusEvent
 from app.conversations.schemas.conversations import ListedConversation
 from app.conversations.stores import list_store
 from app.conversations.stores.list_store import ListedRows
@@ -26,8 +26,8 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.tenancy.schemas import Caller, Scope
 
 _REMEMBERED: Final = 1000
-_MOST_CHANGED: Final = 1000
-_MOST_EVENT_CHARACTERS: Final = 65_536
+_MAX_CHANGED: Final = 1000
+_MAX_EVENT_CHARACTERS: Final = 65_536
 """Of a larger conversation (it has many names, or much metadata) watchers are told to read the list again."""
 _PAUSE_S: Final = 1.0
 _KEEP_S: Final = 60.0
@@ -71,7 +71,7 @@ class WatchOptions:
     read_bytes: int
 
 
-class Watch:
+class ListSubscription:
     """What one watcher is sent: `batch` until it gives nothing."""
 
     def __init__(self, watcher: "Watcher", watched: "_Watched", project: str | None, most: int) -> None:
@@ -118,7 +118,7 @@ class _Watched:
 
     def __init__(self, tenant_id: TenantId) -> None:
         self.tenant_id = tenant_id
-        self.watches: set[Watch] = set()
+        self.watches: set[ListSubscription] = set()
         self.changed: dict[UUID, None] = {}
         self.task: asyncio.Task[None] | None = None
         self.forgetting: asyncio.TimerHandle | None = None
@@ -159,7 +159,7 @@ def _tell_found(watched: _Watched, found: ListedRows) -> None:
     for row in found.rows:
         frame = ConversationUpdatedFrame(type="conversation.updated", conversation=listed_view(row))
         text, one = frame.model_dump_json(), row.conversation
-        if len(text) > _MOST_EVENT_CHARACTERS:
+        if len(text) > _MAX_EVENT_CHARACTERS:
             relists = True
         else:
             watched.tell(frame.type, text, conversation_id=one.id, project=one.project)
@@ -186,7 +186,7 @@ class Watcher:
         """How many watch now."""
         return sum(len(watched.watches) for watched in self._watched.values())
 
-    def watch(self, caller: Caller, *, project: str | None, last: str | None) -> Watch:
+    def watch(self, caller: Caller, *, project: str | None, last: str | None) -> ListSubscription:
         """Watch a project's conversations, or all of the tenant's; `last` is the id of the event to go on after."""
         caller.require(Scope.READ)
         if self._closing:
@@ -197,20 +197,20 @@ class Watcher:
         if watched.forgetting is not None:
             watched.forgetting.cancel()
             watched.forgetting = None
-        watch = Watch(self, watched, project, self._options.queue_frames)
+        watch = ListSubscription(self, watched, project, self._options.queue_frames)
         watched.watches.add(watch)
         if last is not None:
             watch.push(watched.since(last))
         return watch
 
-    def forget(self, watched: _Watched, watch: Watch) -> None:
+    def forget(self, watched: _Watched, watch: ListSubscription) -> None:
         """Take a watcher away; what was told is remembered for a while, for it to come back."""
         watched.watches.discard(watch)
         if not watched.watches and watched.forgetting is None and not self._closing:
             loop = asyncio.get_running_loop()
             watched.forgetting = loop.call_later(_KEEP_S, self._watched.pop, watched.tenant_id, None)
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: BusEvent) -> None:
         """Take a message: what changed is read a moment later, together."""
         watched = self._watched.get(told.tenant_id)
         if watched is None:
@@ -239,13 +239,13 @@ class Watcher:
     async def _tell_until_quiet(self, watched: _Watched) -> None:
         while watched.changed:
             changed, watched.changed = list(watched.changed), {}
-            if len(changed) > _MOST_CHANGED:
+            if len(changed) > _MAX_CHANGED:
                 watched.tell_relist()
             else:
                 try:
                     async with self._database.transaction(watched.tenant_id, read_only=True) as tx:
                         found = await list_store.find_listed(
-                            tx, watched.tenant_id, changed, most_bytes=self._options.read_bytes
+                            tx, watched.tenant_id, changed, max_bytes=self._options.read_bytes
                         )
                 except Exception as error:  # noqa: BLE001 - whatever it is, what has changed is told later
                     code = error.code if isinstance(error, AppError) else "internal_error"

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from app.conversations.events import Told, read_message
+from app.conversations.events import BusEvent, read_message
 from app.core.bus.messages import Listener, Message
 from app.core.telemetry import get_logger
 
@@ -10,7 +10,7 @@ from app.core.telemetry import get_logger
 class Hearing(Protocol):
     """Who wants to hear what is told about conversations."""
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: BusEvent) -> None:
         """Take one message, at once."""
         ...
 

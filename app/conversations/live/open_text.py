@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-_MOST_IN_VAIN: Final = 8
+_MAX_IN_VAIN: Final = 8
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Part:
         """
         self.in_vain = self.in_vain + 1 if self.is_open() and self.seen == self.text.length else 0
         self.seen = self.text.length
-        if self.in_vain < _MOST_IN_VAIN:
+        if self.in_vain < _MAX_IN_VAIN:
             return False
         self.expected = self.unsure = self.in_vain = 0
         return True

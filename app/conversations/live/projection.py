@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias, cast
 from uuid import UUID
 
-from app.conversations.events import Told
+from app.conversations.events import BusEvent
 from app.conversations.live.open_text import Meter, Part, Text, same_length, size_of
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.frames import (
@@ -98,7 +98,7 @@ class OpenRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DatabaseSnapshot:
     """The rest of what one look at a conversation's rows found, besides the rows that changed.
 
     `ended` is what became of turns that were known to be open and are not any more. `cut`: open turns have more durable
@@ -140,7 +140,7 @@ class Waiting:
     open_bytes: int = 4 * 2**20
 
 
-class Channel:
+class ConversationProjection:
     """One conversation, as its followers in this process know it.
 
     Of open turns it holds so much text and no more. While that is full, their text grows no further for followers,
@@ -153,7 +153,7 @@ class Channel:
         self.seq = 0
         self._limits = limits or Waiting()
         self._pending: dict[UUID, _Pending] = {}
-        self._waiting: dict[UUID, list[Told]] = {}
+        self._waiting: dict[UUID, list[BusEvent]] = {}
         self._waiting_characters = 0
         self._looking = False
         self._during: set[UUID] = set()
@@ -207,7 +207,7 @@ class Channel:
 
     # messages
 
-    def hear(self, told: Told) -> tuple[list[Frame], Need]:
+    def hear(self, told: BusEvent) -> tuple[list[Frame], Need]:
         """What a message adds, and whether the rows have to be looked at for it."""
         match told.what:
             case "delta":
@@ -220,7 +220,7 @@ class Channel:
             case _:
                 return [], "now"
 
-    def _hear_delta(self, told: Told) -> tuple[list[Frame], Need]:
+    def _hear_delta(self, told: BusEvent) -> tuple[list[Frame], Need]:
         turn_id = cast("UUID", told.turn_id)
         pending = self._pending.get(turn_id)
         if pending is None or told.epoch > pending.epoch:
@@ -241,7 +241,7 @@ class Channel:
             frames += self._apply_waiting(turn_id, pending)
         return frames, "soon" if part.is_open() else "nothing"
 
-    def _wait(self, turn_id: UUID, told: Told) -> None:
+    def _wait(self, turn_id: UUID, told: BusEvent) -> None:
         count = sum(len(waiting) for waiting in self._waiting.values())
         if count >= self._limits.messages or self._waiting_characters + len(told.text) > self._limits.characters:
             return  # it will be found in the rows
@@ -250,7 +250,7 @@ class Channel:
         if self._looking:
             self._during.add(turn_id)
 
-    def _forget_waiting(self, turn_id: UUID) -> list[Told]:
+    def _forget_waiting(self, turn_id: UUID) -> list[BusEvent]:
         waiting = self._waiting.pop(turn_id, [])
         self._waiting_characters -= sum(len(told.text) for told in waiting)
         return waiting
@@ -337,23 +337,23 @@ class Channel:
         # who has only the first of two goes on before both
         return [write_frame(one, position if one is said[-1] else None) for one in said]
 
-    def tell_look(self, look: Look) -> list[Frame]:
+    def apply_snapshot(self, snapshot: DatabaseSnapshot) -> list[Frame]:
         """What else a look found. After it everything up to its rev is told."""
         before = self._pending.keys() | set[UUID]()
         frames = [
             write_frame(SummaryCreatedFrame(type="summary.created", rev=row.rev, summary=summary_view(row)))
-            for row in look.summaries
+            for row in snapshot.summaries
         ]
-        frames += [_write_derived(frame) for frame in look.derived]
-        self._is_full = look.cut
-        for opened in look.opened:
+        frames += [_write_derived(frame) for frame in snapshot.derived]
+        self._is_full = snapshot.cut
+        for opened in snapshot.opened:
             frames += self._meet(opened)
-        frames += self._end_missing(look)
+        frames += self._end_missing(snapshot)
         for turn_id in [one for one in self._waiting if one not in self._pending and one not in self._during]:
             self._forget_waiting(turn_id)  # it had ended before it was heard of
         if before != self._pending.keys():
             frames.append(write_frame(self._presence()))
-        self.told, self.seq = (look.rev, LAST_SEQ), look.seq
+        self.told, self.seq = (snapshot.rev, LAST_SEQ), snapshot.seq
         return frames
 
     def needs_look(self) -> Need:
@@ -367,11 +367,11 @@ class Channel:
             return "now" if self._has_room_again else "nothing"
         return "soon" if self.has_holes() else "nothing"
 
-    def doubt(self) -> None:
+    def mark_uncertain(self) -> None:
         """Text may have been told that was not heard, and is no row yet."""
         self._unsettled = bool(self._pending)
 
-    def settle(self) -> bool:
+    def reconcile(self) -> bool:
         """Whether, besides what `needs_look` says, one more look is due when such text has become a row."""
         unsettled, self._unsettled = self._unsettled, False
         return unsettled
@@ -418,11 +418,11 @@ class Channel:
         part.text.append(durable[same:])
         return [_delta(turn_id, name, start + same, durable[same:])]
 
-    def _end_missing(self, look: Look) -> list[Frame]:
+    def _end_missing(self, snapshot: DatabaseSnapshot) -> list[Frame]:
         frames: list[Frame] = []
-        still = {opened.row.id for opened in look.opened}
+        still = {opened.row.id for opened in snapshot.opened}
         for turn_id in [one for one in self._pending if one not in still]:
-            row = look.ended.get(turn_id)
+            row = snapshot.ended.get(turn_id)
             if row is not None and row.status == "pending":
                 continue
             pending = self._pending.pop(turn_id)
@@ -459,13 +459,13 @@ class Channel:
         return write_frame(frame, position)
 
 
-def snapshot_parts(turns: Sequence[Turn], *, most_bytes: int) -> list[list[Turn]]:
+def snapshot_parts(turns: Sequence[Turn], *, max_bytes: int) -> list[list[Turn]]:
     """Cut turns where a frame of them would grow too large; the last part may be empty, where there are none."""
     parts: list[list[Turn]] = [[]]
     size = 0
     for turn in turns:
         length = len(turn.model_dump_json())
-        if parts[-1] and size + length > most_bytes:
+        if parts[-1] and size + length > max_bytes:
             parts.append([])
             size = 0
         parts[-1].append(turn)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.conversations.live.projection import LAST_SEQ, Channel, Frame, Position, snapshot_parts
+from app.conversations.live.projection import LAST_SEQ, ConversationProjection, Frame, Position, snapshot_parts
 from app.conversations.stores import conversation_store, stream_store, turn_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.views import turn_view
@@ -51,7 +51,7 @@ class Snapshot:
         # where the conversation stood at the first page of a walk by seq
         self._began: tuple[int, int] | None = None
 
-    async def read(self, tx: Transaction, channel: Channel) -> list[Frame]:
+    async def read(self, tx: Transaction, channel: ConversationProjection) -> list[Frame]:
         """The next page, of the moment that `channel` has just been brought to."""
         positions: list[Position | None]
         if self._after_seq is not None:
@@ -63,7 +63,7 @@ class Snapshot:
         else:
             rows, more = await self._newest(tx), False
             positions = [None] * len(rows)
-        parts = snapshot_parts([turn_view(row) for row in rows], most_bytes=PAGE_BYTES)
+        parts = snapshot_parts([turn_view(row) for row in rows], max_bytes=PAGE_BYTES)
         frames: list[Frame] = []
         taken = 0
         for part in parts if more else parts[:-1]:
@@ -75,13 +75,15 @@ class Snapshot:
             self.is_whole = True
         return frames
 
-    async def _by_seq(self, tx: Transaction, channel: Channel, after: int) -> tuple[Sequence[TurnRow], bool]:
+    async def _by_seq(
+        self, tx: Transaction, channel: ConversationProjection, after: int
+    ) -> tuple[Sequence[TurnRow], bool]:
         """Turns by seq, as far as there were any at the first page; then all that has changed since, by rev."""
         self._began = self._began or (channel.seq, channel.rev)
         through, rev = self._began
         rows = await turn_store.walk(
             tx, self._tenant_id, self._conversation_id, after=after, through=through, limit=PAGE,
-            most_bytes=PAGE_BYTES,
+            max_bytes=PAGE_BYTES,
         )  # fmt: skip
         if rows and (rows[-1].seq or 0) < through:
             self._after_seq = rows[-1].seq
@@ -95,7 +97,7 @@ class Snapshot:
     async def _by_rev(self, tx: Transaction, after: Position) -> tuple[Sequence[TurnRow], bool]:
         """Turns by where they changed last: one that changes again comes again, further on."""
         changed = await stream_store.list_changed(
-            tx, self._tenant_id, self._conversation_id, after=after, limit=PAGE, most_bytes=PAGE_BYTES
+            tx, self._tenant_id, self._conversation_id, after=after, limit=PAGE, max_bytes=PAGE_BYTES
         )
         if changed.cut:
             self._position = (changed.rows[-1].rev, changed.rows[-1].seq or 0)
@@ -105,6 +107,6 @@ class Snapshot:
         """The newest live turns by position, read at one moment."""
         newest = await conversation_store.list_turns(
             tx, self._tenant_id, self._conversation_id, newest_first=True, after=None, before=None, actors=None,
-            limit=self._newest_turns, most_bytes=_NEWEST_BYTES,
+            limit=self._newest_turns, max_bytes=_NEWEST_BYTES,
         )  # fmt: skip
         return list(reversed(newest.rows))

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
-from app.conversations.events import Told
+from app.conversations.events import BusEvent
 from app.conversations.live.projection import (
     LAST_SEQ,
-    Channel,
+    ConversationProjection,
+    DatabaseSnapshot,
     DerivedFrame,
     Frame,
-    Look,
     Need,
     OpenRow,
     Waiting,
@@ -38,12 +38,12 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
-Teller: TypeAlias = Callable[[Transaction, TenantId, ConversationId, int], Awaitable[Sequence[DerivedFrame]]]
+EventSource: TypeAlias = Callable[[Transaction, TenantId, ConversationId, int], Awaitable[Sequence[DerivedFrame]]]
 """What to tell the followers of a conversation of what was derived from it after a rev, in that transaction."""
 
 End: TypeAlias = Literal["reread", "deleted", "closing"]
 
-_MOST_OPEN: Final = 1000
+_MAX_OPEN: Final = 1000
 _CHECK_BATCH: Final = 500
 _LONGEST_HOLE_S: Final = 2.0
 _RETRY_S: Final = 1.0
@@ -156,14 +156,14 @@ class Subscription:
 
     async def _read_page(self) -> None:
         try:
-            await self._follower.look(self._followed, reader=self)
+            await self._follower.snapshot(self._followed, reader=self)
         except AppError:
             self.close()
             raise
 
     # called by the follower
 
-    async def read(self, tx: Transaction, channel: Channel) -> None:
+    async def read(self, tx: Transaction, channel: ConversationProjection) -> None:
         """Read the next page of the snapshot, of the moment that `channel` has just been brought to."""
         self._shown_first.extend(await self._snapshot.read(tx, channel))
 
@@ -196,7 +196,7 @@ class _Followed:
     def __init__(self, tenant_id: TenantId, conversation_id: ConversationId, limits: Waiting) -> None:
         self.tenant_id = tenant_id
         self.conversation_id = conversation_id
-        self.channel = Channel(limits)
+        self.channel = ConversationProjection(limits)
         self.subscribers: set[Subscription] = set()
         self.lock = asyncio.Lock()
         self.timer: asyncio.Handle | None = None
@@ -217,7 +217,7 @@ class Follower:
 
     def __init__(self, database: Database, *, options: FollowOptions) -> None:
         self.options = options
-        self.tellers: list[Teller] = []
+        self.event_sources: list[EventSource] = []
         """Those who derive something from turns above conversations: told as they are made, asked when it is news."""
         self.rereads = 0
         """Subscribers that were dropped because they did not read, since the start."""
@@ -297,7 +297,7 @@ class Follower:
 
     # the bus
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: BusEvent) -> None:
         """Take a message: text goes on at once, of all else the rows are looked at."""
         followed = self._followed.get((told.tenant_id, told.conversation_id))
         if followed is None:
@@ -310,7 +310,7 @@ class Follower:
         """Look at the rows of everything that is followed, spread over a moment."""
         spread_s = min(_SPREAD_S, len(self._followed) / 500)
         for followed in list(self._followed.values()):
-            followed.channel.doubt()
+            followed.channel.mark_uncertain()
             self._look_in(followed, random.uniform(0, spread_s))  # noqa: S311 - only spreads load
 
     # looks at the rows
@@ -344,7 +344,7 @@ class Follower:
 
     async def _look_by_itself(self, followed: _Followed) -> None:
         try:
-            await self.look(followed)
+            await self.snapshot(followed)
             followed.failures = 0
         except NotFound:
             pass  # its subscribers know
@@ -363,7 +363,7 @@ class Follower:
             if again is not None and followed.subscribers:
                 self._look_in(followed, max(0.0, again - asyncio.get_running_loop().time()))
 
-    async def look(self, followed: _Followed, *, reader: Subscription | None = None) -> None:
+    async def snapshot(self, followed: _Followed, *, reader: Subscription | None = None) -> None:
         """Bring a channel to what its rows say, and let `reader` read its snapshot of that very moment.
 
         Raises NotFound when the conversation is gone; every subscriber has been told then.
@@ -372,10 +372,10 @@ class Follower:
         async with followed.lock, self._slots:
             channel.begin_look()
             try:
-                async with self._database.transaction(followed.tenant_id, read_only=True, one_moment=True) as tx:
+                async with self._database.transaction(followed.tenant_id, read_only=True, repeatable_read=True) as tx:
                     found = await self._find(tx, followed)
                     if found is not None:
-                        followed.push(channel.tell_look(found))
+                        followed.push(channel.apply_snapshot(found))
                         if reader is not None:
                             await reader.read(tx, channel)
             finally:
@@ -388,10 +388,10 @@ class Follower:
         need = channel.needs_look()
         followed.holes_in_row = followed.holes_in_row + 1 if need == "soon" else 0
         self._schedule(followed, need)
-        if channel.settle():
+        if channel.reconcile():
             self._look_in(followed, 2 * self.options.debounce_s)
 
-    async def _find(self, tx: Transaction, followed: _Followed) -> Look | None:
+    async def _find(self, tx: Transaction, followed: _Followed) -> DatabaseSnapshot | None:
         """Look at the rows, and tell those that changed, a page at a time. None when there is no conversation."""
         channel, tenant_id, conversation_id = followed.channel, followed.tenant_id, followed.conversation_id
         head = await subscription_store.find_head(tx, tenant_id, conversation_id)
@@ -400,21 +400,23 @@ class Follower:
         told = head.rev if channel.told is None else channel.told[0]
         derived: list[DerivedFrame] = []
         if told < head.derived:
-            derived = [one for teller in self.tellers for one in await teller(tx, tenant_id, conversation_id, told)]
+            derived = [
+                one for teller in self.event_sources for one in await teller(tx, tenant_id, conversation_id, told)
+            ]
         made = await summary_store.list_made(tx, tenant_id, conversation_id, after_rev=told) if told < head.made else []
         while channel.told is not None and channel.told < (head.rev, LAST_SEQ):
             changed = await stream_store.list_changed(
-                tx, tenant_id, conversation_id, after=channel.told, limit=PAGE, most_bytes=PAGE_BYTES
+                tx, tenant_id, conversation_id, after=channel.told, limit=PAGE, max_bytes=PAGE_BYTES
             )
             followed.push(channel.tell_rows(changed.rows))
             if not changed.cut:
                 break
-        opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MOST_OPEN)
+        opened = await stream_store.list_open(tx, tenant_id, conversation_id, limit=_MAX_OPEN)
         turn_ids = [row.id for row, _ in opened]
         texts, cut = await self._read_texts(tx, followed, turn_ids)
         missing = set(channel.pending_ids()).difference(turn_ids)
         ended = await subscription_store.find_ended(tx, tenant_id, list(missing)) if missing else {}
-        return Look(
+        return DatabaseSnapshot(
             seq=head.seq,
             rev=head.rev,
             summaries=made,
@@ -431,7 +433,7 @@ class Follower:
             return {}, False
         channel = followed.channel
         return await subscription_store.read_texts_after(
-            tx, followed.tenant_id, turn_ids, known=channel.confirmed(), most_bytes=channel.room()
+            tx, followed.tenant_id, turn_ids, known=channel.confirmed(), max_bytes=channel.room()
         )
 
     # what was lost without a sign

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from app.conversations.find import get_conversation
 from app.conversations.schemas.conversations import Participant
-from app.conversations.schemas.summaries import StandingSummary, SummaryKind
+from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.stores import conversation_store, summary_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import covered_through, standing_summary
@@ -43,7 +43,7 @@ class TurnsWanted:
     newest: int
     max_tokens: int
     without_summary: bool
-    accepts: Callable[[StandingSummary], bool] | None
+    accepts: Callable[[ValidSummary], bool] | None
     actors: Sequence[str] | None = None
     before: int | None = None
 
@@ -52,7 +52,7 @@ class TurnsWanted:
 class ReadSummary:
     """A valid summary. `unread_tokens`: tokens, at least, of the live turns under it that are not among those read."""
 
-    summary: StandingSummary
+    summary: ValidSummary
     unread_tokens: int
 
 
@@ -86,18 +86,18 @@ class LeftOut:
 
 
 async def read_context_turns(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, wanted: TurnsWanted, most_bytes: int
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, wanted: TurnsWanted, max_bytes: int
 ) -> ContextTurns:
     """Read what a context may show. The transaction is one snapshot where summaries are wanted. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
     last = head.last_seq if wanted.before is None else min(head.last_seq, wanted.before - 1)
-    summaries: list[StandingSummary] = []
+    summaries: list[ValidSummary] = []
     if wanted.accepts is not None and head.summarized_position:
         rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
         reach = min(head.summarized_position, last)
         summaries = [standing_summary(row) for row in rows if row.to_position <= reach]
     accepted = [one for one in summaries if wanted.accepts is not None and wanted.accepts(one)]
-    pages = _Pages(caller, tx, ConversationId(head.id), actors=wanted.actors, last=last, bytes_left=most_bytes)
+    pages = _Pages(caller, tx, ConversationId(head.id), actors=wanted.actors, last=last, bytes_left=max_bytes)
     await _read_newest(pages, head, wanted, accepted)
     unread = {one.id: await _unread_tokens(pages, head, one, is_only=len(accepted) == 1) for one in accepted}
     return ContextTurns(
@@ -122,7 +122,7 @@ async def count_left_out(
 
 
 async def _read_newest(
-    pages: "_Pages", head: ConversationRow, wanted: TurnsWanted, accepted: Sequence[StandingSummary]
+    pages: "_Pages", head: ConversationRow, wanted: TurnsWanted, accepted: Sequence[ValidSummary]
 ) -> None:
     """Read the newest turns, then older ones that no summary covers, as far as they may have room."""
     first_uncovered = 1 + covered_through(accepted, erased_position=head.erased_position)
@@ -139,7 +139,7 @@ async def _read_newest(
         await _complete_exchanges(pages, wanted)
 
 
-def _with_unread_lines(pages: "_Pages", summaries: Sequence[StandingSummary]) -> list[StandingSummary]:
+def _with_unread_lines(pages: "_Pages", summaries: Sequence[ValidSummary]) -> list[ValidSummary]:
     """The summaries without the highlights that have lines of turns that were read alone.
 
     A context that shows these turns does not show such highlights, and has to show all turns under them.
@@ -165,7 +165,7 @@ async def _complete_exchanges(pages: "_Pages", wanted: TurnsWanted) -> None:
         await pages.read(_EXCHANGE_REACH, after=position - 1)
 
 
-async def _unread_tokens(pages: "_Pages", head: ConversationRow, one: StandingSummary, *, is_only: bool) -> int:
+async def _unread_tokens(pages: "_Pages", head: ConversationRow, one: ValidSummary, *, is_only: bool) -> int:
     """Tokens, at least, of the turns under a summary that were not read.
 
     Where they may be fewer than those of the summary, the turns are read, since a context may show them instead.
@@ -258,7 +258,7 @@ class _Pages:
             before=before,
             actors=self.actors,
             limit=limit,
-            most_bytes=self.bytes_left,
+            max_bytes=self.bytes_left,
             with_erased=False,
         )
         # characters, which may be fewer than the bytes that the statement goes by
@@ -277,7 +277,7 @@ class _Pages:
             after=min(row.position or 0 for row in page),
             before=self.last + 1,
             limit=len(calls),
-            most_bytes=self.bytes_left,
+            max_bytes=self.bytes_left,
         )
         self.bytes_left -= sum(_size(row) for row in answers.rows)
         return answers.rows

@@ -103,13 +103,13 @@ class History:
             after = (query.since_rev, _LAST_SEQ) if beyond is None else (int(beyond[0]), int(beyond[1]))
             return await stream_store.list_changed(
                 tx, caller.tenant_id, conversation_id, after=after, actors=query.actors, limit=limit,
-                most_bytes=self._max_bytes,
+                max_bytes=self._max_bytes,
             )  # fmt: skip
         if query.status == "aborted":
             created = None if beyond is None else (datetime.fromisoformat(str(beyond[0])), UUID(str(beyond[1])))
             return await turn_store.list_aborted(
                 tx, caller.tenant_id, conversation_id, newest_first=walk.backwards, beyond=created, actors=query.actors,
-                limit=limit, most_bytes=self._max_bytes,
+                limit=limit, max_bytes=self._max_bytes,
             )  # fmt: skip
         listing = turn_store.list_versions if query.include_superseded else conversation_store.list_turns
         return await listing(
@@ -122,7 +122,7 @@ class History:
             beyond=None if beyond is None else (int(beyond[0]), int(beyond[1])),
             actors=query.actors,
             limit=limit,
-            most_bytes=self._max_bytes,
+            max_bytes=self._max_bytes,
         )
 
 

@@ -10,9 +10,9 @@ from app.tenancy.schemas import Caller
 
 
 async def recent_turns(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, limit: int, most_bytes: int
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, limit: int, max_bytes: int
 ) -> list[CanonicalTurn]:
-    """The newest live turns that still have content, oldest first, of `most_bytes` at most."""
+    """The newest live turns that still have content, oldest first, of `max_bytes` at most."""
     head = await get_conversation(caller, tx, conversation_id)
     found = await conversation_store.list_turns(
         tx,
@@ -24,7 +24,7 @@ async def recent_turns(
         before=head.last_seq + 1,
         actors=None,
         limit=limit,
-        most_bytes=most_bytes,
+        max_bytes=max_bytes,
         with_erased=False,
     )
     return [canonical_turn(row) for row in reversed(found.rows)]

@@ -21,7 +21,7 @@ from app.core.jobs import JobQueue
 from app.formats.schemas import Kind
 from app.tenancy.schemas import Caller
 
-_MOST_BYTES = 8 * 2**20
+_MAX_BYTES = 8 * 2**20
 
 
 class Sources:
@@ -36,7 +36,7 @@ class Sources:
         self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int
     ) -> Unread:
         """The next turns to look through, up to a seq. NotFound without the conversation."""
-        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=True) as tx:
+        async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
             last = head.last_seq if through is None else min(through, head.last_seq)
             rows: list[TurnRow] = []
@@ -48,7 +48,7 @@ class Sources:
                     after=head.facts_seq,
                     through=last,
                     limit=limit,
-                    most_bytes=_MOST_BYTES,
+                    max_bytes=_MAX_BYTES,
                 )
         return _unread(head, rows, reach=last)
 

@@ -32,7 +32,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AppendPlan:
     """What to do with the turns of one request, each in its place.
 
     `store_as`: the id to store it under, None where it is not to be stored. `same_as`: the id of the turn that it
@@ -45,7 +45,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class IdempotentAppend:
     """Turns to be stored once: each with its place in the request, the ids to look for, and what follows from them.
 
     `create`: the session is made where it is not there.
@@ -53,7 +53,7 @@ class Offer:
 
     turns: Sequence[tuple[str, TurnInput]]
     look_for: Sequence[UUID]
-    choose: Callable[[Collection[UUID]], Choice]
+    choose: Callable[[Collection[UUID]], AppendPlan]
     create: bool = True
 
 

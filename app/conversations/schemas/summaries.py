@@ -94,7 +94,7 @@ class HighlightLine:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingSummary:
+class ValidSummary:
     """A summary that stands in contexts, as those read it who make contexts or go on summarising.
 
     `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that would not summarise these turns.
@@ -114,7 +114,7 @@ class StandingSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ValidSummaries:
     """How far a conversation is summarised, and its policy. Summaries are by range, without holes up to `position`.
 
     `beyond`: the first position after that which a summary stands for already (a revision has taken out what lay
@@ -128,7 +128,7 @@ class Standing:
     turns: int
     tokens: int
     erased_position: int
-    summaries: Sequence[StandingSummary]
+    summaries: Sequence[ValidSummary]
     rev: int
     summarized_through: UUID | None
 

@@ -158,8 +158,8 @@ class TurnRows:
     cut: bool
 
 
-def within(turns: str, *, order: str, most_bytes: str) -> str:
-    """The statement that gives of ordered `turns` those up to where their texts reach `most_bytes`, an argument.
+def within(turns: str, *, order: str, max_bytes: str) -> str:
+    """The statement that gives of ordered `turns` those up to where their texts reach `max_bytes`, an argument.
 
     One turn may have a whole request of text, and a page of such would take the process's memory. The first is given
     whatever it has. `turns` has the columns of a turn, `order` says theirs again.
@@ -170,7 +170,7 @@ def within(turns: str, *, order: str, most_bytes: str) -> str:
                 order by {order} rows between unbounded preceding and 1 preceding
             ) as bytes_before
             from ({turns}) t
-        ) t where coalesce(t.bytes_before, 0) < {most_bytes} order by {order}"""  # noqa: S608
+        ) t where coalesce(t.bytes_before, 0) < {max_bytes} order by {order}"""  # noqa: S608
 
 
 def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
@@ -420,7 +420,7 @@ async def list_turns(
     before: int | None,
     actors: Sequence[str] | None,
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
     beyond: tuple[int, int] | None = None,
     with_erased: bool = True,
     erased_through: int | None = None,
@@ -449,13 +449,13 @@ async def list_turns(
     if role is not None:
         args.append(role)
         conditions.append(f"t.role = ${len(args)}")
-    args.extend((limit, most_bytes))
+    args.extend((limit, max_bytes))
     order = f"t.position {'desc' if newest_first else 'asc'}"
     turns = (
         f"select {_TURN_COLUMNS_T} from turns t where {' and '.join(conditions)}"  # noqa: S608
         f" order by {order} limit ${len(args) - 1}"
     )
-    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+    return turn_rows(await tx.fetch(within(turns, order=order, max_bytes=f"${len(args)}"), *args))
 
 
 async def list_answers(
@@ -467,7 +467,7 @@ async def list_answers(
     after: int,
     before: int,
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> TurnRows:
     """Live tool turns that answer these calls, between two positions (both exclusive), the newest first."""
     turns = f"""
@@ -480,8 +480,8 @@ async def list_answers(
           ))
         order by t.position desc limit $6
         """  # noqa: S608
-    sql = within(turns, order="t.position desc", most_bytes="$7")
-    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, call_ids, after, before, limit, most_bytes))
+    sql = within(turns, order="t.position desc", max_bytes="$7")
+    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, call_ids, after, before, limit, max_bytes))
 
 
 async def find_turn(

@@ -105,8 +105,8 @@ def _listed_row(row: asyncpg.Record) -> ListedRow:
     return ListedRow(conversation_row(row), first, last)
 
 
-def _cut(listed: str, *, order: str, most_bytes: str) -> str:
-    """The statement that gives of `listed` those up to where their names and metadata reach `most_bytes`, an argument.
+def _cut(listed: str, *, order: str, max_bytes: str) -> str:
+    """The statement that gives of `listed` those up to where their names and metadata reach `max_bytes`, an argument.
 
     One conversation may have some megabytes of them, and a page of such would take the process's memory. The first is
     always given.
@@ -118,7 +118,7 @@ def _cut(listed: str, *, order: str, most_bytes: str) -> str:
                     order by {order} rows between unbounded preceding and 1 preceding
                 ) as bytes_before
             from ({listed}) l
-        ) l where coalesce(l.bytes_before, 0) < {most_bytes} order by {order}"""  # noqa: S608
+        ) l where coalesce(l.bytes_before, 0) < {max_bytes} order by {order}"""  # noqa: S608
 
 
 def _listed_rows(rows: Sequence[asyncpg.Record]) -> ListedRows:
@@ -160,7 +160,7 @@ async def list_conversations(
     newest_first: bool,
     after: tuple[datetime, UUID] | None,
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> ListedRows:
     """Conversations by latest activity; `after` is the sort key of the last row of the page before."""
     args: list[object] = [tenant_id]
@@ -173,7 +173,7 @@ async def list_conversations(
         conditions.append(f"c.active_at <= {moment}" if newest_first else f"c.active_at > {moment} - {_GRAIN}")
     edge = "(select listed_at from edge)"
     reach = f"> {edge} - {_GRAIN}" if newest_first else f"< {edge} + {_GRAIN}"
-    args.extend((limit, most_bytes))
+    args.extend((limit, max_bytes))
     size = f"${len(args) - 1}"
     matching = f"""
         select c.id, c.active_at as listed_at, {_ACTIVE_AT} as active_at from conversations c {_HEAD}
@@ -199,7 +199,7 @@ async def list_conversations(
                   and c.active_at {reach}
             ) candidates order by active_at {direction}, id {direction} limit {size}
         )
-        {_cut(listed, order=f"l.active_at {direction}, l.id {direction}", most_bytes=f"${len(args)}")}
+        {_cut(listed, order=f"l.active_at {direction}, l.id {direction}", max_bytes=f"${len(args)}")}
         """,  # noqa: S608
         *args,
     )
@@ -207,11 +207,11 @@ async def list_conversations(
 
 
 async def find_listed(
-    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, most_bytes: int
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, max_bytes: int
 ) -> ListedRows:
     """Conversations by their ids as lists show them, of those that there are."""
     listed = f"{_LISTED} {FROM_CONVERSATIONS} {_PREVIEWS} where c.tenant_id = $1 and c.id = any($2::uuid[])"
-    rows = await tx.fetch(_cut(listed, order="l.id", most_bytes="$3"), tenant_id, conversation_ids, most_bytes)
+    rows = await tx.fetch(_cut(listed, order="l.id", max_bytes="$3"), tenant_id, conversation_ids, max_bytes)
     return _listed_rows(rows)
 
 
@@ -223,11 +223,11 @@ async def list_participants(
     project: str | None,
     owner: str | None,
     limit: int,
-    most_people: int,
+    max_people: int,
 ) -> list[tuple[UUID, list[JsonObject]]]:
     """Who takes part in these conversations, or in the most recently active ones of a scope.
 
-    Those conversations whose participants would be more than `most_people` together with those before give none.
+    Those conversations whose participants would be more than `max_people` together with those before give none.
     """
     args: list[object] = [tenant_id]
     head = "select h.deleting_at from conversation_heads h where h.tenant_id = c.tenant_id and h.conversation_id = c.id"
@@ -240,7 +240,7 @@ async def list_participants(
         if value is not None:
             args.append(value)
             conditions.append(condition.format(len(args)))
-    args.extend((limit, most_people))
+    args.extend((limit, max_people))
     rows = await tx.fetch(
         f"""
         select id, case when sum(jsonb_array_length(participants)) over (

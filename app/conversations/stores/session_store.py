@@ -75,7 +75,7 @@ async def list_day(
     *,
     day: date,
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> TurnRows:
     """The live turns of one day (UTC), in order."""
     turns = f"""
@@ -84,8 +84,8 @@ async def list_day(
           and (t.occurred_at at time zone 'UTC')::date = $3
         order by t.position limit $4
         """  # noqa: S608
-    sql = within(turns, order="t.position", most_bytes="$5")
-    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, day, limit, most_bytes))
+    sql = within(turns, order="t.position", max_bytes="$5")
+    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, day, limit, max_bytes))
 
 
 async def newest_before(

@@ -92,9 +92,9 @@ class OpenTurns:
 
 
 async def count_open(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, actor: str | None, at_most: int
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, actor: str | None, maximum: int
 ) -> OpenTurns:
-    """How many turns are open, each counted up to `at_most` and one more; as no actor, none."""
+    """How many turns are open, each counted up to `maximum` and one more; as no actor, none."""
     row = await tx.fetchrow(
         """
         select (select count(*) from (
@@ -111,7 +111,7 @@ async def count_open(
         """,
         tenant_id,
         conversation_id,
-        at_most + 1,
+        maximum + 1,
         actor,
     )
     return OpenTurns(0, 0, 0) if row is None else OpenTurns(*row.values())
@@ -308,15 +308,15 @@ async def list_changed(
     *,
     after: tuple[int, int],
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
     actors: Sequence[str] | None = None,
 ) -> TurnRows:
     """Committed turns, superseded and erased ones too, that changed after a (rev, seq), in that order.
 
-    They end at `limit`, or where their texts reach `most_bytes`; `cut` when there are more. `actors` narrows.
+    They end at `limit`, or where their texts reach `max_bytes`; `cut` when there are more. `actors` narrows.
     """
     # one more than are given, to know whether there are more
-    args: list[object] = [tenant_id, conversation_id, *after, limit + 1, most_bytes]
+    args: list[object] = [tenant_id, conversation_id, *after, limit + 1, max_bytes]
     of_actors = ""
     if actors is not None:
         args.append(actors)
@@ -327,7 +327,7 @@ async def list_changed(
               {of_actors}
         order by t.rev, t.seq limit $5
         """  # noqa: S608
-    found = turn_rows(await tx.fetch(within(turns, order="t.rev, t.seq", most_bytes="$6"), *args))
+    found = turn_rows(await tx.fetch(within(turns, order="t.rev, t.seq", max_bytes="$6"), *args))
     return TurnRows(found.rows[:limit], cut=found.cut or len(found.rows) > limit)
 
 

@@ -39,11 +39,11 @@ async def read_texts_after(
     turn_ids: Sequence[UUID],
     *,
     known: Sequence[tuple[UUID, str, int]],
-    most_bytes: int,
+    max_bytes: int,
 ) -> tuple[dict[UUID, dict[str, str]], bool]:
     """The durable text of each part of open turns, after what is `known` (turn, part, length) of it.
 
-    `most_bytes` in all, as much of one part as of another; and whether there is more.
+    `max_bytes` in all, as much of one part as of another; and whether there is more.
     """
     rows = await tx.fetch(
         """
@@ -63,7 +63,7 @@ async def read_texts_after(
         [turn_id for turn_id, _, _ in known],
         [part for _, part, _ in known],
         [length for _, _, length in known],
-        most_bytes,
+        max_bytes,
     )
     found: dict[UUID, dict[str, str]] = {}
     for row in rows:

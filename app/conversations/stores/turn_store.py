@@ -106,7 +106,7 @@ async def list_versions(
     beyond: tuple[int, int] | None,
     actors: Sequence[str] | None,
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> TurnRows:
     """All committed turns, superseded ones too, by position and then seq; `beyond` is the (position, seq) of a cursor.
 
@@ -125,7 +125,7 @@ async def list_versions(
     if actors is not None:
         args.append(actors)
         conditions.append(f"t.actor = any(${len(args)}::text[])")
-    args.extend((limit, most_bytes))
+    args.extend((limit, max_bytes))
     order = f"t.position {direction}, t.seq {direction}"
     ordered = f"order by {order} limit ${len(args) - 1}"
     sides = " union all ".join(
@@ -133,7 +133,7 @@ async def list_versions(
         for some in (_LIVE, _SUPERSEDED)
     )
     turns = f"select {_COLUMNS} from ({sides}) t {ordered}"  # noqa: S608
-    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+    return turn_rows(await tx.fetch(within(turns, order=order, max_bytes=f"${len(args)}"), *args))
 
 
 async def list_aborted(
@@ -145,7 +145,7 @@ async def list_aborted(
     beyond: tuple[datetime, UUID] | None,
     actors: Sequence[str] | None,
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> TurnRows:
     """Turns that were given up, in the order they were opened; `beyond` is the (created_at, id) of a cursor."""
     args: list[object] = [tenant_id, conversation_id]
@@ -158,10 +158,10 @@ async def list_aborted(
     if actors is not None:
         args.append(actors)
         conditions.append(f"t.actor = any(${len(args)}::text[])")
-    args.extend((limit, most_bytes))
+    args.extend((limit, max_bytes))
     order = f"t.created_at {direction}, t.id {direction}"
     turns = f"select {_COLUMNS} from turns t where {' and '.join(conditions)} order by {order} limit ${len(args) - 1}"  # noqa: S608
-    return turn_rows(await tx.fetch(within(turns, order=order, most_bytes=f"${len(args)}"), *args))
+    return turn_rows(await tx.fetch(within(turns, order=order, max_bytes=f"${len(args)}"), *args))
 
 
 async def list_wordings(
@@ -198,7 +198,7 @@ async def list_wordings(
 
 
 async def list_neighbours(
-    tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], *, reach: int, most_bytes: int
+    tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], *, reach: int, max_bytes: int
 ) -> TurnRows:
     """The `reach` live turns before and after each of these (conversation, position); positions may have gaps."""
     sides = " union all ".join(
@@ -215,18 +215,18 @@ async def list_neighbours(
         from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position) cross join lateral ({sides}) t
         order by t.conversation_id, t.position
         """  # noqa: S608
-    sql = within(turns, order="t.conversation_id, t.position", most_bytes="$5")
+    sql = within(turns, order="t.conversation_id, t.position", max_bytes="$5")
     conversations, positions = [place[0] for place in places], [place[1] for place in places]
-    return turn_rows(await tx.fetch(sql, tenant_id, conversations, positions, reach, most_bytes))
+    return turn_rows(await tx.fetch(sql, tenant_id, conversations, positions, reach, max_bytes))
 
 
-async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, most_bytes: int) -> TurnRows:
+async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, max_bytes: int) -> TurnRows:
     """Turns by id in the order of the ids."""
     turns = f"""
         select {_COLUMNS}, w.place from unnest($2::uuid[]) with ordinality w (id, place)
         join turns t on t.tenant_id = $1 and t.id = w.id and {OF_STANDING}
         """  # noqa: S608
-    return turn_rows(await tx.fetch(within(turns, order="t.place", most_bytes="$3"), tenant_id, turn_ids, most_bytes))
+    return turn_rows(await tx.fetch(within(turns, order="t.place", max_bytes="$3"), tenant_id, turn_ids, max_bytes))
 
 
 async def walk(
@@ -237,7 +237,7 @@ async def walk(
     after: int,
     through: int,
     limit: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> list[TurnRow]:
     """Turns in the order of their seq, `after` exclusive and `through` inclusive; go on until there are none."""
     turns = f"""
@@ -245,8 +245,8 @@ async def walk(
         where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 and t.seq <= $4
         order by t.seq limit $5
         """  # noqa: S608
-    sql = within(turns, order="t.seq", most_bytes="$6")
-    rows = await tx.fetch(sql, tenant_id, conversation_id, after, through, limit, most_bytes)
+    sql = within(turns, order="t.seq", max_bytes="$6")
+    rows = await tx.fetch(sql, tenant_id, conversation_id, after, through, limit, max_bytes)
     return turn_rows(rows).rows
 
 
@@ -254,7 +254,7 @@ async def find_by_seq(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
 ) -> TurnRow | None:
     """The turn of this seq."""
-    rows = await walk(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, most_bytes=1)
+    rows = await walk(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, max_bytes=1)
     return rows[0] if rows else None
 
 

@@ -39,7 +39,7 @@ class StreamListener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class TurnAuthor:
     """How a turn speaks: what decides who may write it."""
 
     role: Role
@@ -84,7 +84,7 @@ class HeldPart:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class OpenTurnBuffer:
     """An open turn that this process holds. Times are of the monotonic clock.
 
     `size`: all that was taken of all its parts, by this process and before, in bytes of UTF-8. `owed`: what was taken
@@ -94,7 +94,7 @@ class Held:
     """
 
     key: StreamKey
-    voice: Voice
+    author: TurnAuthor
     writer: str
     key_id: KeyId
     epoch: int

@@ -16,7 +16,7 @@ from app.conversations.schemas.conversations import Retention
 from app.conversations.schemas.frames import Ending
 from app.conversations.stores import retention_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.streams.buffer import Held, fenced
+from app.conversations.streams.buffer import OpenTurnBuffer, fenced
 from app.conversations.streams.chunk_merge import aborted_columns, committed_turn
 from app.conversations.summaries.invalidation import retain_job
 from app.conversations.turns.append import Appender, check_answers, require_seq
@@ -26,7 +26,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.core.jobs import JobQueue
-from app.tenancy.schemas import Caller, Repeatable, job_caller
+from app.tenancy.schemas import Caller, IdempotencyKey, job_caller
 
 LEASE_EXPIRED = "lease_expired"
 _OK = 200
@@ -62,7 +62,7 @@ class Ender:
         self._limits = limits
         self._jobs = jobs
 
-    async def commit(self, caller: Caller, held: Held, *, ending: Ending) -> TurnRow:
+    async def commit(self, caller: Caller, held: OpenTurnBuffer, *, ending: Ending) -> TurnRow:
         """Store an open turn with all that was taken of it. Nothing is flushed of it meanwhile."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await self._require_ours(caller, tx, held, lock=False)
@@ -109,11 +109,11 @@ class Ender:
     async def commit_all(
         self,
         caller: Caller,
-        helds: Sequence[Held],
+        helds: Sequence[OpenTurnBuffer],
         *,
         items: Sequence[Incoming],
         replaced: Replaced | None,
-        repeat: Repeatable | None,
+        repeat: IdempotencyKey | None,
     ) -> list[TurnRow]:
         """Store open turns of one conversation together, as `items` say them, whose ids are theirs: all or none.
 
@@ -146,7 +146,7 @@ class Ender:
                 )
         return rows
 
-    async def _require_ours(self, caller: Caller, tx: Transaction, held: Held, *, lock: bool) -> None:
+    async def _require_ours(self, caller: Caller, tx: Transaction, held: OpenTurnBuffer, *, lock: bool) -> None:
         read = stream_store.lock_stream if lock else stream_store.find_stream
         stream = await read(tx, caller.tenant_id, held.turn_id)
         if stream is None:
@@ -155,7 +155,7 @@ class Ender:
         if held.dropped or (stream.conversation_id, stream.epoch, stream.holder) != ours:
             raise fenced()
 
-    async def _whole(self, tx: Transaction, held: Held) -> dict[str, str]:
+    async def _whole(self, tx: Transaction, held: OpenTurnBuffer) -> dict[str, str]:
         """All text of a held turn: what is durable, and the tail that is here. Parts without any are left out."""
         texts = (await stream_store.read_texts(tx, held.tenant_id, [held.turn_id])).get(held.turn_id, {})
         held.found_durable({part: len(text) for part, text in texts.items()})
@@ -163,7 +163,7 @@ class Ender:
         whole = {name: texts.get(name, "") + "".join(held.part(name).tail) for name in names}
         return {name: text for name, text in whole.items() if text}
 
-    async def abort(self, caller: Caller, held: Held, *, reason: str | None) -> TurnRow:
+    async def abort(self, caller: Caller, held: OpenTurnBuffer, *, reason: str | None) -> TurnRow:
         """Give an open turn up with all that was taken of it."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._require_ours(caller, tx, held, lock=True)

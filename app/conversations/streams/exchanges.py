@@ -16,7 +16,7 @@ from app.conversations.find import lock_conversation
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Opening, OpenTurn
 from app.conversations.stores.conversation_store import TurnRow
-from app.conversations.streams.buffer import Held
+from app.conversations.streams.buffer import OpenTurnBuffer
 from app.conversations.streams.commit import Ender, Replaced
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.open import Opener
@@ -28,10 +28,10 @@ from app.core.errors import AppError, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 from app.tenancy.service import Tenancy
 
-Hold = Callable[[Caller, TurnRow, str], Held]
+Hold = Callable[[Caller, TurnRow, str], OpenTurnBuffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Exchange:
     epoch: int
     messages: Sequence[Draft]
     created_at: datetime
-    helds: Sequence[Held]
+    helds: Sequence[OpenTurnBuffer]
     replaced: Replaced | None
-    repeat: Repeatable | None
+    repeat: IdempotencyKey | None
 
 
 class Exchanges:
@@ -81,7 +81,7 @@ class Exchanges:
         messages: Sequence[tuple[str, TurnInput]],
         answer: OpenTurn,
         replaced: Replaced | None = None,
-        repeat: Repeatable | None = None,
+        repeat: IdempotencyKey | None = None,
     ) -> Exchange:
         """Open messages, each with the pointer to it in its request, and the answer to them.
 

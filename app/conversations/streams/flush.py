@@ -15,7 +15,7 @@ from uuid import UUID
 
 from app.conversations.stores import stream_store
 from app.conversations.stores.stream_store import NewChunk, OpenStream
-from app.conversations.streams.buffer import Held, StreamKey, fenced
+from app.conversations.streams.buffer import OpenTurnBuffer, StreamKey, fenced
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId
@@ -26,7 +26,7 @@ _WRITES_AT_ONCE = 4
 _RENEWALS_AT_ONCE = 2
 _LOOKS_PER_LEASE = 6
 _RENEWALS_PER_LEASE = 3
-_MOST_OWED = 10_000
+_MAX_OWED = 10_000
 _LAST_FLUSHES = 3
 _LAST_WAIT_S = 0.2
 
@@ -65,7 +65,13 @@ class Flusher:
     """Writes what the open turns in `held` have taken."""
 
     def __init__(
-        self, database: Database, held: dict[StreamKey, Held], *, holder: UUID, debounce_s: float, lease_s: float
+        self,
+        database: Database,
+        held: dict[StreamKey, OpenTurnBuffer],
+        *,
+        holder: UUID,
+        debounce_s: float,
+        lease_s: float,
     ) -> None:
         self._database = database
         self._held = held
@@ -91,7 +97,7 @@ class Flusher:
         """There is something to write."""
         self._dirty.set()
 
-    def drop(self, held: Held, error: AppError | None) -> None:
+    def drop(self, held: OpenTurnBuffer, error: AppError | None) -> None:
         """Hold a turn no more: it has ended, or with an `error` somebody else writes it. Again changes nothing."""
         if held.dropped:
             return
@@ -105,12 +111,12 @@ class Flusher:
         else:
             held.lose(error)
 
-    def _remember(self, held: Held, *, ended: bool) -> None:
+    def _remember(self, held: OpenTurnBuffer, *, ended: bool) -> None:
         """Keep what is owed of a turn whose text is dropped, until it has ended or is written under another epoch."""
         self.forget_owed(held.key)
         if not ended and (owing := held.owing()):
             self._owed[held.key] = (held.epoch, owing)
-            if len(self._owed) > _MOST_OWED:
+            if len(self._owed) > _MAX_OWED:
                 del self._owed[next(iter(self._owed))]
 
     def owed(self, key: StreamKey, epoch: int) -> dict[str, int]:
@@ -166,12 +172,12 @@ class Flusher:
         for tenant_id, turns in _by_tenant(waiting).items():
             self._writing.begin(tenant_id, partial(self._flush_turns, tenant_id, turns))
 
-    async def _flush_turns(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+    async def _flush_turns(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
         async with self._write_places:
             for start in range(0, len(turns), _TURNS_A_WRITE):
                 await self._flush_some(tenant_id, turns[start : start + _TURNS_A_WRITE])
 
-    async def _flush_some(self, tenant_id: TenantId, some: Sequence[Held]) -> None:
+    async def _flush_some(self, tenant_id: TenantId, some: Sequence[OpenTurnBuffer]) -> None:
         turns = [held for held in some if held.has_tail() and held.flush is None and not held.ending.locked()]
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # noted before anything else runs, so that no commit begins in between
@@ -195,8 +201,8 @@ class Flusher:
             if not over.done():
                 over.set_result(None)
 
-    async def _write(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
-        sent: list[tuple[Held, NewChunk, int]] = []
+    async def _write(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
+        sent: list[tuple[OpenTurnBuffer, NewChunk, int]] = []
         async with self._database.transaction(tenant_id) as tx:
             ours = await stream_store.hold_streams(tx, tenant_id, [_named(held) for held in turns], holder=self._holder)
             await self._ask_unsure(tx, tenant_id, [held for held in turns if _named(held) in ours])
@@ -212,7 +218,7 @@ class Flusher:
             else:
                 self.drop(held, fenced())
 
-    def _note_written(self, sent: Iterable[tuple[Held, NewChunk, int]]) -> None:
+    def _note_written(self, sent: Iterable[tuple[OpenTurnBuffer, NewChunk, int]]) -> None:
         for held, chunk, pieces in sent:
             if held.dropped:  # while it was written; what was not durable is not counted any more
                 continue
@@ -222,12 +228,12 @@ class Flusher:
             if held.listener is not None:
                 held.listener.durable(held.turn_id, chunk.part, chunk.start + len(chunk.text))
 
-    async def release(self, held: Held) -> None:
+    async def release(self, held: OpenTurnBuffer) -> None:
         """Write the text of a turn and let another process hold it; its lock `ending` is held by the caller.
 
         Where this fails nothing changes: the other process takes the turn over without the text.
         """
-        sent: list[tuple[Held, NewChunk, int]] = []
+        sent: list[tuple[OpenTurnBuffer, NewChunk, int]] = []
         try:
             async with self._database.transaction(held.tenant_id) as tx:
                 stream = await stream_store.lock_stream(tx, held.tenant_id, held.turn_id)
@@ -266,7 +272,7 @@ class Flusher:
                     await locks.enter_async_context(held.ending)  # nothing is taken and nothing ends meanwhile
                 await self._release_whole(tenant_id, [held for held in turns if _is_whole(held)])
 
-    async def _release_whole(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+    async def _release_whole(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
         named = [_named(held) for held in turns]
         try:
             async with self._database.transaction(tenant_id) as tx:
@@ -278,7 +284,7 @@ class Flusher:
             if _named(held) in released:
                 self.drop(held, fenced())
 
-    async def _ask_unsure(self, tx: Transaction, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+    async def _ask_unsure(self, tx: Transaction, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
         unsure = [held for held in turns if held.unsure]
         if not unsure:
             return
@@ -288,7 +294,7 @@ class Flusher:
             held.found_durable({part: length for part, (length, _) in found.get(held.turn_id, {}).items()})
             self.unflushed -= before - held.unflushed()
 
-    async def hear(self, held: Held) -> None:
+    async def hear(self, held: OpenTurnBuffer) -> None:
         """Note that a turn's writer was heard of, and if need be renew its lease at once, for what takes long."""
         held.heard = monotonic()
         if self._is_due(held):
@@ -310,10 +316,10 @@ class Flusher:
         for tenant_id, turns in _by_tenant(due).items():
             self._renewing.begin(tenant_id, partial(self._renew_turns, tenant_id, turns))
 
-    def _is_due(self, held: Held) -> bool:
+    def _is_due(self, held: OpenTurnBuffer) -> bool:
         return held.heard > held.renewed and monotonic() - held.renewed > self._lease_s / _RENEWALS_PER_LEASE
 
-    async def _renew_turns(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+    async def _renew_turns(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
         async with self._renewal_places:
             for start in range(0, len(turns), _TURNS_A_WRITE):
                 try:
@@ -321,7 +327,7 @@ class Flusher:
                 except Exception as error:  # noqa: BLE001 - whatever it was, the others are renewed
                     self._log.error("stream.renewal_crashed", error_type=error_type(error), exc_info=error)
 
-    async def _renew_some(self, tenant_id: TenantId, turns: Sequence[Held]) -> None:
+    async def _renew_some(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
         now = monotonic()
         try:
             async with self._database.transaction(tenant_id) as tx:
@@ -337,7 +343,7 @@ class Flusher:
                 self.drop(held, fenced())
 
 
-def _is_whole(held: Held) -> bool:
+def _is_whole(held: OpenTurnBuffer) -> bool:
     return not (held.dropped or held.has_tail() or held.flush is not None or held.lacks_text())
 
 
@@ -345,19 +351,19 @@ def _code(error: Exception) -> str:
     return error.code if isinstance(error, AppError) else "internal_error"
 
 
-def _named(held: Held) -> OpenStream:
+def _named(held: OpenTurnBuffer) -> OpenStream:
     return OpenStream(held.conversation_id, held.turn_id, held.epoch)
 
 
-def _chunks(held: Held) -> Iterable[tuple[Held, NewChunk, int]]:
+def _chunks(held: OpenTurnBuffer) -> Iterable[tuple[OpenTurnBuffer, NewChunk, int]]:
     for name, part in held.parts.items():
         if part.tail:
             chunk = NewChunk(held.turn_id, held.epoch, name, part.durable, "".join(part.tail))
             yield held, chunk, len(part.tail)
 
 
-def _by_tenant(turns: Iterable[Held]) -> dict[TenantId, list[Held]]:
-    of_tenant: dict[TenantId, list[Held]] = {}
+def _by_tenant(turns: Iterable[OpenTurnBuffer]) -> dict[TenantId, list[OpenTurnBuffer]]:
+    of_tenant: dict[TenantId, list[OpenTurnBuffer]] = {}
     for held in turns:
         of_tenant.setdefault(held.tenant_id, []).append(held)
     return of_tenant

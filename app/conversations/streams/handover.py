@@ -15,10 +15,10 @@ from time import monotonic
 from typing import Final
 from uuid import UUID
 
-from app.conversations.events import Announcer, Told
+from app.conversations.events import Announcer, BusEvent
 from app.conversations.stores import stream_store
 from app.conversations.stores.stream_store import NO_HOLDER
-from app.conversations.streams.buffer import Held, StreamKey
+from app.conversations.streams.buffer import OpenTurnBuffer, StreamKey
 from app.conversations.streams.flush import Flusher
 from app.core.database.transactions import Database
 
@@ -34,7 +34,7 @@ class Handover:
     def __init__(
         self,
         database: Database,
-        held: Mapping[StreamKey, Held],
+        held: Mapping[StreamKey, OpenTurnBuffer],
         *,
         holder: UUID,
         announcer: Announcer,
@@ -78,7 +78,7 @@ class Handover:
                 return True
         return False
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: BusEvent) -> None:
         """Release a turn that another process asks for, if this one holds it."""
         if told.what != "wanted" or told.turn_id is None or told.holder != self._holder:
             return
@@ -93,7 +93,7 @@ class Handover:
     def on_loss(self) -> None:
         """A request may have been missed: its sender takes the turn over by itself."""
 
-    async def _release(self, held: Held) -> None:
+    async def _release(self, held: OpenTurnBuffer) -> None:
         async with held.ending:  # nothing is taken meanwhile
             if held.flush is not None:
                 await asyncio.shield(held.flush)

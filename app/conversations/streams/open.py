@@ -13,7 +13,7 @@ from app.conversations.stores import conversation_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.streams.chunk_merge import opened_turn
 from app.conversations.streams.commit import Ender, not_open
-from app.conversations.streams.permissions import require_may_continue, voice_of
+from app.conversations.streams.permissions import require_may_continue, turn_author
 from app.conversations.turns.revise import require_kept, require_standing
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Transaction
@@ -75,7 +75,7 @@ class Opener:
             known = (await conversation_store.find_turns(tx, caller.tenant_id, [given.id])).get(given.id)
             if known is not None:
                 row = await self._opened_before(caller, tx, conversation_id, known, opening)
-                require_may_continue(bound, voice_of(row))
+                require_may_continue(bound, turn_author(row))
                 return row, False
         if given.supersedes is not None:
             # before the turns are counted: one whose lease is over may make room
@@ -164,17 +164,17 @@ class Opener:
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None
     ) -> None:
         """Refuse one turn too many; `actor` is the one that a token writes as."""
-        most_here, most = self._options.max_open_per_conversation, self._options.max_open_per_tenant
-        at_most = max(most_here, most)
-        count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, at_most=at_most)
+        max_here, most = self._options.max_open_per_conversation, self._options.max_open_per_tenant
+        maximum = max(max_here, most)
+        count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
         if most - _OPENED_AT_ONCE <= count.everywhere < most:
             await stream_store.lock_opening(tx, caller.tenant_id)
-            count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, at_most=at_most)
-        most_as_actor = self._options.max_open_per_token
-        if actor is not None and count.as_actor >= most_as_actor:
-            raise _too_many(f"At most {most_as_actor} turns of its actor may be open for a conversation token")
-        if count.here >= most_here or count.everywhere >= most:
-            raise _too_many(f"At most {most_here} turns may be open in a conversation and {most} in all")
+            count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
+        max_as_actor = self._options.max_open_per_token
+        if actor is not None and count.as_actor >= max_as_actor:
+            raise _too_many(f"At most {max_as_actor} turns of its actor may be open for a conversation token")
+        if count.here >= max_here or count.everywhere >= most:
+            raise _too_many(f"At most {max_here} turns may be open in a conversation and {most} in all")
 
 
 def _too_many(rule: str) -> RateLimited:

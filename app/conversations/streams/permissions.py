@@ -11,7 +11,7 @@ from app.conversations.drafts import USUAL_KINDS
 from app.conversations.schemas.conversations import TurnInput
 from app.conversations.schemas.frames import Opening
 from app.conversations.stores.conversation_store import TurnRow
-from app.conversations.streams.buffer import Voice
+from app.conversations.streams.buffer import TurnAuthor
 from app.core.errors import FieldError, Forbidden
 from app.formats.schemas import Kind, Role
 from app.tenancy.schemas import Access, Binding, Caller
@@ -60,21 +60,21 @@ def permitted_opening(caller: Caller, opening: Opening) -> Opening:
     return opening.model_copy(update={"turn": turn.model_copy(update={"actor": actor})})
 
 
-def voice_of(row: TurnRow) -> Voice:
+def turn_author(row: TurnRow) -> TurnAuthor:
     """How a turn speaks, by its row."""
-    return Voice(Role(row.role), Kind(row.kind), row.actor)
+    return TurnAuthor(Role(row.role), Kind(row.kind), row.actor)
 
 
-def require_may_continue(bound: Binding | None, voice: Voice) -> None:
+def require_may_continue(bound: Binding | None, author: TurnAuthor) -> None:
     """Refuse the holder of a token an open turn of another actor, or in a role or kind that is not the token's.
 
     That it is to take another turn's place was decided by the key that opened it so.
     """
     if bound is None:
         return
-    if voice.actor != bound.actor:
+    if author.actor != bound.actor:
         _refuse("", "this turn is another actor's")
-    if voice.role not in bound.roles or voice.kind not in USUAL_KINDS[voice.role]:
+    if author.role not in bound.roles or author.kind not in USUAL_KINDS[author.role]:
         _refuse("", "this turn has a role or kind that is not this token's")
 
 

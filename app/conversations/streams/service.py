@@ -31,14 +31,14 @@ from app.conversations.stores import stream_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.stream_store import StreamRow
 from app.conversations.streams.access import FindStream, StreamCall, require_writer, taken_in_turns
-from app.conversations.streams.buffer import Held, HeldPart, StreamKey, StreamListener, fenced
+from app.conversations.streams.buffer import HeldPart, OpenTurnBuffer, StreamKey, StreamListener, fenced
 from app.conversations.streams.chunk_merge import opened_turn
 from app.conversations.streams.commit import Ender, not_open
 from app.conversations.streams.exchanges import Exchanges
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.handover import Handover
 from app.conversations.streams.open import Opener, StreamOptions
-from app.conversations.streams.permissions import permitted_opening, require_may_continue, voice_of
+from app.conversations.streams.permissions import permitted_opening, require_may_continue, turn_author
 from app.conversations.turns.append import Appender
 from app.conversations.turns.revise import Reviser
 from app.conversations.views import turn_view_for
@@ -48,7 +48,7 @@ from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new
 from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
@@ -81,7 +81,7 @@ class Streams:
         self._limits = limits
         self._options = options
         self._holder = new_uuid()
-        self._held: dict[StreamKey, Held] = {}
+        self._held: dict[StreamKey, OpenTurnBuffer] = {}
         self._ender = Ender(database, appender=appender, reviser=reviser, holder=self._holder, announcer=announcer,
                             limits=limits, jobs=jobs)  # fmt: skip
         self._opener = Opener(limits=limits, options=options, holder=self._holder, ender=self._ender,
@@ -116,7 +116,7 @@ class Streams:
         *,
         opening: Opening,
         listener: StreamListener | None = None,
-        repeat: Repeatable | None = None,
+        repeat: IdempotencyKey | None = None,
     ) -> tuple[OpenedTurn, bool, bool]:
         """Open a turn. Says whether it was opened now, and whether it is a replay by key.
 
@@ -191,14 +191,16 @@ class Streams:
                     raise
         raise taken_in_turns()
 
-    async def _take(self, held: Held, chunk: Chunk, *, wait: bool, listener: StreamListener | None) -> ChunkResult:
+    async def _take(
+        self, held: OpenTurnBuffer, chunk: Chunk, *, wait: bool, listener: StreamListener | None
+    ) -> ChunkResult:
         if held.ending.locked():
             async with held.ending:
                 pass
         if held.dropped:
             raise fenced()
         held.heard = monotonic()
-        if chunk.part != CONTENT and held.voice.role is not Role.ASSISTANT:
+        if chunk.part != CONTENT and held.author.role is not Role.ASSISTANT:
             problem = FieldError("/part", "only an assistant turn calls tools")
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
         # a part is there once some text of it was taken
@@ -260,7 +262,7 @@ class Streams:
 
     # take over and resume
 
-    async def _take_over(self, call: StreamCall) -> Held:
+    async def _take_over(self, call: StreamCall) -> OpenTurnBuffer:
         """Hold an open turn that another process held, for a call of its writer that came here."""
         for _ in range(_TAKE_OVERS):
             async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
@@ -272,7 +274,7 @@ class Streams:
                 return held
         raise taken_in_turns()
 
-    async def _take_from(self, call: StreamCall, *, silent: UUID | None) -> Held | None:
+    async def _take_from(self, call: StreamCall, *, silent: UUID | None) -> OpenTurnBuffer | None:
         """Hold an open turn that no process holds, or the `silent` one; None where another one holds it, with text."""
         caller = call.caller
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -296,7 +298,7 @@ class Streams:
             held.unconfirmed.update((CONTENT, *held.parts))
         return held
 
-    def _known(self, key: StreamKey, epoch: int) -> Held | None:
+    def _known(self, key: StreamKey, epoch: int) -> OpenTurnBuffer | None:
         held = self._held.get(key)
         return held if held is not None and held.epoch == epoch else None
 
@@ -332,7 +334,7 @@ class Streams:
     async def _find(self, call: StreamCall, tx: Transaction, read: FindStream) -> tuple[StreamRow, TurnRow]:
         stream = await read(tx, call.key.tenant_id, call.key.turn_id)
         row = await get_turn(call.caller, tx, call.key.conversation_id, call.key.turn_id)
-        require_may_continue(call.bound, voice_of(row))
+        require_may_continue(call.bound, turn_author(row))
         if stream is None or stream.conversation_id != call.key.conversation_id:
             raise not_open(row)
         if stream.age_s > self._options.lease_s:
@@ -348,12 +350,12 @@ class Streams:
         *,
         key_id: KeyId,
         size: int,
-    ) -> Held:
+    ) -> OpenTurnBuffer:
         now = monotonic()
         key = StreamKey(caller.tenant_id, ConversationId(row.conversation_id), TurnId(row.id))
-        held = Held(
+        held = OpenTurnBuffer(
             key=key,
-            voice=voice_of(row),
+            author=turn_author(row),
             writer=opened.writer,
             key_id=key_id,
             epoch=opened.epoch,
@@ -372,14 +374,16 @@ class Streams:
         self._held[key] = held
         return held
 
-    def _hold_opened(self, caller: Caller, row: TurnRow, opened: OpenedTurn, listener: StreamListener | None) -> Held:
+    def _hold_opened(
+        self, caller: Caller, row: TurnRow, opened: OpenedTurn, listener: StreamListener | None
+    ) -> OpenTurnBuffer:
         """Hold a turn that was opened now. A turn that once had its key, in a deleted conversation, left nothing."""
         held = self._hold(caller, row, opened, listener, key_id=caller.key_id, size=0)
         self._flusher.forget_owed(held.key)
         held.owed = {}
         return held
 
-    def _hold_new(self, caller: Caller, row: TurnRow, writer: str) -> Held:
+    def _hold_new(self, caller: Caller, row: TurnRow, writer: str) -> OpenTurnBuffer:
         left = datetime.now(UTC) + timedelta(seconds=self._options.lease_s)
         opened = OpenedTurn(turn=turn_view_for(caller, row), writer=writer, epoch=1, durable_offset=0, parts=[],
                             lease_expires_at=left)  # fmt: skip
@@ -430,10 +434,10 @@ class Streams:
             # it had ended so before: the answer to the first call was perhaps lost
             async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
                 row = await get_turn(call.caller, tx, call.key.conversation_id, call.key.turn_id)
-            require_may_continue(call.bound, voice_of(row))
+            require_may_continue(call.bound, turn_author(row))
         return turn_view_for(call.caller, row)
 
-    async def _end_here(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
+    async def _end_here(self, caller: Caller, held: OpenTurnBuffer, how: Ending | Aborting) -> TurnRow:
         try:
             async with held.ending:
                 if held.flush is not None:
@@ -445,7 +449,7 @@ class Streams:
             if held.has_tail():
                 self._flusher.wake()
 
-    async def _end_now(self, caller: Caller, held: Held, how: Ending | Aborting) -> TurnRow:
+    async def _end_now(self, caller: Caller, held: OpenTurnBuffer, how: Ending | Aborting) -> TurnRow:
         await self._flusher.hear(held)
         try:
             if isinstance(how, Ending):
@@ -459,10 +463,10 @@ class Streams:
         self._flusher.drop(held, None)
         return row
 
-    async def _hold_here(self, call: StreamCall) -> Held:
+    async def _hold_here(self, call: StreamCall) -> OpenTurnBuffer:
         held = self._held.get(call.key)
         if held is not None and (held.key_id == call.caller.key_id if call.epoch is None else held.epoch == call.epoch):
-            require_may_continue(call.bound, held.voice)
+            require_may_continue(call.bound, held.author)
             return held
         # what is remembered here may be over: the rows say who writes
         return await self._take_over(call)

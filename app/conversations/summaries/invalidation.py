@@ -10,7 +10,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from app.conversations.schemas.conversations import Compaction
-from app.conversations.schemas.summaries import StandingSummary, SummaryKind
+from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.stores import summary_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.summary_store import SummaryRow
@@ -132,7 +132,7 @@ async def move_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, r
     return position
 
 
-def covered_through(standing: Sequence[SummaryRow | StandingSummary], *, erased_position: int) -> int:
+def covered_through(standing: Sequence[SummaryRow | ValidSummary], *, erased_position: int) -> int:
     """How far summaries, by range, stand without a hole; what retention has erased needs none."""
     position = erased_position
     for row in sorted(standing, key=lambda row: row.from_position):
@@ -141,9 +141,9 @@ def covered_through(standing: Sequence[SummaryRow | StandingSummary], *, erased_
     return position
 
 
-def standing_summary(row: SummaryRow) -> StandingSummary:
+def standing_summary(row: SummaryRow) -> ValidSummary:
     """A summary as contexts and compaction take it."""
-    return StandingSummary(
+    return ValidSummary(
         id=row.id,
         kind=SummaryKind(row.kind),
         level=row.level,

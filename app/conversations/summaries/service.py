@@ -15,11 +15,11 @@ from app.conversations.schemas.conversations import Compaction, Retention
 from app.conversations.schemas.summaries import (
     Discarded,
     SourceTurn,
-    Standing,
     Summary,
     SummaryDraft,
     SummaryKind,
     Undone,
+    ValidSummaries,
 )
 from app.conversations.stores import conversation_store, retention_store, summary_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow
@@ -39,7 +39,7 @@ from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import Document, Entry, EntryKind, Prepared
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, Repeatable, Replay, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, Replay, Scope
 from app.tenancy.service import Tenancy
 
 _NOBODY = ""
@@ -59,7 +59,7 @@ class Summaries:
         jobs: JobQueue,
         announcer: Announcer,
         cursors: Cursors,
-        most_bytes: int,
+        max_bytes: int,
         erase_without_summary: bool,
     ) -> None:
         """`erase_without_summary`: retention erases what highlights stand for, too."""
@@ -70,7 +70,7 @@ class Summaries:
         self._jobs = jobs
         self._announcer = announcer
         self._cursors = cursors
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._erase_without_summary = erase_without_summary
 
     async def list_page(
@@ -121,13 +121,13 @@ class Summaries:
             raise NotFound("not_found", "There is no such summary.")
         return summary_view(row)
 
-    async def replayed(self, caller: Caller, *, repeat: Repeatable) -> list[Summary] | None:
+    async def replayed(self, caller: Caller, *, repeat: IdempotencyKey) -> list[Summary] | None:
         """Return the summaries that the very same request made before; None where it is new."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             replay = await self._tenancy.find_replay(caller, tx, request=repeat)
             return None if replay is None else await self._replay(caller, tx, replay)
 
-    async def remember(self, caller: Caller, *, repeat: Repeatable, made: Sequence[Summary]) -> list[Summary]:
+    async def remember(self, caller: Caller, *, repeat: IdempotencyKey, made: Sequence[Summary]) -> list[Summary]:
         """Remember what a request made; return it, or what the same request made meanwhile. Raises Conflict, Busy."""
         async with self._database.transaction(caller.tenant_id) as tx:
             replay = await self._tenancy.claim(caller, tx, request=repeat)
@@ -146,9 +146,9 @@ class Summaries:
         found = await summary_store.find(tx, caller.tenant_id, summary_ids)
         return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
 
-    async def standing(self, caller: Caller, conversation_id: ConversationId) -> Standing:
+    async def standing(self, caller: Caller, conversation_id: ConversationId) -> ValidSummaries:
         """How far a conversation is summarised, and by what. NotFound without it."""
-        async with self._database.transaction(caller.tenant_id, read_only=True, one_moment=True) as tx:
+        async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
             rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
         return _standing(head, rows)
@@ -173,7 +173,7 @@ class Summaries:
                 before=before,
                 actors=None,
                 limit=limit + 1,
-                most_bytes=self._most_bytes,
+                max_bytes=self._max_bytes,
                 with_erased=False,
             )
         rows = found.rows[:limit]
@@ -334,9 +334,9 @@ class Summaries:
         )
 
 
-def _standing(head: ConversationRow, rows: Sequence[SummaryRow]) -> Standing:
+def _standing(head: ConversationRow, rows: Sequence[SummaryRow]) -> ValidSummaries:
     position = covered_through(rows, erased_position=head.erased_position)
-    return Standing(
+    return ValidSummaries(
         policy=Compaction.model_validate(head.compaction),
         retention=Retention(head.retention),
         position=position,

@@ -30,7 +30,7 @@ from app.core.threads import map_in_threads
 from app.index.schemas import Document
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.schemas import Caller, IdempotencyKey, Replay
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
@@ -67,7 +67,7 @@ class Appender:
         *,
         turns: Sequence[TurnInput],
         expected_seq: int | None,
-        repeat: Repeatable | None,
+        repeat: IdempotencyKey | None,
     ) -> tuple[AppendResult, bool, bool]:
         """Append turns, all or none; says whether anything was stored now, and whether it is a replay by key."""
         now = datetime.now(UTC)
@@ -168,7 +168,7 @@ class Appender:
         )
         if owner is not None and owner != head.owner:  # set while this append waited for the lock
             await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=owner)
-        participants = new_participants(head, drafts, at_most=MAX_PARTICIPANTS)
+        participants = new_participants(head, drafts, maximum=MAX_PARTICIPANTS)
         is_stale = placed.at - head.listed_at >= conversation_store.ACTIVITY_GRAIN
         if participants or is_stale or title is not None:
             await conversation_store.touch_conversation(
@@ -205,7 +205,7 @@ class Appender:
         return await conversation_store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
 
     async def require_unanswered(
-        self, caller: Caller, tx: Transaction, repeat: Repeatable, *, claiming: bool = False
+        self, caller: Caller, tx: Transaction, repeat: IdempotencyKey, *, claiming: bool = False
     ) -> None:
         """Busy where a request has been answered since that was looked for; Conflict `idempotency_mismatch`.
 
@@ -217,13 +217,13 @@ class Appender:
             raise Busy("resource_busy", detail, retry_after_s=1)
 
     async def remember(
-        self, caller: Caller, tx: Transaction, repeat: Repeatable, rows: Sequence[TurnRow], *, status: int
+        self, caller: Caller, tx: Transaction, repeat: IdempotencyKey, rows: Sequence[TurnRow], *, status: int
     ) -> None:
         """Remember which turns a request with an Idempotency-Key has stored, in the transaction that stores them."""
         ids = [row.id for row in rows]
         await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=ids)
 
-    async def replayed(self, caller: Caller, repeat: Repeatable) -> AppendResult | None:
+    async def replayed(self, caller: Caller, repeat: IdempotencyKey) -> AppendResult | None:
         """What an append with this key has stored, if one has."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             replay = await self._tenancy.find_replay(caller, tx, request=repeat)

@@ -28,7 +28,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, Repeatable
+from app.tenancy.schemas import Caller, IdempotencyKey
 from app.tenancy.service import Tenancy
 
 _BATCH = 500
@@ -65,7 +65,7 @@ class Forker:
         self._index = index
 
     async def fork(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: Repeatable | None
+        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: IdempotencyKey | None
     ) -> tuple[Conversation, bool, bool]:
         """Fork, or get the fork of this id or external id; says whether it was made now, and replayed by key."""
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -181,7 +181,7 @@ class Forker:
                 before=None if through is None else through + 1,
                 actors=None,
                 limit=_BATCH,
-                most_bytes=_BATCH_BYTES,
+                max_bytes=_BATCH_BYTES,
                 erased_through=parent.erased_position,
             )
             rows = found.rows

@@ -30,8 +30,8 @@ _TURNS = 32
 # at a time, of text: a turn may have a whole request of it, and several jobs read at once
 _BYTES = 2 * 2**20
 # of a job that fills: it ends, and another goes on, when it has made so many or has looked so often
-_MOST_FILLED = 400
-_MOST_LOOKS = 40
+_MAX_FILLED = 400
+_MAX_LOOKS = 40
 # times as long as a step took: half of the time is the appends', from whom waiting for an endpoint takes nothing
 _REST, _LONGEST_REST_S = 1.0, 0.5
 
@@ -81,7 +81,7 @@ class Indexing:
         Raises as the embedder does; what was made before that is kept, and not made again.
         """
         made = 0
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MAX_LOOKS):
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 step = await late.find_lacking(caller, tx, after=after)
             began = time.monotonic()
@@ -92,7 +92,7 @@ class Indexing:
             for make in self._index.makers:
                 made += await make(caller, late, step.entry_ids)
             after = step.after
-            if after is None or made >= _MOST_FILLED:
+            if after is None or made >= _MAX_FILLED:
                 break
         self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made, space_id=late.space.id)
         if after is not None:
@@ -185,7 +185,7 @@ class Indexing:
         """
         asked = turn_ids[:_TURNS]
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_store.find_ordered(tx, caller.tenant_id, asked, most_bytes=_BYTES)
+            found = await turn_store.find_ordered(tx, caller.tenant_id, asked, max_bytes=_BYTES)
         # after a cut, what comes behind the last that was read; what is gone is not asked for again
         left = turn_ids[asked.index(found.rows[-1].id) + 1 :] if found.cut else turn_ids[_TURNS:]
         live = [

@@ -203,9 +203,9 @@ def _entry(
     )
 
 
-def new_participants(head: ConversationRow, drafts: Sequence[Draft], *, at_most: int) -> list[JsonObject]:
+def new_participants(head: ConversationRow, drafts: Sequence[Draft], *, maximum: int) -> list[JsonObject]:
     """Those who speak here for the first time, tools apart."""
     known = {str(item.get("actor")) for item in head.participants}
     spoke = dict.fromkeys(draft.actor for draft in drafts if draft.role is not Role.TOOL)
-    fresh = [actor for actor in spoke if actor not in known][: max(0, at_most - len(known))]
+    fresh = [actor for actor in spoke if actor not in known][: max(0, maximum - len(known))]
     return [{"actor": actor, "name": None, "aliases": []} for actor in fresh]

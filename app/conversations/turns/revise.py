@@ -26,7 +26,7 @@ from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.formats.schemas import Kind, Role
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.schemas import Caller, IdempotencyKey, Replay
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
@@ -64,7 +64,7 @@ class Reviser:
         *,
         turn_id: TurnId,
         body: Revision,
-        repeat: Repeatable | None,
+        repeat: IdempotencyKey | None,
         expire: Expire,
     ) -> tuple[RevisionResult, bool, bool]:
         """Let a new turn take a live one's place; says whether it was stored now, and whether it is a replay by key."""

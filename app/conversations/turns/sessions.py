@@ -16,7 +16,7 @@ from app.conversations.drafts import Draft, DraftLimits, is_much, make_draft
 from app.conversations.events import Announcer
 from app.conversations.find import lock_conversation
 from app.conversations.schemas.conversations import ConversationCreate
-from app.conversations.schemas.sessions import Choice, Offer, Session, SessionDay, SessionName, Stored
+from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
 from app.conversations.stores import conversation_store, session_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.turns.append import Appender, same_turn
@@ -69,35 +69,35 @@ class Sessions:
             raise _missing()
         return Session(ConversationId(row.id), row.owner, None, row.turn_count - row.summarized_turns)
 
-    async def append_once(self, caller: Caller, *, name: SessionName, offer: Offer) -> Stored:
+    async def append_once(self, caller: Caller, *, name: SessionName, append_request: IdempotentAppend) -> Stored:
         """Store what is not stored yet, all in one transaction.
 
         Raises Invalid and TooLarge by the rules of turns, Conflict `session_owner_mismatch` and `turn_id_conflict`,
         Busy after a short wait for whoever holds the session, NotFound where it is not there and not to be made.
         """
-        drafts = await self._drafts(offer)
+        drafts = await self._drafts(append_request)
         incoming = await self._appender.work_out(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
-            head = await self._locked(caller, tx, name, create=offer.create)
-            known = await conversation_store.find_turns(tx, caller.tenant_id, offer.look_for, bare=True)
+            head = await self._locked(caller, tx, name, create=append_request.create)
+            known = await conversation_store.find_turns(tx, caller.tenant_id, append_request.look_for, bare=True)
             _require_here(known, head)
-            choice = offer.choose(frozenset(known))
+            plan = append_request.choose(frozenset(known))
             fresh = [
                 replace(item, draft=replace(item.draft, id=turn_id))
-                for item, turn_id in zip(incoming, choice.store_as, strict=True)
+                for item, turn_id in zip(incoming, plan.store_as, strict=True)
                 if turn_id is not None
             ]
             if fresh:
                 await self._appender.write_last(caller, tx, head, fresh)
-        return Stored(ConversationId(head.id), len(fresh), _differs(known, incoming, choice, head))
+        return Stored(ConversationId(head.id), len(fresh), _differs(known, incoming, plan, head))
 
-    async def _drafts(self, offer: Offer) -> list[Draft]:
+    async def _drafts(self, append_request: IdempotentAppend) -> list[Draft]:
         now = datetime.now(UTC)
 
         def make() -> list[Draft]:
-            return [make_draft(turn, limits=self._limits, now=now, root=root) for root, turn in offer.turns]
+            return [make_draft(turn, limits=self._limits, now=now, root=root) for root, turn in append_request.turns]
 
-        turns = [turn for _, turn in offer.turns]
+        turns = [turn for _, turn in append_request.turns]
         return await asyncio.to_thread(make) if is_much(turns) else make()
 
     async def _locked(self, caller: Caller, tx: Transaction, name: SessionName, *, create: bool) -> ConversationRow:
@@ -129,7 +129,7 @@ class Sessions:
         """The turns of one day, in order, and whether there are more."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await session_store.list_day(
-                tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, most_bytes=_DAY_BYTES
+                tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, max_bytes=_DAY_BYTES
             )
         turns = [canonical_turn(row) for row in found.rows[:limit]]
         return turns, found.cut or len(found.rows) > limit
@@ -165,12 +165,12 @@ def _require_here(known: Mapping[UUID, TurnRow], head: ConversationRow) -> None:
 
 
 def _differs(
-    known: Mapping[UUID, TurnRow], incoming: Sequence[Incoming], choice: Choice, head: ConversationRow
+    known: Mapping[UUID, TurnRow], incoming: Sequence[Incoming], plan: AppendPlan, head: ConversationRow
 ) -> bool:
     """Whether what is stored says something else; of what was erased nobody can tell."""
-    if choice.is_longer:
+    if plan.is_longer:
         return True
-    for item, turn_id in zip(incoming, choice.same_as, strict=True):
+    for item, turn_id in zip(incoming, plan.same_as, strict=True):
         if turn_id is None:
             continue
         row = known.get(turn_id)

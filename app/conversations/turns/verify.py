@@ -52,7 +52,7 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
                 after=walk.seq,
                 through=head.last_seq,
                 limit=_BATCH,
-                most_bytes=_BATCH_BYTES,
+                max_bytes=_BATCH_BYTES,
             )
             # asked after the turns: they go with their conversation, never before it
             if await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id) is None:

@@ -55,8 +55,8 @@ VERSION_TABLES_SQL = (
 )
 """Makes the tables of versions, the one that the first migration needs first, and fills them."""
 _INDEX_MEMORY = "256MB"
-_MOST_VECTOR_DIMENSIONS = 2000  # of an index on `vector`; beyond, half precision finds and full precision orders
-_MOST_INDEXED_DIMENSIONS = 4000
+_MAX_VECTOR_DIMENSIONS = 2000  # of an index on `vector`; beyond, half precision finds and full precision orders
+_MAX_INDEXED_DIMENSIONS = 4000
 # with pgvector's 64, some vectors lie where no path leads: recall@10 falls to 0.96 however far a search looks
 _INDEX_EF_CONSTRUCTION = 200
 
@@ -260,9 +260,9 @@ def vector_index_name(space_id: int) -> str:
 
 def indexed_type(dimensions: int) -> str | None:
     """The type that a space's vector index is on; None for dimensions that have no such index."""
-    if dimensions > _MOST_INDEXED_DIMENSIONS:
+    if dimensions > _MAX_INDEXED_DIMENSIONS:
         return None
-    return f"{'vector' if dimensions <= _MOST_VECTOR_DIMENSIONS else 'halfvec'}({dimensions})"
+    return f"{'vector' if dimensions <= _MAX_VECTOR_DIMENSIONS else 'halfvec'}({dimensions})"
 
 
 async def ensure_vector_index(owner_url: str, *, space_id: int, dimensions: int) -> bool:

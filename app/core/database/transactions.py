@@ -195,15 +195,15 @@ class Database:
         tenant_id: TenantId,
         *,
         read_only: bool = False,
-        one_moment: bool = False,
+        repeatable_read: bool = False,
         lock_wait_ms: int | None = None,
     ) -> AsyncGenerator[Transaction]:
         """Everything inside happens in one transaction of one tenant, and is durable when the block has ended.
 
-        With `one_moment` all its statements see the same moment; with `lock_wait_ms` one that waits for a lock for
+        With `repeatable_read` all its statements see the same moment; with `lock_wait_ms` one that waits for a lock for
         longer raises Busy.
         """
-        mode = f"{' isolation level repeatable read' if one_moment else ''}{' read only' if read_only else ''}"
+        mode = f"{' isolation level repeatable read' if repeatable_read else ''}{' read only' if read_only else ''}"
         # a UUID's own text is safe to place in SQL; a function call instead of SET LOCAL would not reach Citus workers
         begin = f"begin{mode}; set local app.tenant = '{tenant_id}'"
         if lock_wait_ms is not None:

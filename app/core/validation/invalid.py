@@ -104,12 +104,12 @@ def unknown_field(
     if other is not None:
         detail = f"`{name}` is another name of `{other}`. Give one of them."
     else:
-        similar = _most_similar(name, names)
+        similar = _closest_name(name, names)
         detail = f"Unknown {what} `{name}`." + (f" Did you mean `{similar}`?" if similar else "")
     return FieldError(json_pointer(path), detail, place, is_unknown=True)
 
 
-def _most_similar(name: str, known: Iterable[str]) -> str | None:
+def _closest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most similar to `name`, or whose other name is; None if none is similar.
 
     Neither case nor separators count.

@@ -1,9 +1,9 @@
-"""Which tenants have grown wide, and the vector index that serves them.
+"""Keep the vector index (ANN) of large tenants up to date.
 
-Appends never touch the vector index: their vectors go in un-tiered, and a search compares those one by one. `Tiers`
-notices a wide tenant when it is searched, and moves its vectors into the tier in the background, some at a time and
-never for more than a quarter of the time, so that appends keep their pace. The index of a space is made when the first
-wide tenant is there; until it stands, wide scopes are searched exactly. All of it may be interrupted anywhere.
+Appends never touch the vector index: their vectors are stored outside of it, and a search compares those one by one.
+`AnnMaintenance` notices a large tenant when it is searched, and moves its vectors into the index in the background,
+some at a time and for at most a quarter of the time, so that appends keep their pace. The index of a space is created
+for the first large tenant; until it exists, large scopes are searched exactly. Every step may be interrupted.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class TierOptions:
     fresh_vectors: int
 
 
-class Tiers:
+class AnnMaintenance:
     """Knows how much each tenant has, and keeps the tier of the wide ones.
 
     `make_index` makes the index of the space as the owner of the tables, and says whether it stands.

@@ -16,7 +16,7 @@ from app.index.analyser.analyser import any_of, quote
 from app.index.schemas import BM25_B, BM25_K1
 
 # of a query on the text index; with more, fewer words at once are asked for, and it finds more than it need
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 _DEPTHS = (4, 3, 2, 1, 0)
 # bounds are counted in another order than scores
 _SLACK = 1 + 1e-9
@@ -79,7 +79,7 @@ def gate(words: Sequence[Word], *, without: Sequence[Word], score: float) -> str
         parts: list[str] = [quote(word.lexeme) for word in words]
     else:
         parts = next(
-            parts for depth in _DEPTHS if len(parts := _parts(words, score, depth)) <= _MOST_PARTS or depth == 0
+            parts for depth in _DEPTHS if len(parts := _parts(words, score, depth)) <= _MAX_PARTS or depth == 0
         )
     if not parts:
         return None
@@ -102,7 +102,7 @@ def _parts(words: Sequence[Word], score: float, depth: int) -> list[str]:
         else:
             more = _parts(words[at + 1 :], score - word.bound, depth - 1)
             parts.extend(f"{quote(word.lexeme)} & {part}" for part in more)
-        if len(parts) > _MOST_PARTS and depth:
+        if len(parts) > _MAX_PARTS and depth:
             break
         left -= word.bound
     return parts

@@ -18,7 +18,7 @@ from app.core.jobs import INSTALLATION, JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.index.schemas import DROP_JOB, EmbeddingSpace, EmbeddingSpaces, SpaceAdd, SpaceState, SpaceSwitch
 from app.index.spaces import store as space_store
-from app.index.spaces.runtime import Side, Spaces
+from app.index.spaces.runtime import EmbeddingSpaceRuntime, Spaces
 from app.index.spaces.store import Choice, Figures, SpaceRow
 from app.tenancy.schemas import Caller, Scope
 
@@ -187,7 +187,7 @@ class SpaceAdministration:
             world = await _read(tx)
         return any(row.id == space_id and row.state == SpaceState.DROPPING for row in world.rows)
 
-    async def _require_complete(self, tx: Transaction, side: Side) -> None:
+    async def _require_complete(self, tx: Transaction, side: EmbeddingSpaceRuntime) -> None:
         lacking, entries = await space_store.lacking(tx, side.space.id, job_kind=side.late.new_kind)
         if lacking > _SMALL_SHARE * entries:
             raise Conflict(
@@ -230,7 +230,7 @@ class SpaceAdministration:
         """The space that the installation searches: the chosen one, or else what this process' settings name."""
         return world.choice.space_id or self._spaces.current.space.id or None
 
-    def _configured(self, body: SpaceAdd) -> Side:
+    def _configured(self, body: SpaceAdd) -> EmbeddingSpaceRuntime:
         """The side that the body means: without members the one that is not searched."""
         wanted = body.model_dump(exclude_none=True)
         for side in self._spaces.sides.values():

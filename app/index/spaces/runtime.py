@@ -18,7 +18,7 @@ from app.core.errors import AppError
 from app.core.telemetry import get_logger
 from app.index.backfill.vector_backfill import LateVectors
 from app.index.schemas import SpaceState
-from app.index.search.ann_maintenance import Tiers
+from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
 from app.index.spaces import store as space_store
 from app.providers.schemas import Embedder, EmbeddingSpaceName
@@ -30,14 +30,14 @@ _KEPT_UP = (SpaceState.PREPARING, SpaceState.KEPT)
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class EmbeddingSpaceRuntime:
     """One embedding space of this process: what embeds for it, its vector index, its vectors made later.
 
     Without an embedder it is the space of none, of id 0.
     """
 
     embedder: Embedder | None
-    tiers: Tiers
+    tiers: AnnMaintenance
     late: LateVectors
 
     @property
@@ -74,15 +74,15 @@ async def chosen_space(tx: Transaction) -> ChosenSpace | None:
 class Spaces:
     """The sides of this process. The first is what its settings name as the embedder."""
 
-    def __init__(self, ops: Database, sides: Sequence[Side]) -> None:
-        self.sides: Mapping[int, Side] = {side.space.id: side for side in sides}
+    def __init__(self, ops: Database, sides: Sequence[EmbeddingSpaceRuntime]) -> None:
+        self.sides: Mapping[int, EmbeddingSpaceRuntime] = {side.space.id: side for side in sides}
         self.first = sides[0]
         self.current = self.first
         """The side that is searched, and that appends make vectors for at once."""
         self.chosen: int | None = None
         """The space that the installation searches, where one was ever chosen."""
         self._ops = ops
-        self._kept_up: Sequence[Side] = ()
+        self._kept_up: Sequence[EmbeddingSpaceRuntime] = ()
         self._wake = asyncio.Event()
         self._following = asyncio.Lock()
         self._log = get_logger()
@@ -92,19 +92,19 @@ class Spaces:
         """Whether the installation searches a space that this process cannot embed for."""
         return self.chosen is not None and self.chosen not in self.sides
 
-    def others(self, space_id: int) -> list[Side]:
+    def others(self, space_id: int) -> list[EmbeddingSpaceRuntime]:
         """The sides besides a space that are to have the vectors of what is appended."""
         return [side for side in self.wanted() if side.space.id != space_id]
 
-    def wanted(self) -> list[Side]:
+    def wanted(self) -> list[EmbeddingSpaceRuntime]:
         """The sides that are to have vectors: the one searched, and those filled or kept beside it."""
         return [side for side in (self.current, *self._kept_up) if side.embedder]
 
-    def wants(self, side: Side) -> bool:
+    def wants(self, side: EmbeddingSpaceRuntime) -> bool:
         """Whether a side is to have vectors: it is searched, being filled, or kept for a way back."""
         return side is self.current or side in self._kept_up
 
-    async def wants_now(self, side: Side) -> bool:
+    async def wants_now(self, side: EmbeddingSpaceRuntime) -> bool:
         """The same, looked up before it is denied: a job may be here before the news of what it is for."""
         if not self.wants(side):
             await self.follow()
@@ -118,7 +118,7 @@ class Spaces:
         """Whether these are the vectors that are searched."""
         return late is self.current.late
 
-    async def plan(self, side: Side) -> int:
+    async def plan(self, side: EmbeddingSpaceRuntime) -> int:
         """Enqueue what makes the vectors that a side lacks, where it is to have them; says for how many tenants.
 
         A space that is not searched yet gets its vector index when it lacks nothing any more: built at once, over all

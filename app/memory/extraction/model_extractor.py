@@ -29,7 +29,7 @@ MAX_SUBJECT_CHARACTERS: Final = 200
 MAX_PREDICATE_CHARACTERS: Final = 80
 MAX_VALUE_CHARACTERS: Final = 500
 _LEAST_CONFIDENCE = 0.3
-_MOST_OUTPUT_TOKENS = 4_000
+_MAX_OUTPUT_TOKENS = 4_000
 _HEAD, _TAIL = 4_000, 1_000
 _SHORTEST_PERSONAL = 2
 _DAY = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?=$|[T ])")
@@ -124,7 +124,7 @@ async def find_personal(
         shape=_PersonalData,
         tenant_id=tenant_id,
         purpose=ModelPurpose.REDACTION,
-        max_output_tokens=_MOST_OUTPUT_TOKENS,
+        max_output_tokens=_MAX_OUTPUT_TOKENS,
     )
     found = {one.text.strip(): one.kind for one in answer.value.found}
     usable = [
@@ -146,7 +146,7 @@ async def ask_statements(
         shape=_Extracted,
         tenant_id=tenant_id,
         purpose=ModelPurpose.FACTS,
-        max_output_tokens=_MOST_OUTPUT_TOKENS,
+        max_output_tokens=_MAX_OUTPUT_TOKENS,
     )
     statements: list[Statement] = []
     for told in answer.value.facts[:MAX_STATEMENTS]:

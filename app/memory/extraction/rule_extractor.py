@@ -77,7 +77,7 @@ _NO_BEGINNING: Mapping[str, frozenset[str]] = {
         {"home", "night", "nights", "a", "an", "my", "myself", "the", "least", "free", "it", "height", "scale"}
     ),
 }
-_MOST_WORDS: Mapping[str, int] = {
+_MAX_WORDS: Mapping[str, int] = {
     **dict.fromkeys(("lives_in", "born_in", "from"), 5),
     **dict.fromkeys(("name", "preferred_name", "spouse"), 4),
     "speaks": 2,
@@ -353,7 +353,7 @@ def _fits(predicate: str, value: str) -> bool:
     if predicate == "preferred_name" and not value[0].isupper():  # "call me later"
         return False
     if predicate in {"lives_in", "born_in", "from"} and words[0] == "the" and words[1:2] and words[1] in _WITH_ARTICLE:
-        return len(words) <= _MOST_WORDS[predicate]
-    return len(words) <= _MOST_WORDS.get(predicate, _MAX_OBJECT_WORDS) and words[0] not in _NO_BEGINNING.get(
+        return len(words) <= _MAX_WORDS[predicate]
+    return len(words) <= _MAX_WORDS.get(predicate, _MAX_OBJECT_WORDS) and words[0] not in _NO_BEGINNING.get(
         predicate, _NOTHING_NAMED
     )

@@ -21,7 +21,7 @@ from app.core.telemetry import get_logger
 from app.formats.schemas import Role
 from app.memory.extraction.model_extractor import Names, Shown, ask_statements, find_personal
 from app.memory.extraction.rule_extractor import find_statements
-from app.memory.facts.fact_writer import Keeper
+from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
 from app.memory.facts.spelling import names_to_actors
 from app.memory.facts.store import Key, Origin
@@ -32,16 +32,16 @@ from app.providers.schemas import ChatModel
 from app.tenancy.schemas import Caller
 
 _PAGE = 200
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 _TRIES = 5
 # attempts of a job, after which a model that fails for the moment counts as one that fails for good
 _PATIENCE = 4
 # what one request to a model shows: it fits the small windows of local models, with room for the answer
-_MOST_TURNS = 40
-_MOST_TOKENS = 6_000
-_MOST_TOKENS_OF_A_TURN = 1_500
+_MAX_TURNS = 40
+_MAX_TOKENS = 6_000
+_MAX_TOKENS_OF_A_TURN = 1_500
 # statements that one commit merges
-_MOST_STATEMENTS = 200
+_MAX_STATEMENTS = 200
 # more is worked on in a thread: on the loop nobody else is answered meanwhile
 _INLINE_CHARACTERS = 2_000
 
@@ -81,11 +81,11 @@ class Extractor:
     """Makes facts of what is said: when it was said, and when it is asked for."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, keeper: Keeper, chat: ChatModel | None
+        self, database: Database, *, conversations: Conversations, writer: FactWriter, chat: ChatModel | None
     ) -> None:
         self._database = database
         self._sources = conversations.sources
-        self._keeper = keeper
+        self._keeper = writer
         self._chat = chat
         self._log = get_logger()
 
@@ -119,7 +119,7 @@ class Extractor:
     ) -> _Tally:
         tally = _Tally()
         lost = steps = 0
-        while steps < _MOST_STEPS:
+        while steps < _MAX_STEPS:
             unread = await self._sources.unread(caller, conversation_id, through=through, limit=_PAGE)
             tally.read_through = unread.after
             if unread.reach <= unread.after or not (asked or unread.enabled):
@@ -230,8 +230,8 @@ def _batch(unread: Unread) -> Unread:
     """The first turns of a page, as many as one request shows."""
     tokens = 0
     for count, told in enumerate(unread.turns):
-        tokens += min(told.turn.content_tokens, _MOST_TOKENS_OF_A_TURN)
-        if count and (tokens > _MOST_TOKENS or count == _MOST_TURNS):
+        tokens += min(told.turn.content_tokens, _MAX_TOKENS_OF_A_TURN)
+        if count and (tokens > _MAX_TOKENS or count == _MAX_TURNS):
             return replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
     return unread
 
@@ -242,7 +242,7 @@ def _bounded(unread: Unread, found: _Found) -> tuple[Unread, _Found]:
     total = 0
     for count, told in enumerate(unread.turns):
         total += said[told.id]
-        if count and total > _MOST_STATEMENTS:
+        if count and total > _MAX_STATEMENTS:
             kept = {other.id for other in unread.turns[:count]}
             statements = [one for one in found.statements if kept.issuperset(one.sources)]
             shorter = replace(unread, turns=unread.turns[:count], reach=told.seq - 1)

@@ -12,13 +12,13 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
 from app.core.times import truncate_ms
-from app.memory.facts.fact_timeline import Shelf
-from app.memory.facts.fact_writer import Keeper
+from app.memory.facts.fact_timeline import FactTimeline
+from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Decision, HeldFact, Outcome
 from app.memory.facts.spelling import name_key, names_to_actors, object_key, predicate_key, resolve_subject
 from app.memory.facts.store import NO_PROJECT, Key, Origin
 from app.memory.schemas import FactCreate, FactUpdate, Statement, fact_text
-from app.tenancy.schemas import Caller, Repeatable, Replay
+from app.tenancy.schemas import Caller, IdempotencyKey, Replay
 from app.tenancy.service import Tenancy
 
 _CREATED, _OK = 201, 200
@@ -52,14 +52,16 @@ class _Place:
 class Asserter:
     """The way of a fact that a caller asserts."""
 
-    def __init__(self, database: Database, *, tenancy: Tenancy, conversations: Conversations, keeper: Keeper) -> None:
+    def __init__(
+        self, database: Database, *, tenancy: Tenancy, conversations: Conversations, writer: FactWriter
+    ) -> None:
         self._database = database
         self._tenancy = tenancy
         self._conversations = conversations
         self._sources = conversations.sources
-        self._keeper = keeper
+        self._keeper = writer
 
-    async def assert_fact(self, caller: Caller, *, body: FactCreate, repeat: Repeatable | None) -> Asserted:
+    async def assert_fact(self, caller: Caller, *, body: FactCreate, repeat: IdempotencyKey | None) -> Asserted:
         """Merge what a caller says is so."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             if repeat is not None and (replay := await self._tenancy.find_replay(caller, tx, request=repeat)):
@@ -75,9 +77,9 @@ class Asserter:
             heads = await self._heads(caller, tx, place, body.project)
             _require_owner(body, place, heads)
             origins = await self._origins(caller, tx, body, place, heads)
-            shelf = (await self._keeper.open(caller, tx, keys=[key]))[key]
-            done = _merged(shelf, statement, origins)
-            await self._keeper.write(caller, tx, shelves=[shelf], prepared=prepared)
+            timeline = (await self._keeper.open(caller, tx, keys=[key]))[key]
+            done = _merged(timeline, statement, origins)
+            await self._keeper.write(caller, tx, shelves=[timeline], prepared=prepared)
             for conversation_id, head in heads.items():
                 rev = head.rev + 1 if done.gained else None
                 await self._sources.note(
@@ -198,20 +200,20 @@ def _shown_subject(body: FactCreate, key: Key) -> str:
     return " ".join(body.subject.split()) if name_key(body.subject) == key.subject else key.subject
 
 
-def _merged(shelf: Shelf, statement: Statement, origins: Mapping[UUID | None, Origin]) -> Asserted:
-    decision = shelf.merge(statement, origins)
+def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID | None, Origin]) -> Asserted:
+    decision = timeline.merge(statement, origins)
     changed = [one.after.id for one in decision.changes if one.after is not None]
     if decision.outcome is not Outcome.IGNORED and decision.fact_id is not None:
         return Asserted(decision.fact_id, changed, created=decision.outcome is Outcome.RECORDED, gained=True)
-    known = shelf.find(decision.fact_id) if decision.fact_id is not None else None
-    known = known or shelf.known(statement, object_key(statement.object))
+    known = timeline.find(decision.fact_id) if decision.fact_id is not None else None
+    known = known or timeline.known(statement, object_key(statement.object))
     if known is None:
         raise Conflict(
             "too_many_facts", "There are too many facts of this subject and predicate; name a predicate that says more."
         )
     if known.retracted:
         raise Conflict("fact_retracted", "This very statement was retracted; undo that instead.")
-    is_widened = not statement.sources and shelf.widen(known, statement, object_key(statement.object), origins[None])
+    is_widened = not statement.sources and timeline.widen(known, statement, object_key(statement.object), origins[None])
     return Asserted(known.id, [known.id] if is_widened else [])
 
 

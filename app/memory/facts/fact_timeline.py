@@ -47,7 +47,7 @@ class Released:
     origins: Mapping[Evidence, Origin]
 
 
-class Shelf:
+class FactTimeline:
     """One key's facts. `held` are those that there are now, `decisions` what was decided since they were read.
 
     `expired` are gone from the start: their time was over when they were read.

@@ -17,7 +17,7 @@ from app.index.schemas import Document, Entry, EntryKind, Prepared
 from app.index.service import SearchIndex
 from app.memory.facts import decision_store, store
 from app.memory.facts.decision_store import NewDecision
-from app.memory.facts.fact_timeline import Kept, Shelf
+from app.memory.facts.fact_timeline import FactTimeline, Kept
 from app.memory.facts.merge import Clock, Decision
 from app.memory.facts.store import Key, Origin, StoredFact
 from app.memory.facts.validity import Evidence
@@ -30,7 +30,7 @@ _NOBODY = ""
 _FACTS_PER_JOB = 50
 
 
-class Keeper:
+class FactWriter:
     """Reads the facts of keys into hand, and writes what became of them."""
 
     def __init__(self, *, index: SearchIndex, kept: Kept) -> None:
@@ -46,42 +46,42 @@ class Keeper:
         prepared = await self._index.prepare(caller, documents) if documents else []
         return dict(zip(wanted, prepared, strict=True))
 
-    async def open(self, caller: Caller, tx: Transaction, *, keys: Sequence[Key]) -> dict[Key, Shelf]:
+    async def open(self, caller: Caller, tx: Transaction, *, keys: Sequence[Key]) -> dict[Key, FactTimeline]:
         """Hold keys until the transaction ends, and read their facts."""
         if not keys:
             return {}
         now = await store.lock_keys(tx, caller.tenant_id, keys)
         stored, evidence = await store.read_keys(tx, caller.tenant_id, keys)
         clock = Clock(now, new_uuid)
-        shelves: dict[Key, Shelf] = {}
+        shelves: dict[Key, FactTimeline] = {}
         for key in keys:
             own = [one for one in stored if one.key == key]
             origins = {one: origin for fact in own for one, origin in evidence[fact.fact.id]}
-            shelves[key] = Shelf(key, own, origins, clock=clock, kept=self._kept)
+            shelves[key] = FactTimeline(key, own, origins, clock=clock, kept=self._kept)
         return shelves
 
     async def write(
-        self, caller: Caller, tx: Transaction, *, shelves: Iterable[Shelf], prepared: Mapping[str, Prepared]
+        self, caller: Caller, tx: Transaction, *, shelves: Iterable[FactTimeline], prepared: Mapping[str, Prepared]
     ) -> int:
         """Write what changed; says how many facts are gone."""
         shelves = list(shelves)
-        deleted = [fact_id for shelf in shelves for fact_id in shelf.deleted()]
-        written = [(shelf, one) for shelf in shelves for one in shelf.written()]
+        deleted = [fact_id for timeline in shelves for fact_id in timeline.deleted()]
+        written = [(timeline, one) for timeline in shelves for one in timeline.written()]
         gone = await store.delete_facts(tx, caller.tenant_id, deleted) if deleted else 0
         if written:
             await store.write_facts(tx, caller.tenant_id, [one for _, one in written])
             tiers = [one.fact.tier.value for _, one in written]
             tx.after_commit.append(lambda: self.counts.update(tiers))
-            evidence = {one.fact.id: shelf.evidence(one.fact) for shelf, one in written}
+            evidence = {one.fact.id: timeline.evidence(one.fact) for timeline, one in written}
             await store.write_evidence(tx, caller.tenant_id, evidence)
-        before = {fact_id: one for shelf in shelves for fact_id, one in shelf.before.items()}
+        before = {fact_id: one for timeline in shelves for fact_id, one in timeline.before.items()}
         moved = {one.fact.id for _, one in written}
         gone_ids = [fact_id for fact_id in deleted if fact_id not in moved]
         await self._write_entries(caller, tx, before, gone_ids, [one for _, one in written], prepared)
-        for shelf in shelves:
-            if shelf.expired:
-                await decision_store.delete_of_facts(tx, caller.tenant_id, shelf.key, shelf.expired)
-        decisions = [_kept(shelf, decision) for shelf in shelves for decision in shelf.decisions]
+        for timeline in shelves:
+            if timeline.expired:
+                await decision_store.delete_of_facts(tx, caller.tenant_id, timeline.key, timeline.expired)
+        decisions = [_kept(timeline, decision) for timeline in shelves for decision in timeline.decisions]
         if decisions:
             await decision_store.insert(tx, caller.tenant_id, decisions)
         return gone
@@ -150,14 +150,14 @@ def _entry(one: StoredFact, prepared: Prepared) -> Entry:
     )
 
 
-def _kept(shelf: Shelf, decision: Decision) -> NewDecision:
+def _kept(timeline: FactTimeline, decision: Decision) -> NewDecision:
     """A decision with all that what it says rests on."""
-    said: dict[Evidence, Origin] = {one: shelf.origin(one) for one in decision.added}
+    said: dict[Evidence, Origin] = {one: timeline.origin(one) for one in decision.added}
     for change in decision.changes:
         for one in change.before.evidence if change.before is not None else ():
-            said[one] = shelf.origin(one)
+            said[one] = timeline.origin(one)
     return NewDecision(
-        shelf.key,
+        timeline.key,
         decision,
         turn_ids=list(dict.fromkeys(one.source for one in said if one.source is not None)),
         conversation_ids=list(

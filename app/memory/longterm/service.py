@@ -22,7 +22,7 @@ from app.memory.longterm import store as memory_store
 from app.memory.longterm.schemas import Memory, MemoryStore, MemoryStored
 from app.memory.longterm.store import MemoryRow, NewMemory
 from app.settings import Settings
-from app.tenancy.schemas import Caller, Repeatable, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 from app.tenancy.service import Tenancy
 
 _CREATED = 201
@@ -58,7 +58,9 @@ class Memories:
         self._options = options
         index.makers.append(self.make_vectors)
 
-    async def store(self, caller: Caller, *, body: MemoryStore, repeat: Repeatable | None) -> tuple[MemoryStored, bool]:
+    async def store(
+        self, caller: Caller, *, body: MemoryStore, repeat: IdempotencyKey | None
+    ) -> tuple[MemoryStored, bool]:
         """Store a memory of the agent that asks; says whether it was stored by the same request before.
 
         Raises as the embedder does, and stores nothing then.

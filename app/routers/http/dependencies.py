@@ -12,7 +12,7 @@ from app.container import Container
 from app.conversations.schemas.conversations import IdIn
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
-from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Repeatable, Scope
+from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, IdempotencyKey, Scope
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -248,7 +248,7 @@ async def get_repeatable(
             description="The same key and body within 24 hours gives the first answer and stores nothing again.",
         ),
     ] = None,
-) -> Repeatable | None:
+) -> IdempotencyKey | None:
     """The request as one that may be repeated, when it carries an Idempotency-Key."""
     if idempotency_key is None:
         return None
@@ -257,4 +257,4 @@ async def get_repeatable(
     return services.tenancy.repeatable(idempotency_key, request.method.encode(), path.encode(), body)
 
 
-Repeat: TypeAlias = Annotated[Repeatable | None, Depends(get_repeatable)]
+Repeat: TypeAlias = Annotated[IdempotencyKey | None, Depends(get_repeatable)]

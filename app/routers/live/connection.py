@@ -109,7 +109,7 @@ class LiveSocket:
         self._known = known
         self._bytes_in_flight = bytes_in_flight
         self._epochs = Epochs(most=_TIMES_OPEN * container.settings.max_open_turns_per_conversation)
-        self._outbox = Outbox(websocket, connections, most_bytes=container.settings.live_queue_bytes)
+        self._outbox = Outbox(websocket, connections, max_bytes=container.settings.live_queue_bytes)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
         self._pumping: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ from app.core.ids import TurnId, format_id
 from app.routers.live.connection_limits import Connections
 
 GONE: Final = 1006
-_MOST_FRAMES: Final = 1000
+_MAX_FRAMES: Final = 1000
 
 
 async def send_text(websocket: WebSocket, text: str) -> None:
@@ -33,10 +33,10 @@ async def send_text(websocket: WebSocket, text: str) -> None:
 class Outbox:
     """Answers of one connection that wait to be sent."""
 
-    def __init__(self, websocket: WebSocket, connections: Connections, *, most_bytes: int) -> None:
+    def __init__(self, websocket: WebSocket, connections: Connections, *, max_bytes: int) -> None:
         self._websocket = websocket
         self._connections = connections
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._waiting: deque[tuple[str, int]] = deque()
         self._bytes = 0
         self._durable: dict[tuple[TurnId, str], int] = {}
@@ -109,4 +109,4 @@ class Outbox:
             del self._durable[turn_id, part]
 
     def _is_roomy(self) -> bool:
-        return len(self._waiting) < _MOST_FRAMES and self._bytes < self._most_bytes
+        return len(self._waiting) < _MAX_FRAMES and self._bytes < self._max_bytes

@@ -15,8 +15,8 @@ from app.container import Container
 from app.conversations.live.list_subscription import (
     ConversationDeletedFrame,
     ConversationUpdatedFrame,
+    ListSubscription,
     RelistFrame,
-    Watch,
 )
 from app.conversations.live.projection import LAST_SEQ, Frame
 from app.conversations.live.snapshot import Since
@@ -234,7 +234,7 @@ async def follow_conversations(
     """
 
     async def open_source(stack: AsyncExitStack) -> Source:
-        watch: Watch = follows.services.watcher.watch(caller, project=project, last=last_event_id)
+        watch: ListSubscription = follows.services.watcher.watch(caller, project=project, last=last_event_id)
         stack.callback(watch.close)
 
         async def batch() -> bytes | None:

@@ -28,7 +28,7 @@ from app.tenancy.spending import store as spending_store
 from app.tenancy.spending.store import Spent
 
 _PER_PRICE = 1_000_000
-_MOST_UNWRITTEN = 10_000
+_MAX_UNWRITTEN = 10_000
 _LONGEST_MODEL = 256
 
 _Row: TypeAlias = tuple[TenantId, str, str]
@@ -107,7 +107,7 @@ class Spending:
 
     def _keep(self, row: _Row, spent: Spent) -> None:
         known = self._unwritten.get(row)
-        if known is None and len(self._unwritten) >= _MOST_UNWRITTEN:
+        if known is None and len(self._unwritten) >= _MAX_UNWRITTEN:
             self._log.error("model.usage_lost", tenant_id=format_id(row[0]), count=spent.calls)
             return
         self._unwritten[row] = spent if known is None else known + spent

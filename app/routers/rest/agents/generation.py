@@ -19,7 +19,7 @@ from app.routers.http.dependencies import AgentWriter, Repeat, Services
 from app.routers.http.problems import problem_of, problem_responses, request_id_of, status_of
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import CONVERSATION_HEADER, while_connected
-from app.tenancy.schemas import Repeatable
+from app.tenancy.schemas import IdempotencyKey
 
 router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=GenerateRoute)
 
@@ -68,7 +68,7 @@ async def generate(
     return stream
 
 
-def _asked(body: Generate, repeat: Repeatable | None) -> Asked:
+def _asked(body: Generate, repeat: IdempotencyKey | None) -> Asked:
     if body.conversation_id is not None and body.external_id is not None:
         wrong = [FieldError("/external_id", "not beside conversation_id")]
         raise Invalid("invalid_request", "A conversation is named by one of its names.", fields=wrong)

@@ -1,5 +1,6 @@
 """The ASGI application: routers and edges around the container, which opens with the lifespan."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
@@ -54,6 +55,8 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
+            # takes about a second: done while Postgres starts, and before the first request
+            members = asyncio.get_running_loop().run_in_executor(None, declared_members, app)
             try:
                 app.state.container = await stack.enter_async_context(open_container(settings))
             except AppError as error:
@@ -69,6 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
                 worker = make_worker(app.state.container)
                 add_job_metrics(registry, worker)
                 await stack.enter_async_context(working(worker))
+            await members
             yield
 
     app = FastAPI(
@@ -95,7 +99,6 @@ def create_app(settings: Settings) -> FastAPI:
     install_problem_handlers(app)
     install_middleware(app, settings, registry)
     app.openapi = lambda: openapi_document(app)
-    declared_members(app)
     return app
 
 

@@ -43,7 +43,6 @@ STARTS_MORE = "starts a server, builds or runs the tests; the targets are tested
 NOT_RUN = {
     ("README.md", "make run"): STARTS_MORE,
     ("README.md", "docker build -t turnkeep ."): NEEDS_DOCKER,
-    ("README.md", "make test"): STARTS_MORE,
     ("docs/guides/openai.md", "make run"): STARTS_MORE,
     ("docs/guides/deploying.md", "docker build -t turnkeep ."): NEEDS_DOCKER,
     ("docs/guides/deploying.md", "make wheels"): STARTS_MORE,

@@ -1,11 +1,13 @@
 """Changes what of a conversation may change, in the transaction of whoever changes it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.find import get_conversation, lock_conversation
 from app.conversations.policies import compaction_policy, facts_job, facts_policy, merge_patch, require_small
 from app.conversations.schemas.conversations import ConversationUpdate, Facts, Retention
+from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.titles import TitleSource
 from app.conversations.stores import conversation_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow
@@ -51,13 +53,17 @@ async def change_conversation(
     owner = _owner(row, body)
     retention = body.retention.value if "retention" in given else row.retention
     facts = facts_policy(body.facts, row.facts)
+    participants, tools = row.participants, row.tools
+    if "participants" in given:
+        participants, tools = await _participants(caller, tx, row, body.participants)
     await conversation_store.update_conversation(
         tx,
         caller.tenant_id,
         conversation_id,
         owner=owner,
         title=body.title if "title" in given else row.title,
-        participants=await _participants(caller, tx, row, body) if "participants" in given else row.participants,
+        participants=participants,
+        tools=tools,
         metadata=_metadata(row, body, conditions) if "metadata" in given else row.metadata,
         retention=retention,
         compaction=compaction_policy(body.compaction, row.compaction),
@@ -110,13 +116,17 @@ def _owner(row: ConversationRow, body: ConversationUpdate) -> str | None:
 
 
 async def _participants(
-    caller: Caller, tx: Transaction, row: ConversationRow, body: ConversationUpdate
-) -> list[JsonObject]:
-    """Return the participants that are given, and those before that wrote turns: a list hides no author."""
-    given = participants_column(body.participants)
-    named = {str(one["actor"]) for one in given}
-    left_out = {actor: one for one in row.participants if (actor := str(one["actor"])) not in named}
-    authors = (
-        await turn_store.list_authors(tx, caller.tenant_id, ConversationId(row.id), list(left_out)) if left_out else ()
-    )
-    return [*given, *(one for actor, one in left_out.items() if actor in authors)]
+    caller: Caller, tx: Transaction, row: ConversationRow, given: Sequence[Participant]
+) -> tuple[list[JsonObject], list[JsonObject]]:
+    """Return the speakers and the tools: the participants that are given, and those before that wrote turns.
+
+    A list hides no author. The turns of an author say whether it is a speaker; of others `role` says so.
+    """
+    named = {one.actor: one for one in given}
+    left_out = {actor: item for item in (*row.tools, *row.participants) if (actor := str(item["actor"])) not in named}
+    spoke = await turn_store.list_authors(tx, caller.tenant_id, ConversationId(row.id), [*named, *left_out])
+    authors = [Participant.model_validate(item) for actor, item in left_out.items() if actor in spoke]
+    speakers, tools = list[Participant](), list[Participant]()
+    for one in (*named.values(), *authors):
+        (speakers if spoke.get(one.actor, one.role is None) else tools).append(one)
+    return participants_column(speakers), participants_column(tools)

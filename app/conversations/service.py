@@ -41,7 +41,6 @@ from app.conversations.schemas.conversations import (
     ForkRequest,
     Hydrated,
     ListedConversation,
-    Participant,
     Revision,
     RevisionResult,
     Turn,
@@ -49,6 +48,7 @@ from app.conversations.schemas.conversations import (
     Verification,
 )
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, Order
+from app.conversations.schemas.participants import Participant
 from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
 from app.conversations.streams.open import StreamOptions
 from app.conversations.streams.permissions import permitted_turns
@@ -444,7 +444,7 @@ class Conversations:
         limit: int,
         max_people: int,
     ) -> dict[UUID, list[Participant]]:
-        """Who takes part in conversations of a scope, the latest first; those beyond `max_people` without any."""
+        """The speakers of conversations of a scope, the latest first; those beyond `max_people` without any."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_participants(
                 tx,

@@ -63,6 +63,7 @@ conversations = Table(
     Column("derived_title_source", Text),
     Column("derived_title_turn_ids", ARRAY(Uuid)),
     Column("derived_title_model", Text),
+    Column("tools", JSONB, nullable=False, server_default=text("'[]'")),
     UniqueConstraint("tenant_id", "project", "external_id", name="conversations_tenant_id_project_external_id_key"),
     CheckConstraint("retention in ('full', 'audit_only', 'ephemeral')", name="retention"),
     Index("conversations_active_idx", "tenant_id", "active_at", "id"),

@@ -1,7 +1,7 @@
 """From rows to what callers see. Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Literal, TypeVar, cast
@@ -16,11 +16,10 @@ from app.conversations.schemas.conversations import (
     Facts,
     ListedConversation,
     MessagePreview,
-    Participant,
-    ParticipantOut,
     Retention,
     Turn,
 )
+from app.conversations.schemas.participants import Participant, ParticipantOut
 from app.conversations.schemas.summaries import Summary, SummaryKind, SummaryLine
 from app.conversations.schemas.titles import TitleSource
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
@@ -50,6 +49,14 @@ def _title_source(row: ConversationRow) -> Literal["caller", "model", "question"
     return None if row.derived_title_source is None else TitleSource(row.derived_title_source).value
 
 
+def _participants(row: ConversationRow) -> list[ParticipantOut]:
+    """The speakers, then the tools. An actor that is both is a speaker."""
+    speakers = [ParticipantOut.model_validate(item) for item in row.participants]
+    actors = {one.actor for one in speakers}
+    tools = [ParticipantOut.model_validate(item | {"role": "tool"}) for item in row.tools]
+    return [*speakers, *(one for one in tools if one.actor not in actors)]
+
+
 def conversation_view(row: ConversationRow) -> Conversation:
     """A conversation as callers see it."""
     expires_at = None if row.ttl_s is None else row.updated_at + timedelta(seconds=row.ttl_s)
@@ -60,7 +67,7 @@ def conversation_view(row: ConversationRow) -> Conversation:
         owner=row.owner,
         title=row.derived_title if row.title is None else row.title,
         title_source=_title_source(row),
-        participants=[ParticipantOut.model_validate(item) for item in row.participants],
+        participants=_participants(row),
         metadata=row.metadata,
         created_at=row.created_at,
         updated_at=row.updated_at,
@@ -88,7 +95,9 @@ def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: 
     if Scope.READ in caller.scopes:
         return conversation_view(row)
     untitled = replace(row, title=None, derived_title=None, derived_title_source=None)
-    return conversation_view(replace(untitled, external_id=external_id, owner=None, participants=[], metadata={}))
+    return conversation_view(
+        replace(untitled, external_id=external_id, owner=None, participants=[], tools=[], metadata={})
+    )
 
 
 def listed_view(row: ListedRow) -> ListedConversation:
@@ -212,9 +221,9 @@ def summary_view_for(caller: Caller, row: SummaryRow) -> Summary:
     return summary_view(replace(row, actors=[], text=None, abstract=None, lines=[]))
 
 
-def participants_column(given: Sequence[Participant]) -> list[JsonObject]:
-    """Participants as they are stored, each actor once."""
-    by_actor = {item.actor: item.model_dump() for item in given}
+def participants_column(given: Iterable[Participant]) -> list[JsonObject]:
+    """Participants as they are stored, each actor once. The column says which of them are tools, not the items."""
+    by_actor = {item.actor: item.model_dump(exclude={"role"}) for item in given}
     return list(by_actor.values())
 
 

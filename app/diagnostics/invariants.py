@@ -14,7 +14,8 @@ from pydantic import JsonValue
 
 from app.conversations.drafts import plain_text
 from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash
-from app.conversations.schemas.conversations import MAX_PARTICIPANTS, TurnInput
+from app.conversations.schemas.conversations import TurnInput
+from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.core.ids import format_id
 from app.core.times import format_time
 from app.diagnostics.schemas import Fault
@@ -173,10 +174,14 @@ class ConversationCheck:
         # a caller may have changed the list since, and then it is the caller's
         if not self._head.untouched:
             return
-        listed = cast("list[JsonObject]", json.loads(self._head.participants))
-        missing = self._speakers - {str(item.get("actor")) for item in listed}
-        if missing and len(listed) < MAX_PARTICIPANTS:
+        speakers, tools = _actors(self._head.participants), _actors(self._head.tools)
+        missing = self._speakers - speakers
+        if missing and (len(speakers | tools) < MAX_PARTICIPANTS or missing & tools):
             yield self._fault("participant_missing", f"{len(missing)} who spoke are not among the participants")
+
+
+def _actors(participants: str) -> set[str]:
+    return {str(item["actor"]) for item in cast("list[JsonObject]", json.loads(participants))}
 
 
 def _json(text: str | None) -> JsonValue:

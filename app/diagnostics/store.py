@@ -256,6 +256,7 @@ class HeadRow:
     tenant_id: UUID
     id: UUID
     participants: str
+    tools: str
     untouched: bool
     chain_start: bytes | None
     head: bool
@@ -341,8 +342,8 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
     """One conversation with its head."""
     row = await tx.fetchrow(
         """
-        select c.tenant_id, c.id, c.participants::text as participants, c.updated_at = c.created_at as untouched,
-               c.chain_start, h.conversation_id is not null as head,
+        select c.tenant_id, c.id, c.participants::text as participants, c.tools::text as tools,
+               c.updated_at = c.created_at as untouched, c.chain_start, h.conversation_id is not null as head,
                coalesce(h.last_seq, 0) as last_seq, coalesce(h.rev, 0) as rev,
                coalesce(h.turn_count, 0) as turn_count, coalesce(h.token_count, 0) as token_count,
                coalesce(h.chain_hash, '') as chain_hash

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.conversations.schemas.conversations import Participant
+from app.conversations.schemas.participants import Participant
 from app.formats.schemas import Role
 from app.index.analyser.analyser import words
 from app.index.schemas import Candidate

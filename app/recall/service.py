@@ -14,7 +14,8 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from app.conversations.schemas.conversations import Hydrated, Participant, Turn, turn_text
+from app.conversations.schemas.conversations import Hydrated, Turn, turn_text
+from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import Summary
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction

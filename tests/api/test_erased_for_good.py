@@ -264,7 +264,10 @@ async def test_no_byte_of_a_deleted_conversation_is_in_a_full_dump(own: Service)
             metadata={said.word("name"): [said.word("value")]},
             participants=[{"actor": said.word("participant")}],
         )
+        call = {"role": "assistant", "tool_calls": [{"id": "c0", "name": "look", "arguments": "{}"}]}
+        result = {"role": "tool", "actor": said.word("tool that acted"), "tool_call_id": "c0", "content": "found"}
         await client.append(conversation, {"role": "user", "actor": said.word("actor"), "content": "hello"})
+        await client.append(conversation, call, result)
         await converse(own, client, said, conversation)
         await own.container.tiers.keep(client.tenant_id)
         before = await dump(own)

@@ -269,6 +269,16 @@ async def test_wrong_requests_are_refused_before_anything_is_stored(tenant: Clie
     assert fake.chats == []
 
 
+async def test_a_tool_whose_result_is_sent_is_among_the_participants(tenant: Client) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    conversation = await tenant.conversation()
+    await tenant.append(conversation, *HI, {"role": "assistant", "tool_calls": [call]})
+    result = {"role": "tool", "tool_call_id": "c1", "content": "rain"}
+    await generate(tenant, messages=[result], conversation_id=conversation)
+    found = (await tenant.get(f"/v1/conversations/{conversation}")).json()["participants"]
+    assert {one["actor"]: one.get("role") for one in found} == {"user": None, "assistant": None, "tool": "tool"}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_where_no_answer_begins_no_conversation_is_left(
     tenant: Client,

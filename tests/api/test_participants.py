@@ -39,6 +39,8 @@ def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     schema = resolved(schema)
     if "anyOf" in schema:
         return st.one_of([values(one) for one in schema["anyOf"]])
+    if "const" in schema:
+        return st.just(schema["const"])
     match schema["type"]:
         case "null":
             return st.none()
@@ -73,10 +75,10 @@ def test_whatever_the_schema_allows_is_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(BODIES))
 def test_whatever_the_schema_refuses_is_refused(name: str) -> None:
     anything = st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.just("x" * 257) | st.just("a\0b"),
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["tool", "x" * 257, "a\0b"]),
         lambda inner: (
             st.lists(inner, max_size=2)
-            | st.dictionaries(st.sampled_from(["actor", "name", "aliases", "other"]), inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["actor", "name", "aliases", "role", "other"]), inner, max_size=3)
             | inner.map(lambda one: [one] * 21)
             | inner.map(lambda one: [one] * 201)
         ),

@@ -171,13 +171,16 @@ async def test_history_reads_both_ways_between_positions_and_by_actor(client: Cl
     assert await contents(actors=["nobody"]) == []
 
 
-async def test_actors_join_the_participants_once_and_tools_do_not(client: Client) -> None:
+async def test_actors_join_the_participants_once_and_tools_are_marked(client: Client) -> None:
     conversation = await client.conversation(participants=[{"actor": "ann", "name": "Ann B."}])
     await client.append(conversation, {"role": "user", "actor": "ann", "content": "x"}, CALL)
     await client.append(conversation, {"role": "tool", "actor": "weather", "tool_call_id": "c1", "content": "rain"})
     found = (await client.get(f"/v1/conversations/{conversation}")).json()["participants"]
-    assert [item["actor"] for item in found] == ["ann", "assistant"]
-    assert found[0]["name"] == "Ann B."
+    assert found == [
+        {"actor": "ann", "name": "Ann B.", "aliases": []},
+        {"actor": "assistant", "name": None, "aliases": []},
+        {"actor": "weather", "name": None, "aliases": [], "role": "tool"},
+    ]
 
 
 async def test_a_tool_result_may_answer_a_call_of_an_earlier_append(client: Client) -> None:

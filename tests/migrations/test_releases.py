@@ -120,6 +120,19 @@ class Release:
             answer = await self._client.post(path, json=more)
             assert answer.status_code == 200, answer.text
 
+    async def act(self, tool: str) -> None:
+        """Let a tool act, so that it is among the participants."""
+        call = {"role": "assistant", "content": "", "tool_calls": [{"id": tool, "name": "look", "arguments": "{}"}]}
+        body = {"turns": [call, {"role": "tool", "actor": tool, "tool_call_id": tool, "content": f"{tool} acted"}]}
+        answer = await self._client.post(f"{self._path}/turns", json=body)
+        assert answer.status_code == 201, answer.text
+
+    async def participants(self) -> dict[str, str | None]:
+        """The participants, each with its role, after one that wrote was named."""
+        answer = await self._client.patch(self._path, json={"participants": ["user"]})
+        assert answer.status_code == 200, answer.text
+        return {one["actor"]: one.get("role") for one in answer.json()["participants"]}
+
     async def history(self) -> list[str]:
         page = (await self._client.get(f"{self._path}/turns", params={"limit": 200})).json()
         return [turn["content"] for turn in sorted(page["data"], key=lambda turn: turn["position"])]
@@ -155,6 +168,11 @@ async def mixed(
         for one, other in ((first, second), (second, first)):
             key = f"once, by {'the old one' if one is first else 'the new one'}"
             assert [await release.append(key, key=key) for release in (one, other)] == [False, True]
+        await first.act("old tool")
+        await second.act("new tool")
+        for release in (first, second):
+            assert "user" in await release.participants()
+        assert (await second.participants())["new tool"] == "tool"
         await first.append("said to the old one")
         await second.append("said to the new one")
         await first.stream("streamed by the old one")

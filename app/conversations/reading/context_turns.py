@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.conversations.find import get_conversation
-from app.conversations.schemas.conversations import Participant
+from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.stores import conversation_store, summary_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow

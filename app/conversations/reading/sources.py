@@ -10,7 +10,8 @@ from uuid import UUID
 from app.conversations.events import Announcer
 from app.conversations.find import get_conversation, get_standing_turn
 from app.conversations.policies import facts_job
-from app.conversations.schemas.conversations import Facts, Participant
+from app.conversations.schemas.conversations import Facts
+from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.sources import SourceHead, SourceTurn, ToldTurn, Unread
 from app.conversations.stores import conversation_store, expiry_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow

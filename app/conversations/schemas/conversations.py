@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from app.conversations.schemas.participants import ParticipantOut, ParticipantsIn
 from app.core.ids import parse_id
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
@@ -45,13 +46,10 @@ IdIn: TypeAlias = Annotated[
     WithJsonSchema({"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36}),
 ]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-# that no text holds NUL is checked for the whole body; here it is in the schema too
-ParticipantName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
-MAX_PARTICIPANTS = 200
 _SHORT_COUNTS = frozenset({"prompt", "completion"})
 MAX_TURNS = 10_000
 MAX_PARTS = 1_000
@@ -70,27 +68,6 @@ def _read_retention(value: object) -> object:
 
 
 RetentionIn: TypeAlias = Annotated[Retention, BeforeValidator(_read_retention)]
-
-
-class Participant(Strict):
-    """Somebody in the conversation: the actor's string, and the names it goes by."""
-
-    actor: ParticipantName
-    name: ParticipantName | None = None
-    aliases: list[ParticipantName] = Field(default=[], max_length=20)
-
-
-def _read_participant(value: object) -> object:
-    return {"actor": value} if isinstance(value, str) else value
-
-
-ParticipantIn: TypeAlias = Annotated[
-    Participant, BeforeValidator(_read_participant, json_schema_input_type=Participant | ParticipantName)
-]
-ParticipantsIn: TypeAlias = Annotated[
-    list[ParticipantIn],
-    Field(max_length=MAX_PARTICIPANTS, description="Objects, or the actors' strings alone; each actor is kept once."),
-]
 
 
 class CompactionIn(Strict):
@@ -197,14 +174,6 @@ class ConversationUpdate(_PoliciesInMetadata):
     participants: ParticipantsIn = Field(default=[])
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
     facts: FactsIn = FactsIn()
-
-
-class ParticipantOut(BaseModel):
-    """Somebody in the conversation."""
-
-    actor: str
-    name: str | None
-    aliases: list[str]
 
 
 class Compaction(BaseModel):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.conversations.schemas.conversations import Participant
+from app.conversations.schemas.participants import Participant
 from app.formats.schemas import CanonicalTurn
 
 

@@ -28,6 +28,7 @@ class ConversationRow:
     owner: str | None
     title: str | None
     participants: list[JsonObject]
+    tools: list[JsonObject]
     metadata: JsonObject
     retention: str
     compaction: JsonObject
@@ -122,8 +123,8 @@ _INSERT_TURNS = (
     + ")"
 )
 CONVERSATION_COLUMNS = """
-    c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.metadata, c.retention, c.compaction, c.facts,
-    c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at,
+    c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.tools, c.metadata, c.retention, c.compaction,
+    c.facts, c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at,
     greatest(c.active_at, h.active_at) as active_at, c.active_at as listed_at, h.last_seq, h.rev, h.turn_count,
      h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
     h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, h.facts_seq, h.facts_held,
@@ -182,7 +183,7 @@ def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
 def conversation_row(row: asyncpg.Record) -> ConversationRow:
     """The conversation in a row that a query for `CONVERSATION_COLUMNS`, and perhaps more, gave."""
     values = {name: row[name] for name in _CONVERSATION_FIELDS}
-    for name in ("participants", "metadata", "compaction", "facts"):
+    for name in ("participants", "tools", "metadata", "compaction", "facts"):
         values[name] = json.loads(values[name], parse_int=_number)
     return ConversationRow(**values)
 
@@ -199,21 +200,21 @@ def _turn(row: asyncpg.Record) -> TurnRow:
 
 async def insert_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, project: str, external_id: str | None,
-    owner: str | None, title: str | None, participants: Sequence[JsonValue], metadata: JsonObject, retention: str,
-    compaction: JsonObject, facts: JsonObject, ttl_s: int | None, genesis: bytes,
+    owner: str | None, title: str | None, participants: Sequence[JsonValue], tools: Sequence[JsonValue],
+    metadata: JsonObject, retention: str, compaction: JsonObject, facts: JsonObject, ttl_s: int | None, genesis: bytes,
 ) -> bool:  # fmt: skip
     """Make a conversation and its head; false when its id or external id is taken."""
     made = await tx.fetchrow(
         """
         insert into conversations (tenant_id, id, project, external_id, owner, title, participants, metadata, retention,
-                                   compaction, facts, ttl_s, expires_at, created_at, updated_at, active_at)
+                                   compaction, facts, ttl_s, tools, expires_at, created_at, updated_at, active_at)
         select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb, $11::jsonb, $12::bigint,
-               n.now + make_interval(secs => $12::bigint), n.now, n.now, n.now
+               $13::jsonb, n.now + make_interval(secs => $12::bigint), n.now, n.now, n.now
         from (select date_trunc('milliseconds', clock_timestamp()) as now) n
         on conflict do nothing returning created_at
         """,
         tenant_id, conversation_id, project, external_id, owner, title, json.dumps(participants), json.dumps(metadata),
-        retention, json.dumps(compaction), json.dumps(facts), ttl_s,
+        retention, json.dumps(compaction), json.dumps(facts), ttl_s, json.dumps(tools),
     )  # fmt: skip
     if made is None:
         return False
@@ -314,8 +315,8 @@ async def lock_by_external_id(
 
 async def update_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, owner: str | None, title: str | None,
-    participants: Sequence[JsonValue], metadata: JsonObject, retention: str, compaction: JsonObject,
-    facts: JsonObject, ttl_s: int | None,
+    participants: Sequence[JsonValue], tools: Sequence[JsonValue], metadata: JsonObject, retention: str,
+    compaction: JsonObject, facts: JsonObject, ttl_s: int | None,
 ) -> None:  # fmt: skip
     """Write everything of a conversation that may change, behind its locked head, whose rev moves on."""
     await tx.execute(
@@ -326,14 +327,23 @@ async def update_conversation(
     await tx.execute(
         """
         update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,
-            compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, owner = $10, updated_at = n.now,
-            expires_at = n.now + make_interval(secs => $9::bigint)
+            compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, owner = $10, tools = $11::jsonb,
+            updated_at = n.now, expires_at = n.now + make_interval(secs => $9::bigint)
         from (select date_trunc('milliseconds', clock_timestamp()) as now) n
         where c.tenant_id = $1 and c.id = $2
         """,
         tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
-        json.dumps(compaction), json.dumps(facts), ttl_s, owner,
+        json.dumps(compaction), json.dumps(facts), ttl_s, owner, json.dumps(tools),
     )  # fmt: skip
+
+
+def _with_new(column: str, items: str) -> str:
+    """SQL of `column` with those of `items`, an argument, whose actor it does not have yet."""
+    return f"""{column} || coalesce((
+        select jsonb_agg(n.item order by n.place)
+        from jsonb_array_elements({items}::jsonb) with ordinality n (item, place)
+        where not {column} @> jsonb_build_array(jsonb_build_object('actor', n.item -> 'actor'))
+    ), '[]')"""  # noqa: S608
 
 
 async def touch_conversation(
@@ -343,33 +353,29 @@ async def touch_conversation(
     *,
     active_at: datetime,
     participants: Sequence[JsonValue],
+    tools: Sequence[JsonValue],
     title: DerivedTitle | None,
 ) -> None:
     """Write the indexed copy of a conversation's `active_at`, and add what it does not have yet.
 
-    That is the `participants` that are not among its own, and a derived title.
+    These are the `participants` and `tools` that are not among its own, and a derived title.
     """
     await tx.execute(
-        """
+        f"""
         update conversations c set active_at = $3::timestamptz,
             expires_at = $3::timestamptz + make_interval(secs => c.ttl_s),
-            participants = c.participants || coalesce((
-                select jsonb_agg(n.item order by n.place)
-                from jsonb_array_elements($4::jsonb) with ordinality n (item, place)
-                where not c.participants @> jsonb_build_array(jsonb_build_object('actor', n.item -> 'actor'))
-            ), '[]'),
-            derived_title = coalesce(c.derived_title, $5),
-            derived_title_source = case when c.derived_title is null then $6 else c.derived_title_source end,
-            derived_title_turn_ids = case when c.derived_title is null then $7 else c.derived_title_turn_ids end
+            participants = {_with_new("c.participants", "$4")}, tools = {_with_new("c.tools", "$5")},
+            derived_title = coalesce(c.derived_title, $6),
+            derived_title_source = case when c.derived_title is null then $7 else c.derived_title_source end,
+            derived_title_turn_ids = case when c.derived_title is null then $8 else c.derived_title_turn_ids end
         where c.tenant_id = $1 and c.id = $2
-        """,
+        """,  # noqa: S608
         tenant_id,
         conversation_id,
         active_at,
         json.dumps(participants),
-        None if title is None else title.text,
-        None if title is None else title.source.value,
-        None if title is None else title.turn_ids,
+        json.dumps(tools),
+        *((None, None, None) if title is None else (title.text, title.source.value, title.turn_ids)),
     )
 
 

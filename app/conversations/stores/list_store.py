@@ -114,7 +114,7 @@ def _cut(listed: str, *, order: str, max_bytes: str) -> str:
     return f"""
         select * from (
             select l.*, count(*) over () as there,
-                sum(octet_length(l.participants::text) + octet_length(l.metadata::text)) over (
+                sum(octet_length(concat(l.participants, l.tools, l.metadata))) over (
                     order by {order} rows between unbounded preceding and 1 preceding
                 ) as bytes_before
             from ({listed}) l
@@ -138,7 +138,7 @@ def _conditions(where: ConversationFilter, args: list[object]) -> list[str]:
         ("c.project = ${}", where.project),
         ("c.external_id = ${}", where.external_id),
         ("c.owner = ${}", where.owner),
-        ("c.participants @> ${}::jsonb", participant),
+        ("(c.participants @> ${0}::jsonb or c.tools @> ${0}::jsonb)", participant),
         ("c.metadata @> ${}::jsonb", where.metadata),
         ("coalesce(c.title, c.derived_title) ilike ${}", None if where.title is None else f"%{_literal(where.title)}%"),
         ("c.created_at > ${}", where.created_after),
@@ -225,7 +225,7 @@ async def list_participants(
     limit: int,
     max_people: int,
 ) -> list[tuple[UUID, list[JsonObject]]]:
-    """Who takes part in these conversations, or in the most recently active ones of a scope.
+    """The speakers of these conversations, or in the most recently active ones of a scope.
 
     Those conversations whose participants would be more than `max_people` together with those before give none.
     """

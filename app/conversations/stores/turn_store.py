@@ -335,21 +335,20 @@ async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
 
 async def list_authors(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, actors: Sequence[str]
-) -> set[str]:
-    """Return which of these actors wrote a turn of a conversation whose content is there."""
+) -> dict[str, bool]:
+    """Of these actors, those that wrote a turn whose content is there, and whether each wrote one as no tool."""
     rows = await tx.fetch(
         """
-        select a.actor from unnest($3::text[]) as a (actor)
-        where exists (
-            select from turns t where t.tenant_id = $1 and t.conversation_id = $2 and t.actor = a.actor
-              and t.status = 'committed' and t.erased_at is null
-        )
+        select t.actor, bool_or(t.role <> 'tool') as spoke from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.actor = any($3::text[])
+          and t.status = 'committed' and t.erased_at is null
+        group by t.actor
         """,
         tenant_id,
         conversation_id,
         actors,
     )
-    return {row["actor"] for row in rows}
+    return {row["actor"]: row["spoke"] for row in rows}
 
 
 async def find_calls(

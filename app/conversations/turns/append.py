@@ -17,7 +17,8 @@ from app.conversations.events import Announcer
 from app.conversations.find import lock_conversation
 from app.conversations.hash_chain import content_hash, new_salt
 from app.conversations.policies import facts_job
-from app.conversations.schemas.conversations import MAX_PARTICIPANTS, AppendResult, TurnInput
+from app.conversations.schemas.conversations import AppendResult, TurnInput
+from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.stores import conversation_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import compact_job, is_due
@@ -168,15 +169,16 @@ class Appender:
         )
         if owner is not None and owner != head.owner:  # set while this append waited for the lock
             await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=owner)
-        participants = new_participants(head, drafts, maximum=MAX_PARTICIPANTS)
+        speakers, tools = new_participants(head, drafts, maximum=MAX_PARTICIPANTS)
         is_stale = placed.at - head.listed_at >= conversation_store.ACTIVITY_GRAIN
-        if participants or is_stale or title is not None:
+        if speakers or tools or is_stale or title is not None:
             await conversation_store.touch_conversation(
                 tx,
                 caller.tenant_id,
                 conversation_id,
                 active_at=placed.at if is_stale else head.listed_at,
-                participants=participants,
+                participants=speakers,
+                tools=tools,
                 title=title,
             )
         self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)

@@ -104,6 +104,7 @@ class Forker:
             owner=body.owner if "owner" in body.model_fields_set else parent.owner,
             title=body.title if "title" in body.model_fields_set else parent.title,
             participants=list(parent.participants),
+            tools=list(parent.tools),
             metadata=parent.metadata if body.metadata is None else body.metadata,
             retention=parent.retention,
             compaction=parent.compaction,

@@ -1,6 +1,6 @@
 """Gives drafts their place in a conversation: ids, seq, session, hashes, index entries. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -203,9 +203,23 @@ def _entry(
     )
 
 
-def new_participants(head: ConversationRow, drafts: Sequence[Draft], *, maximum: int) -> list[JsonObject]:
-    """Those who speak here for the first time, tools apart."""
-    known = {str(item.get("actor")) for item in head.participants}
+def new_participants(
+    head: ConversationRow, drafts: Sequence[Draft], *, maximum: int
+) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The speakers and the tools that these turns add to the participants, as they are stored.
+
+    An actor that speaks and acts as a tool is a speaker. `maximum`: how many speakers and tools there may be together.
+    """
+    speakers, tools = ({str(item["actor"]): item for item in items} for items in (head.participants, head.tools))
+    listed = speakers | tools
+    room = max(0, maximum - len(listed))
+    fresh = [actor for actor in dict.fromkeys(draft.actor for draft in drafts) if actor not in listed][:room]
     spoke = dict.fromkeys(draft.actor for draft in drafts if draft.role is not Role.TOOL)
-    fresh = [actor for actor in spoke if actor not in known][: max(0, maximum - len(known))]
-    return [{"actor": actor, "name": None, "aliases": []} for actor in fresh]
+    return (
+        [_participant(actor, tools) for actor in spoke if actor not in speakers and (actor in tools or actor in fresh)],
+        [_participant(actor, tools) for actor in fresh if actor not in spoke],
+    )
+
+
+def _participant(actor: str, known: Mapping[str, JsonObject]) -> JsonObject:
+    return known.get(actor, {"actor": actor, "name": None, "aliases": []})

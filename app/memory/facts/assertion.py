@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.conversations.schemas.conversations import Participant
+from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.sources import SourceHead, SourceTurn
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
@@ -111,7 +111,11 @@ class Asserter:
             conversation_id,
             owner or conversation.owner,
             conversation.project,
-            [Participant(actor=one.actor, name=one.name, aliases=one.aliases) for one in conversation.participants],
+            [
+                Participant(actor=one.actor, name=one.name, aliases=one.aliases)
+                for one in conversation.participants
+                if one.role is None
+            ],
             [conversation_id],
         )
 

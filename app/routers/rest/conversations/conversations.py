@@ -102,6 +102,9 @@ async def update_conversation(
     `metadata` is merged into that of the conversation, and null removes a member (RFC 7396). With `If-Match`, a
     conversation that has another `rev` is not changed: 412 `revision_changed`. Each change moves `rev` on.
 
+    `participants` replaces the list, but actors that wrote turns stay in it. Their turns decide whether they are
+    speakers or tools; `role` decides for the others.
+
     A conversation whose title is cleared has a derived one (`title_source`); an empty title stays empty. A
     conversation without an owner takes `owner`, for its turns, summaries and facts too; one with another owner answers
     409 `conversation_owned`.

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from app.agents.ask.service import Asker, AskOptions
+from app.agents.ask.service import AskOptions, AskService
 from app.agents.generation.openai_conversations import OpenAIConversations
 from app.agents.generation.service import Generation, GenerationOptions
 from app.agents.lifecycle.service import Lifecycle, LifecycleOptions
@@ -88,7 +88,7 @@ class Container:
     index: SearchIndex
     tiers: AnnMaintenance
     spaces: SpaceAdministration
-    asker: Asker
+    ask_service: AskService
     tools: ToolServices
     first_tenant_id: TenantId | None = None
     """The tenant that this start has made, where it is the first of the installation and nothing named its key."""
@@ -408,7 +408,7 @@ def build_container(
     )
     lifecycle = _lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue)
     tools = ToolServices(conversations, contexts, recaller, memories, compactor, facts)
-    asker = Asker(tools, governance=governance, chat=chat, options=AskOptions.of(settings))
+    ask_service = AskService(tools, governance=governance, chat=chat, options=AskOptions.of(settings))
     return Container(
         settings=settings,
         database=base.database,
@@ -438,6 +438,6 @@ def build_container(
         index=index,
         tiers=spaces.first.tiers,
         spaces=_space_administration(base, spaces, queue, bus),
-        asker=asker,
-        tools=replace(tools, lifecycle=lifecycle, agent=asker),
+        ask_service=ask_service,
+        tools=replace(tools, lifecycle=lifecycle, agent=ask_service),
     )

@@ -66,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
             await stack.enter_async_context(door.open(app.state.container))
             add_live_metrics(registry, app.state.container)
             _add_bus_metrics(registry, app.state.container.bus)
-            add_lifecycle_metrics(registry, app.state.container.lifecycle.figures)
+            add_lifecycle_metrics(registry, app.state.container.lifecycle.counters)
             add_sweep_metrics(registry, app.state.container.governance.purger.counts)
             if settings.worker_in_process:
                 worker = make_worker(app.state.container)

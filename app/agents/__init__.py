@@ -1,4 +1,4 @@
-"""What agents call around each turn of their model, generation, `ask_agent`, and the tools offered to models.
+"""Features for agents: the turn lifecycle, generation, `ask_agent`, and the tools offered to models.
 
-Each sub-package is entered through its `service` and `schemas`; `tools` through `registry`.
+Callers import only `service` and `schemas` of each sub-package; of `tools` only `registry`.
 """

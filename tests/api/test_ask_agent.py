@@ -224,7 +224,7 @@ async def test_a_tool_that_was_not_granted_is_neither_offered_nor_run(user: Clie
     assert answer["tools_used"] == []
     refused = results(fake.chats[1])
     assert len(refused) == 5
-    assert all("no such tool" in text for text in refused)
+    assert all("not granted" in text for text in refused)
     assert [turn["content"] for turn in await user.history(conversation)] == ["Try.", "No."]
 
 
@@ -469,7 +469,7 @@ async def test_settings_name_the_model_the_task_the_tools_and_the_rounds(
         assert {chat["model"] for chat in fake.chats} == {"other-model"}
         assert [tool["function"]["name"] for tool in fake.chats[0]["tools"]] == ["append_turns", "get_history"]
         system = fake.chats[0]["messages"][0]["content"]
-        assert system.startswith("You are a {parrot}.\n\nWhatever is not from us")
+        assert system.startswith("You are a {parrot}.\n\nAll text that is not from us")
         assert len(fake.chats) == 2
         assert [turn["content"] for turn in answer["history"]] == ["Pretty Polly.", "Say it.", "Polly."]
     async with open_service(database, tmp_path / "b", **more | {"max_tool_calls": 0}) as service:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.agents.generation.align import Alignment, Stored, align, says
+from app.agents.generation.align import Alignment, StoredMessage, align, says
 
 
 def messages(text: str) -> list[dict[str, Any]]:
@@ -13,9 +13,10 @@ def messages(text: str) -> list[dict[str, Any]]:
     return [{"role": roles[one[0]], "content": one[2:]} for one in text.split()]
 
 
-def stored(text: str) -> list[Stored]:
+def stored(text: str) -> list[StoredMessage]:
     return [
-        Stored(at, one["role"], None if one["content"] == "-" else says(one)) for at, one in enumerate(messages(text))
+        StoredMessage(at, one["role"], None if one["content"] == "-" else says(one))
+        for at, one in enumerate(messages(text))
     ]
 
 
@@ -29,11 +30,11 @@ def stored(text: str) -> list[Stored]:
         ("u:1", "u:1", Alignment(1)),  # asked before, and not answered yet
         ("a:2 u:3", "u:1 a:2", Alignment(1)),
         ("u:1 a:other u:3", "u:1 a:2", Alignment(2)),
-        ("u:1 a:2 u:3", "u:1 a:2 u:3 a:4", Alignment(3, again_from=3)),
-        ("u:1 a:2 u:3", "u:1 a:2 u:3 a:4 t:5 a:6", Alignment(3, again_from=3)),
+        ("u:1 a:2 u:3", "u:1 a:2 u:3 a:4", Alignment(3, regenerate_from=3)),
+        ("u:1 a:2 u:3", "u:1 a:2 u:3 a:4 t:5 a:6", Alignment(3, regenerate_from=3)),
         ("u:1 a:2 u:3", "u:1 a:2 u:3 a:4 u:5 a:6", Alignment(3)),  # others spoke meanwhile
         ("u:1 a:2 u:x", "u:1 a:2 u:3 a:4", Alignment(2)),
-        ("u:go a:1 u:go", "u:go a:1 u:go a:2", Alignment(3, again_from=3)),
+        ("u:go a:1 u:go", "u:go a:1 u:go a:2", Alignment(3, regenerate_from=3)),
         ("u:1 a:2 u:x a:4 u:5", "u:1 a:2 u:3 a:4", Alignment(4)),
         ("u:1 a:2 u:x a:y u:5", "u:1 a:2 u:3 a:4 u:x a:y", Alignment(4)),
         ("u:0 a:0 u:1 a:2 u:3", "u:1 a:2", Alignment(4)),
@@ -41,7 +42,7 @@ def stored(text: str) -> list[Stored]:
         ("u:1 a:2 u:3 a:4 u:5", "u:- a:- u:3 a:4", Alignment(4)),
         ("a:9 u:1", "u:0 a:2", Alignment(0)),
         # two answers that are the same
-        ("u:1 a:yes u:2", "u:1 a:yes u:2 a:yes", Alignment(3, again_from=3)),
+        ("u:1 a:yes u:2", "u:1 a:yes u:2 a:yes", Alignment(3, regenerate_from=3)),
         ("u:1 a:yes u:2 u:3", "u:1 a:yes u:2 a:yes", Alignment(3)),
         ("u:1 a:yes u:2 a:yes u:3", "u:1 a:yes u:2 a:yes", Alignment(4)),
         ("a:yes u:3", "u:1 a:yes u:2 a:yes", Alignment(1)),
@@ -52,12 +53,14 @@ def stored(text: str) -> list[Stored]:
     ],
 )
 def test_what_is_new(sent: str, kept: str, expected: Alignment) -> None:
-    assert align(messages(sent), stored(kept), is_retry=False, is_cut=False) == expected
+    assert align(messages(sent), stored(kept), is_retry=False, has_earlier=False) == expected
 
 
 def test_a_retry_of_a_single_message_is_known_again() -> None:
-    assert align(messages("u:3"), stored("u:1 a:2 u:3 a:4"), is_retry=True, is_cut=False) == Alignment(1, again_from=3)
-    assert align(messages("u:3"), stored("u:1 a:2 u:3 a:4"), is_retry=False, is_cut=False) == Alignment(0)
+    assert align(messages("u:3"), stored("u:1 a:2 u:3 a:4"), is_retry=True, has_earlier=False) == Alignment(
+        1, regenerate_from=3
+    )
+    assert align(messages("u:3"), stored("u:1 a:2 u:3 a:4"), is_retry=False, has_earlier=False) == Alignment(0)
 
 
 def test_parts_and_empty_members_say_the_same_as_plain_words() -> None:

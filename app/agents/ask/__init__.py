@@ -1,4 +1,4 @@
-"""`ask_agent`: a chat model that answers from the memory of the caller, with the tools it was granted.
+"""`ask_agent`: a chat model that answers from the caller's memory with the tools that are granted to it.
 
 Public API: `service`.
 """

@@ -1,9 +1,8 @@
-"""Whether a text gives away what a model was told. Pure.
+"""Detects texts that repeat the instructions of a model. Pure.
 
-Compared are letters and digits alone, so that spaces, dashes, case, accents and full-width letters hide nothing; and
-the text is read in the simple ways in which a model may be talked into writing: backwards, by rot13, in base64, hex or
-numbers, with escapes or digits for letters. A translation, or a text in one's own words, is not found: of those the
-model itself is told to keep clear.
+Only letters and digits are compared, so that spaces, dashes, case, accents and full-width letters do not hide a match.
+The text is also decoded from simple encodings: reversed, rot13, base64, hex, numbers, escapes, leet. Translations and
+paraphrases are not detected; the instructions forbid them to the model.
 """
 
 import base64
@@ -16,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import unquote
 
-RUN: Final = 48
-"""Letters in a row that are no accident any more: eight to ten words."""
-_SHORTEST: Final = 16
+RUN_LETTERS: Final = 48
+"""Length of a matching run, in letters: eight to ten words in a row are not a coincidence."""
+_MIN_SECRET_LETTERS: Final = 16
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_\-\s]{32,}")
 _BASE32 = re.compile(r"[A-Z2-7=\s]{32,}")
 _HEX = re.compile(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[\s,:;]*){24,}")
@@ -31,24 +30,24 @@ _ALIKE: Final = {
 }  # fmt: skip
 
 
-class Guard:
-    """Knows texts that no answer may repeat a run of."""
+class OutputFilter:
+    """Detects runs of secret texts in an output."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._runs: set[str] = set()
         self._short: set[str] = set()
         for secret in secrets:
             said = _letters(secret)
-            self._runs.update(said[at : at + RUN] for at in range(len(said) - RUN + 1))
-            if _SHORTEST <= len(said) < RUN:
+            self._runs.update(said[at : at + RUN_LETTERS] for at in range(len(said) - RUN_LETTERS + 1))
+            if _MIN_SECRET_LETTERS <= len(said) < RUN_LETTERS:
                 self._short.add(said)
 
     def reveals(self, text: str) -> bool:
-        """Whether the text repeats a run of one of them, plainly or in a simple disguise."""
-        return any(self._repeats(_letters(reading)) for reading in _readings(text))
+        """Return whether the text repeats a run of a secret text, as it is or in a simple encoding."""
+        return any(self._repeats(_letters(reading)) for reading in _decodings(text))
 
     def _repeats(self, said: str) -> bool:
-        if any(said[at : at + RUN] in self._runs for at in range(len(said) - RUN + 1)):
+        if any(said[at : at + RUN_LETTERS] in self._runs for at in range(len(said) - RUN_LETTERS + 1)):
             return True
         return any(short in said for short in self._short)
 
@@ -58,7 +57,7 @@ def _letters(text: str) -> str:
     return "".join(one for one in plain if one.isalnum())
 
 
-def _readings(text: str) -> Iterator[str]:
+def _decodings(text: str) -> Iterator[str]:
     yield text
     yield text[::-1]
     words = text.split()

@@ -1,8 +1,8 @@
-"""`ask_agent`: a model of ours that answers from the memory of whoever asks, by the tools that it was granted.
+"""`ask_agent`: a chat model answers from the caller's memory with the tools that are granted to it.
 
-What always holds: nothing but our instructions stands outside the fence (`ask_fence`); a tool that was not granted is
-neither offered nor run; those that are run as the very caller, with its scopes and its agent; rounds, calls, texts and
-time have limits. The query and the answer are stored in one append when there is an answer, or not at all.
+Invariants: only our instructions are outside of the delimiters (`prompt_delimiters`). A tool that is not granted is
+neither offered nor run. Tools run with the caller's own scopes and agent. Rounds, calls, texts and time are limited.
+The query and the answer are stored in one append, or not at all.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.agents.ask.output_filter import Guard
-from app.agents.ask.prompt_delimiters import INSTRUCTIONS, RULES, Round, request, turn_line
-from app.agents.ask.tools import Granted, Toolbox
+from app.agents.ask.output_filter import OutputFilter
+from app.agents.ask.prompt_delimiters import INSTRUCTIONS, RULES, ToolRound, build_messages, turn_line
+from app.agents.ask.tools import GrantedTools, ToolRunner
 from app.agents.generation.renewal import renewed
 from app.agents.tools.schemas import AgentAnswer, AgentTurn, AskAgent, agent_disabled
 from app.agents.tools.tool import ToolServices
@@ -31,10 +31,10 @@ from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 
 ACTOR: Final = "ask_agent"
-"""Who the answers are said by; also the member of their metadata that tells which tools were run."""
+"""Actor of the answers, and the key of their metadata that lists the tools that were run."""
 MAX_TURNS: Final = 10
 MAX_CALLS: Final = 8
-"""Tools that are run in one round; of more, the model is told so."""
+"""Maximum number of tools that are run in one round; further calls are refused with a text for the model."""
 _INLINE_CHARACTERS: Final = 20_000
 WITHHELD: Final = "I cannot answer that."
 UNFINISHED: Final = "I could not finish this. Please ask again, with less at once."
@@ -42,7 +42,7 @@ UNFINISHED: Final = "I could not finish this. Please ask again, with less at onc
 
 @dataclass(frozen=True, slots=True)
 class AskOptions:
-    """Settings of the agent. `tools` are the names that it was granted."""
+    """Settings of the agent. `tools`: names of the granted tools."""
 
     enabled: bool
     model: str | None
@@ -56,7 +56,7 @@ class AskOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "AskOptions":
-        """As the settings say."""
+        """Return the options of the settings."""
         return cls(
             enabled=settings.enable_internal_agent,
             model=settings.internal_agent_model,
@@ -71,32 +71,32 @@ class AskOptions:
 
 
 @dataclass(slots=True)
-class _Talk:
-    """One query under way: what was found, and what it took."""
+class _AskRun:
+    """State of one query: the tool results so far, and the tokens used."""
 
     caller: Caller
     conversation_id: ConversationId
     exists: bool
     query: str
-    granted: Granted
+    granted: GrantedTools
     earlier: Sequence[str] = ()
-    rounds: list[Round] = field(default_factory=list[Round])
+    rounds: list[ToolRound] = field(default_factory=list[ToolRound])
     called: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     ran: list[str] = field(default_factory=list[str])
     prompt_tokens: int = 0
     completion_tokens: int = 0
     model: str = ""
     withheld: bool = False
-    made: bool = False
+    created: bool = False
 
     @property
     def used(self) -> list[str]:
-        """The tools that were run, whatever came of it, each once."""
+        """The tools that were run, with or without success, each once."""
         return list(dict.fromkeys(self.ran))
 
 
-class Asker:
-    """Answers queries by a chat model with tools. Raises Unavailable where a tool is granted that there is not."""
+class AskService:
+    """Answers queries by a chat model with tools. Raises Unavailable if a granted tool does not exist."""
 
     def __init__(
         self, services: ToolServices, *, governance: Governance, chat: ChatModel | None, options: AskOptions
@@ -105,15 +105,15 @@ class Asker:
         self._governance = governance
         self._chat = chat
         self._options = options
-        self._toolbox = Toolbox(services, names=options.tools, memory_tools=options.memory_tools)
-        self._guard = Guard([options.instructions, RULES, *self._toolbox.texts()])
+        self._tool_runner = ToolRunner(services, names=options.tools, memory_tools=options.memory_tools)
+        self._output_filter = OutputFilter([options.instructions, RULES, *self._tool_runner.texts()])
         self._log = get_logger()
 
     async def ask(self, caller: Caller, *, body: AskAgent, repeat: IdempotencyKey | None) -> tuple[AgentAnswer, bool]:
-        """Answer, and store query and answer; says whether the same request had been answered before.
+        """Answer the query, store query and answer; return the answer and whether it is a replay.
 
         Raises Forbidden without the scopes read and write, or `agent_disabled`; Unavailable `model_not_configured` and
-        `agent_timeout`; NotFound for a conversation that is not there, and as the model does; nothing is stored then.
+        `agent_timeout`; NotFound for an unknown conversation; the errors of the model. Nothing is stored then.
         """
         caller.require(Scope.WRITE)
         caller.require(Scope.READ)
@@ -125,32 +125,32 @@ class Asker:
             if before is not None:
                 return await self._answer(caller, before.turns), True
         chat = require_model(self._chat)
-        talk = _Talk(
+        run = _AskRun(
             caller=caller,
             conversation_id=ConversationId(body.conversation_id or (repeat.made_id(caller) if repeat else new_uuid())),
             exists=body.conversation_id is not None,
             query=body.query,
-            granted=self._toolbox.granted(caller),
+            granted=self._tool_runner.granted(caller),
         )
-        if talk.exists:
-            talk.earlier = await self._earlier(talk)
+        if run.exists:
+            run.earlier = await self._earlier(run)
         try:
             if repeat is not None:
-                return await self._answer(caller, await self._answer_once(chat, talk, repeat)), False
-            stored = await self._store(talk, await self._response(chat, talk))
+                return await self._answer(caller, await self._answer_once(chat, run, repeat)), False
+            stored = await self._store(run, await self._response(chat, run))
         except BaseException:
-            # under a key the same request may be at it, or have been answered
-            if talk.made and repeat is None:
-                await self._take_back(talk)
+            # with an idempotency key, another request may be using the conversation
+            if run.created and repeat is None:
+                await self._delete_created_conversation(run)
             raise
         return await self._answer(caller, stored), False
 
-    async def _response(self, chat: ChatModel, talk: _Talk) -> str:
+    async def _response(self, chat: ChatModel, run: _AskRun) -> str:
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                response = await self._guarded(talk, await self._converse(chat, talk))
+                response = await self._filtered(run, await self._run_rounds(chat, run))
         except TimeoutError as error:
-            detail = f"The agent had no answer within {self._options.timeout_s:g} seconds."
+            detail = f"The agent did not answer within {self._options.timeout_s:g} seconds."
             raise Unavailable("agent_timeout", detail) from error
         if len(response.encode(errors="replace")) > self._options.text_bytes:
             detail = f"The agent's answer has more than the {self._options.text_bytes} bytes that a turn may have."
@@ -159,121 +159,121 @@ class Asker:
 
     # the model and its tools
 
-    async def _converse(self, chat: ChatModel, talk: _Talk) -> str:
-        """What the model says in the end: a text, once it calls no tool or may call none any more."""
-        for number in range(self._options.rounds if talk.granted.offers else 0):
-            said = await self._say(chat, talk, last=False)
+    async def _run_rounds(self, chat: ChatModel, run: _AskRun) -> str:
+        """Return the model's last text: it calls no tool, or has used all its rounds."""
+        for number in range(self._options.rounds if run.granted.offers else 0):
+            said = await self._say(chat, run, last=False)
             if not said.calls:
                 return said.text
-            calls, results = await self._run(talk, said.calls, prefix=str(number))
-            talk.rounds.append(Round(calls, results))
-        said = await self._say(chat, talk, last=True)
+            calls, results = await self._run(run, said.calls, prefix=str(number))
+            run.rounds.append(ToolRound(calls, results))
+        said = await self._say(chat, run, last=True)
         return said.text or UNFINISHED
 
-    async def _say(self, chat: ChatModel, talk: _Talk, *, last: bool) -> Said:
-        messages = request(
-            self._options.instructions, earlier=talk.earlier, query=talk.query, rounds=talk.rounds, last=last
+    async def _say(self, chat: ChatModel, run: _AskRun, *, last: bool) -> Said:
+        messages = build_messages(
+            self._options.instructions, earlier=run.earlier, query=run.query, rounds=run.rounds, is_last_round=last
         )
         answer: ModelAnswer[Said] = await chat.converse(
             messages,
-            tools=() if last else talk.granted.offers,
-            tenant_id=talk.caller.tenant_id,
+            tools=() if last else run.granted.offers,
+            tenant_id=run.caller.tenant_id,
             purpose=ModelPurpose.AGENT,
             model=self._options.model,
         )
-        talk.prompt_tokens += answer.usage.prompt_tokens
-        talk.completion_tokens += answer.usage.completion_tokens
-        talk.model = answer.model
+        run.prompt_tokens += answer.usage.prompt_tokens
+        run.completion_tokens += answer.usage.completion_tokens
+        run.model = answer.model
         return answer.value
 
     async def _run(
-        self, talk: _Talk, calls: Sequence[ModelCall], *, prefix: str
+        self, run: _AskRun, calls: Sequence[ModelCall], *, prefix: str
     ) -> tuple[tuple[ModelCall, ...], tuple[str, ...]]:
-        """Carry out the calls of a round, one after the other: as they are repeated to the model, and their texts."""
-        made: list[ModelCall] = []
+        """Run the calls of a round in order; return them as they are repeated to the model, and their result texts."""
+        created: list[ModelCall] = []
         results: list[str] = []
         for number, call in enumerate(calls):
-            prepared = self._toolbox.prepare(
-                talk.granted, call, conversation_id=talk.conversation_id, withhold=self._guard.reveals,
-                many=number >= MAX_CALLS,
+            prepared = self._tool_runner.prepare(
+                run.granted, call, conversation_id=run.conversation_id, reveals_prompt=self._output_filter.reveals,
+                is_over_limit=number >= MAX_CALLS,
             )  # fmt: skip
             if prepared.needs_conversation:
-                await self._ensure(talk)
+                await self._ensure(run)
             if prepared.call is not None and prepared.tool is not None:
-                talk.ran.append(prepared.tool)
-            text, status = await self._toolbox.run(prepared, talk.caller)
-            made.append(ModelCall(f"{prefix}_{number}", prepared.name, prepared.arguments))
+                run.ran.append(prepared.tool)
+            text, status = await self._tool_runner.run(prepared, run.caller)
+            created.append(ModelCall(f"{prefix}_{number}", prepared.name, prepared.arguments))
             results.append(text)
-            talk.called.append({"tool": prepared.tool or "unknown", "status": status})
+            run.called.append({"tool": prepared.tool or "unknown", "status": status})
             self._log.info(
-                "agent.tool_called", tool=prepared.tool or "unknown", code=status, conversation_id=talk.conversation_id
+                "agent.tool_called", tool=prepared.tool or "unknown", code=status, conversation_id=run.conversation_id
             )
-        return tuple(made), tuple(results)
+        return tuple(created), tuple(results)
 
-    async def _guarded(self, talk: _Talk, response: str) -> str:
+    async def _filtered(self, run: _AskRun, response: str) -> str:
         if len(response) <= _INLINE_CHARACTERS:
-            talk.withheld = self._guard.reveals(response)
+            run.withheld = self._output_filter.reveals(response)
         else:
-            talk.withheld = await asyncio.to_thread(self._guard.reveals, response)
-        if talk.withheld:
-            self._log.warning("agent.withheld", conversation_id=talk.conversation_id)
-        return WITHHELD if talk.withheld else response
+            run.withheld = await asyncio.to_thread(self._output_filter.reveals, response)
+        if run.withheld:
+            self._log.warning("agent.withheld", conversation_id=run.conversation_id)
+        return WITHHELD if run.withheld else response
 
     # the conversation
 
-    async def _earlier(self, talk: _Talk) -> list[str]:
-        turns = await self._services.conversations.recent(talk.caller, talk.conversation_id, limit=MAX_TURNS)
+    async def _earlier(self, run: _AskRun) -> list[str]:
+        turns = await self._services.conversations.recent(run.caller, run.conversation_id, limit=MAX_TURNS)
         return [_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION]
 
-    async def _ensure(self, talk: _Talk) -> None:
-        """Make the conversation, where none was named and nothing has needed it yet."""
-        if not talk.exists:
-            body = ConversationCreate(id=talk.conversation_id)
-            await self._services.conversations.create(talk.caller, body=body, repeat=None)
-            talk.exists = talk.made = True
+    async def _ensure(self, run: _AskRun) -> None:
+        """Create the conversation, if the query named none and it does not exist yet."""
+        if not run.exists:
+            body = ConversationCreate(id=run.conversation_id)
+            await self._services.conversations.create(run.caller, body=body, repeat=None)
+            run.exists = run.created = True
 
-    async def _take_back(self, talk: _Talk) -> None:
-        """Delete the conversation that was made for this query alone, unless something was said in it."""
+    async def _delete_created_conversation(self, run: _AskRun) -> None:
+        """Delete the conversation that was created for this query, unless it has turns."""
         with suppress(AppError):
-            await self._governance.delete_unused(talk.caller, talk.conversation_id)
+            await self._governance.delete_unused(run.caller, run.conversation_id)
 
-    async def _answer_once(self, chat: ChatModel, talk: _Talk, repeat: IdempotencyKey) -> Sequence[Turn]:
-        """Answer and store, while nobody else is at the same request: its tools are run once.
+    async def _answer_once(self, chat: ChatModel, run: _AskRun, repeat: IdempotencyKey) -> Sequence[Turn]:
+        """Answer and store, with a lock by the idempotency key: the tools run once.
 
-        Raises Busy `resource_busy` while somebody is, in any process, before a model is asked.
+        Raises Busy `resource_busy` before the model is called, while another process runs the same request.
         """
-        await self._ensure(talk)
+        await self._ensure(run)
         exchanges = self._services.conversations.streams.exchanges
         exchange = await exchanges.open(
-            talk.caller,
-            talk.conversation_id,
-            messages=[("", _query_turn(talk))],
+            run.caller,
+            run.conversation_id,
+            messages=[("", _query_turn(run))],
             answer=OpenTurn(role=Role.ASSISTANT, actor=ACTOR),
             repeat=repeat,
         )
         try:
             async with renewed(exchanges, exchange, lease_s=self._options.lease_s):
-                response = await self._response(chat, talk)
-                turns = await exchanges.commit(talk.caller, exchange, answer=_answer_turn(talk, response))
+                response = await self._response(chat, run)
+                turns = await exchanges.commit(run.caller, exchange, answer=_answer_turn(run, response))
         except BaseException as error:
             reason = error.code if isinstance(error, AppError) else "internal_error"
-            await exchanges.abort(talk.caller, exchange, reason=reason)
+            await exchanges.abort(run.caller, exchange, reason=reason)
             raise
-        self._log_answer(talk)
+        self._log_answer(run)
         return turns
 
-    async def _store(self, talk: _Talk, response: str) -> Sequence[Turn]:
-        await self._ensure(talk)
-        turns = [_query_turn(talk), _answer_turn(talk, response)]
-        result, _, _ = await self._services.conversations.append(talk.caller, talk.conversation_id, turns=turns)
-        self._log_answer(talk)
+    async def _store(self, run: _AskRun, response: str) -> Sequence[Turn]:
+        await self._ensure(run)
+        turns = [_query_turn(run), _answer_turn(run, response)]
+        result, _, _ = await self._services.conversations.append(run.caller, run.conversation_id, turns=turns)
+        self._log_answer(run)
         return result.turns
 
-    def _log_answer(self, talk: _Talk) -> None:
-        self._log.info("agent.answered", conversation_id=talk.conversation_id, count=len(talk.called))
+    def _log_answer(self, run: _AskRun) -> None:
+        self._log.info("agent.answered", conversation_id=run.conversation_id, count=len(run.called))
 
     async def _answer(self, caller: Caller, stored: Sequence[Turn]) -> AgentAnswer:
-        """The answer from the rows: what it said, the tools it names, and the turns up to it."""
+        """Return the answer of the stored turns, with its tools and the turns up to it."""
         answer = stored[-1]
         page = await self._services.conversations.history(
             caller,
@@ -289,19 +289,19 @@ class Asker:
         )
 
 
-def _query_turn(talk: _Talk) -> TurnInput:
-    return TurnInput(role=Role.USER, actor=talk.caller.agent_id, content=talk.query)
+def _query_turn(run: _AskRun) -> TurnInput:
+    return TurnInput(role=Role.USER, actor=run.caller.agent_id, content=run.query)
 
 
-def _answer_turn(talk: _Talk, response: str) -> TurnInput:
-    account: dict[str, object] = {"tools_used": talk.used, "calls": talk.called, "withheld": talk.withheld}
+def _answer_turn(run: _AskRun, response: str) -> TurnInput:
+    account: dict[str, object] = {"tools_used": run.used, "calls": run.called, "withheld": run.withheld}
     return TurnInput.model_validate(
         {
             "role": Role.ASSISTANT,
             "actor": ACTOR,
             "content": response,
-            "model": talk.model[:256],
-            "usage": {"prompt_tokens": talk.prompt_tokens, "completion_tokens": talk.completion_tokens},
+            "model": run.model[:256],
+            "usage": {"prompt_tokens": run.prompt_tokens, "completion_tokens": run.completion_tokens},
             "metadata": {ACTOR: account},
         }
     )

@@ -1,7 +1,6 @@
-"""The tools of the model behind `ask_agent`: which it is granted, what becomes of its calls, and how failures read.
+"""The tools of the model behind `ask_agent`: which ones are granted, checks of its calls, and texts of failures.
 
-A call that may not be carried out is never begun; why not is told to the model in our words, since an error is one more
-text that it reads.
+A call that is not allowed is not started. The model gets the reason in our words, because it reads the error as text.
 """
 
 import json
@@ -23,28 +22,30 @@ from app.formats.schemas import JsonObject
 from app.providers.schemas import ModelCall, ToolOffer
 from app.tenancy.schemas import Caller
 
-GRANTED: Final = ("recall_memory", "store_memory", "recall", "get_history")
-"""Those that read, and the one that stores a memory; to append turns as somebody is for the program that asks."""
+DEFAULT_TOOLS: Final = ("recall_memory", "store_memory", "recall", "get_history")
+"""Tools that read, and `store_memory`. Appending turns in the name of an actor is left to the calling program."""
 MAX_RESULT_CHARACTERS: Final = 16_000
 MAX_ARGUMENT_CHARACTERS: Final = 32_768
 _DEPTH: Final = 16
 _CONVERSATION: Final = "conversation_id"
 _NAMES: Final = (_CONVERSATION, "external_id")
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_NOISE: Final = frozenset({"object", "rev", "content_hash", "chain_hash", "index_state", "content_tokens", "status"})
+_OMITTED_FIELDS: Final = frozenset(
+    {"object", "rev", "content_hash", "chain_hash", "index_state", "content_tokens", "status"}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """What one caller's model may use: the tools by name, and how they are offered."""
+class GrantedTools:
+    """The tools that the model may use for one caller, by name and as offers."""
 
     tools: Mapping[str, Tool]
     offers: tuple[ToolOffer, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A call as it is repeated to the model, and what is to be run for it; else `refusal` says why nothing is."""
+class PreparedCall:
+    """A checked call as it is repeated to the model, and the call to run; else `refusal` has code and reason."""
 
     name: str
     arguments: str
@@ -54,71 +55,74 @@ class Prepared:
     needs_conversation: bool = False
 
 
-class Toolbox:
-    """The granted tools of an installation."""
+class ToolRunner:
+    """Checks and runs the granted tools of an installation."""
 
     def __init__(self, services: ToolServices, *, names: Sequence[str] | None, memory_tools: bool) -> None:
         self._services = services
-        known = {one.name: one for one in raw_tools()}
-        wanted = GRANTED if names is None else names
+        known = {tool.name: tool for tool in raw_tools()}
+        wanted = DEFAULT_TOOLS if names is None else names
         if unknown := [name for name in wanted if name not in known]:
             raise Unavailable(
                 "agent_tool_unknown",
-                f"TURNKEEP_INTERNAL_AGENT_TOOLS names {len(unknown)} that are none of: {', '.join(known)}.",
+                f"TURNKEEP_INTERNAL_AGENT_TOOLS has {len(unknown)} unknown names. Known tools: {', '.join(known)}.",
             )
         self._tools: Mapping[str, Tool] = {
             name: known[name] for name in wanted if memory_tools or known[name].group is not Group.MEMORY
         }
-        self._offers: Mapping[str, ToolOffer] = {name: _offer(one) for name, one in self._tools.items()}
-        schemas = [cast("JsonValue", one.input_schema) for one in self._tools.values()]
+        self._offers: Mapping[str, ToolOffer] = {name: _offer(tool) for name, tool in self._tools.items()}
+        schemas = [cast("JsonValue", tool.input_schema) for tool in self._tools.values()]
         self._names = frozenset(name for schema in schemas for name in property_names(schema))
 
-    def granted(self, caller: Caller) -> Granted:
+    def granted(self, caller: Caller) -> GrantedTools:
         """Return the tools that the caller may use."""
-        tools = {name: one for name, one in self._tools.items() if one.access.allows(caller)}
-        return Granted(tools, tuple(self._offers[name] for name in tools))
+        tools = {name: tool for name, tool in self._tools.items() if tool.access.allows(caller)}
+        return GrantedTools(tools, tuple(self._offers[name] for name in tools))
 
     def texts(self) -> list[str]:
-        """What the model is told of its tools."""
+        """Return the texts that describe the tools to the model."""
         return [text for offer in self._offers.values() for text in (offer.description, *_texts(offer.parameters))]
 
     def prepare(
         self,
-        granted: Granted,
+        granted: GrantedTools,
         call: ModelCall,
         *,
         conversation_id: ConversationId,
-        withhold: Callable[[str], bool],
-        many: bool,
-    ) -> Prepared:
-        """Check a call: granted, within its limits, of valid arguments, and none that give away what is ours."""
+        reveals_prompt: Callable[[str], bool],
+        is_over_limit: bool,
+    ) -> PreparedCall:
+        """Check a call: granted, within the limits, valid arguments, and none that repeats the instructions."""
         tool = granted.tools.get(call.name)
         if tool is None:
             shown = _NOT_IN_A_NAME.sub("_", call.name)[:64] or "_"
-            return Prepared(shown, "{}", None, refusal=("tool_not_granted", "There is no such tool for you."))
-        if many:
-            return Prepared(
+            return PreparedCall(shown, "{}", None, refusal=("tool_not_granted", "This tool is not granted to you."))
+        if is_over_limit:
+            return PreparedCall(
                 tool.name, "{}", tool.name, refusal=("too_many_calls", "Too many calls at once; call it again.")
             )
         if len(call.arguments) > MAX_ARGUMENT_CHARACTERS:
-            return Prepared(tool.name, "{}", tool.name, refusal=("text_too_large", "These arguments are too long."))
+            return PreparedCall(tool.name, "{}", tool.name, refusal=("text_too_large", "These arguments are too long."))
         try:
             parsed = parse_json((call.arguments.strip() or "{}").encode("utf-8", "surrogatepass"), max_depth=_DEPTH)
             arguments: dict[str, JsonValue] = parsed if isinstance(parsed, dict) else {"": parsed}
             text = json.dumps(arguments, ensure_ascii=False)
-            if withhold("\n".join(_said(arguments))):
-                said = ("arguments_refused", "These arguments hold what is not to be stored or looked for.")
-                return Prepared(tool.name, "{}", tool.name, refusal=said)
+            if reveals_prompt("\n".join(_strings(arguments))):
+                refusal = (
+                    "arguments_refused",
+                    "These arguments repeat the instructions or tool descriptions; remove that text.",
+                )
+                return PreparedCall(tool.name, "{}", tool.name, refusal=refusal)
             needs = tool.needs_conversation and not any(arguments.get(name) is not None for name in _NAMES)
             if needs:
                 arguments = {**arguments, _CONVERSATION: format_id(conversation_id)}
             ready = tool.prepare(arguments)
         except AppError as error:
-            return Prepared(tool.name, "{}", tool.name, refusal=(error.code, error_text(error, self._names)))
-        return Prepared(tool.name, text, tool.name, ready, needs_conversation=needs)
+            return PreparedCall(tool.name, "{}", tool.name, refusal=(error.code, error_text(error, self._names)))
+        return PreparedCall(tool.name, text, tool.name, ready, needs_conversation=needs)
 
-    async def run(self, prepared: Prepared, caller: Caller) -> tuple[str, str]:
-        """What a call gave, or why it failed, as a text for the model; and `ok`, or the code of the error."""
+    async def run(self, prepared: PreparedCall, caller: Caller) -> tuple[str, str]:
+        """Run a call; return the result or the error as a text for the model, and `ok` or the error code."""
         if prepared.call is None:
             code, detail = prepared.refusal
             return _failed(detail), code
@@ -126,7 +130,7 @@ class Toolbox:
             result = await prepared.call.run(self._services, caller)
         except AppError as error:
             return _failed(error_text(error, self._names)), error.code
-        except Exception as error:  # noqa: BLE001 - whatever it is, the model goes on without it
+        except Exception as error:  # noqa: BLE001 - the model continues without the result
             code = "internal_error"
             get_logger().error("agent.failed", code=code, error_type=error_type(error), stack=error_stack(error))
             return _failed("internal_error: The tool failed."), code
@@ -138,45 +142,45 @@ def _failed(detail: str) -> str:
 
 
 def _result_text(result: BaseModel) -> str:
-    text = json.dumps(_lean(cast("JsonValue", result.model_dump(mode="json"))), ensure_ascii=False)
+    text = json.dumps(_without_empty_fields(cast("JsonValue", result.model_dump(mode="json"))), ensure_ascii=False)
     if len(text) <= MAX_RESULT_CHARACTERS:
         return text
-    return f"{text[:MAX_RESULT_CHARACTERS]} […cut off here; ask for less at once]"
+    return f"{text[:MAX_RESULT_CHARACTERS]} […truncated; request fewer results]"
 
 
-def _said(value: JsonValue) -> list[str]:
-    """Every text and name in a value, without the escapes that JSON has for them."""
+def _strings(value: JsonValue) -> list[str]:
+    """Return every text and key in a value, without JSON escapes."""
     if isinstance(value, list):
-        return [text for item in value for text in _said(item)]
+        return [text for item in value for text in _strings(item)]
     if isinstance(value, dict):
-        return [text for name, item in value.items() for text in (name, *_said(item))]
+        return [text for name, item in value.items() for text in (name, *_strings(item))]
     return [str(value)]
 
 
-def _lean(value: JsonValue) -> JsonValue:
-    """A result without what is empty and what says nothing to a reader."""
+def _without_empty_fields(value: JsonValue) -> JsonValue:
+    """Return a result without empty fields and without fields that are of no use to a model."""
     if isinstance(value, list):
-        return [_lean(item) for item in value]
+        return [_without_empty_fields(item) for item in value]
     if not isinstance(value, dict):
         return value
-    lean = {name: _lean(item) for name, item in value.items() if name not in _NOISE}
-    return {name: item for name, item in lean.items() if item not in (None, [], {})}
+    kept = {name: _without_empty_fields(item) for name, item in value.items() if name not in _OMITTED_FIELDS}
+    return {name: item for name, item in kept.items() if item not in (None, [], {})}
 
 
 def _offer(tool: Tool) -> ToolOffer:
-    """A tool as the model is offered it: where it takes a conversation, this one where none is named."""
+    """Return a tool as offered to the model; the description of its conversation names the current one as default."""
     schema = cast("JsonObject", {name: value for name, value in tool.input_schema.items() if name != "$schema"})
     if tool.needs_conversation:
         properties = dict(cast("JsonObject", schema["properties"]))
         named = dict(cast("JsonObject", properties[_CONVERSATION]))
-        named["description"] = "Left out: this conversation."
+        named["description"] = "Default: this conversation."
         properties[_CONVERSATION] = named
         schema["properties"] = properties
     return ToolOffer(tool.name, tool.description, schema)
 
 
 def _texts(schema: JsonValue) -> list[str]:
-    """Every description in a schema."""
+    """Return every description in a schema."""
     if isinstance(schema, list):
         return [text for item in schema for text in _texts(item)]
     if not isinstance(schema, dict):

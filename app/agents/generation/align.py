@@ -1,19 +1,20 @@
-"""Which messages of a request are new: what a client sends again is told from what it says now. Pure.
+"""Finds the messages of a request that are new in the conversation. Pure.
 
-Clients of chat APIs send the whole conversation with every request, a window of it, or only what is new. The rules, in
-their order (`docs/guides/openai.md` has them in plain words):
+Clients of chat APIs send the whole conversation with every request, a window of it, or only the new messages. The rules
+apply in this order (see also `docs/guides/openai.md`):
 
-1. The longest run of messages at the end of what is stored that stands in the request as well: what follows it is new
-   (where it ends alike only, it needs as much that is the very same as the run of rule 2; so it does where the message
-   before it is none of what is stored there and the run of rule 2, the very same so far, goes beyond its end: two
-   answers may be the same).
-2. Else the longest run that the request begins with and that is stored somewhere, if it holds an answer of the
-   assistant, or the request says that it is sent again: what follows it is new. If nothing does, and only answers stand
-   behind the run, the answer is asked for once more.
-3. Else all of it is new.
+1. Find the longest run at the end of the stored messages that is also in the request. The messages after it are new. If
+the ends are only compatible, the run needs as many equal messages as the run of rule 2. The same applies if the message
+before it differs from the stored one and the run of rule 2, equal so far, continues beyond its end: two answers may be
+equal.
+2. Else find the longest run at the start of the request that is stored anywhere. It must contain an answer of the
+assistant, or the request must be a retry. The messages after it are new. If none is after it and only answers are
+stored after the run, the answer is generated again.
+3. Else all messages are new.
 
-A user's or a tool's message is the same if it says the same. An assistant's in its place is taken for the stored one
-whatever it says, since clients trim and reformat answers; but a run needs one message that is the very same.
+A user's or a tool's message is equal if its content is equal. An assistant's message in the same place is compatible
+with the stored one whatever its text is, because clients trim and reformat answers. A run needs at least one equal
+message.
 """
 
 from collections.abc import Sequence
@@ -25,13 +26,13 @@ from app.formats.parts import compact
 from app.formats.schemas import Format, JsonObject, Role, TurnLike
 from app.formats.service import write
 
-_SAME, _ALIKE, _OTHER = 2, 1, 0
+_EQUAL, _COMPATIBLE, _DIFFERENT = 2, 1, 0
 _ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored message: the turn it is of, by its place among the given ones, and what it says; None: nobody knows."""
+class StoredMessage:
+    """A stored message: the index of its turn, and its comparable content; None if the content is erased."""
 
     turn: int
     role: str
@@ -40,25 +41,30 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """What of a request is new: the messages from `new_from` on; `again_from`: the stored turn to answer anew from."""
+    """Result of the comparison.
+
+    `new_from`: index of the first new message; `regenerate_from`: index of the stored turn to answer again.
+    """
 
     new_from: int
-    again_from: int | None = None
+    regenerate_from: int | None = None
 
 
-def stored_messages(turns: Sequence[TurnLike], erased: Sequence[bool]) -> list[Stored]:
-    """Stored turns as the messages that a client of chat completions would have seen; instructions left out."""
-    found: list[Stored] = []
+def stored_messages(turns: Sequence[TurnLike], erased: Sequence[bool]) -> list[StoredMessage]:
+    """Return stored turns as a chat client would have seen them, without instructions."""
+    found: list[StoredMessage] = []
     for at, (turn, is_erased) in enumerate(zip(turns, erased, strict=True)):
         if is_erased:
-            found.append(Stored(at, turn.role.value, None))
+            found.append(StoredMessage(at, turn.role.value, None))
         elif turn.role is not Role.SYSTEM:
-            found += [Stored(at, str(one.get("role")), says(one)) for one in write(Format.OPENAI, [turn]).messages]
+            found += [
+                StoredMessage(at, str(one.get("role")), says(one)) for one in write(Format.OPENAI, [turn]).messages
+            ]
     return found
 
 
 def says(message: JsonObject) -> str:
-    """What a message says: two say the same if these are equal. Names, ids of its own, empty members do not count."""
+    """Return the comparable content of a message. Names, ids of the message and empty fields are ignored."""
     calls = message.get("tool_calls")
     return compact([
         _content(message.get("content")) or _content(message.get("refusal")),
@@ -67,13 +73,18 @@ def says(message: JsonObject) -> str:
     ])  # fmt: skip
 
 
-def align(given: Sequence[JsonObject], stored: Sequence[Stored], *, is_retry: bool, is_cut: bool) -> Alignment:
-    """Find what is new. `is_retry`: the client sends the request again; `is_cut`: more is stored before these."""
+def align(
+    given: Sequence[JsonObject], stored: Sequence[StoredMessage], *, is_retry: bool, has_earlier: bool
+) -> Alignment:
+    """Find the new messages.
+
+    `is_retry`: the client repeats a request; `has_earlier`: more turns are stored before these.
+    """
     told = [(str(message.get("role")), says(message)) for message in given]
     end, length, weight = _tail(told, stored)
-    run, first, same = _head(told, stored, is_cut=is_cut)
-    by_chance = length < end < first[0] + run and _is_same(told[first[0] : end], stored[first[1] :])
-    if weight and (weight >= same or (not by_chance and _likeness(told[end - 1], stored[-1]) == _SAME)):
+    run, first, same = _head(told, stored, has_earlier=has_earlier)
+    by_chance = length < end < first[0] + run and _are_equal(told[first[0] : end], stored[first[1] :])
+    if weight and (weight >= same or (not by_chance and _likeness(told[end - 1], stored[-1]) == _EQUAL)):
         return Alignment(end)
     if run == 0 or not (is_retry or any(role == _ASSISTANT for role, _ in told[: run + first[0]])):
         return Alignment(0)
@@ -81,32 +92,35 @@ def align(given: Sequence[JsonObject], stored: Sequence[Stored], *, is_retry: bo
     if end_told == len(told) and _only_answers(stored[end_stored:]):
         whole = stored[end_stored].turn
         if end_stored == 0 or stored[end_stored - 1].turn != whole:
-            return Alignment(end_told, again_from=whole)
+            return Alignment(end_told, regenerate_from=whole)
     return Alignment(end_told)
 
 
-def _is_same(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> bool:
-    """Whether each message says the very same as the stored one in its place."""
-    return all(_likeness(one, other) == _SAME for one, other in zip(told, stored, strict=False))
+def _are_equal(told: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> bool:
+    """Return whether each message equals the stored one in its place."""
+    return all(_likeness(one, other) == _EQUAL for one, other in zip(told, stored, strict=False))
 
 
-def _only_answers(rest: Sequence[Stored]) -> bool:
+def _only_answers(rest: Sequence[StoredMessage]) -> bool:
     return bool(rest) and rest[0].role == _ASSISTANT and all(one.role in {_ASSISTANT, "tool"} for one in rest)
 
 
-def _tail(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> tuple[int, int, int]:
-    """The longest run that what is stored ends with: where in the request it ends, its length, how much is the same."""
+def _tail(told: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> tuple[int, int, int]:
+    """Find the longest run that ends the stored messages.
+
+    Return its end in the request, its length, and the number of its equal messages.
+    """
     best, where, weight = 0, 0, 0
     for end in range(len(told), 0, -1):
         if best >= min(end, len(stored)):
-            break  # none is longer
+            break  # no longer run is possible
         length = same = 0
         for back in range(1, min(end, len(stored)) + 1):
             likeness = _likeness(told[end - back], stored[-back])
-            if likeness == _OTHER:
+            if likeness == _DIFFERENT:
                 break
-            same += likeness == _SAME
-            if likeness == _SAME or back == end:
+            same += likeness == _EQUAL
+            if likeness == _EQUAL or back == end:
                 length = back
         if same and length > best:
             best, where, weight = length, end, same
@@ -114,40 +128,41 @@ def _tail(told: Sequence[tuple[str, str]], stored: Sequence[Stored]) -> tuple[in
 
 
 def _head(
-    told: Sequence[tuple[str, str]], stored: Sequence[Stored], *, is_cut: bool
+    told: Sequence[tuple[str, str]], stored: Sequence[StoredMessage], *, has_earlier: bool
 ) -> tuple[int, tuple[int, int], int]:
-    """The longest run that the request begins with, where it begins in both, and how much of it is the very same.
+    """Find the longest run at the start of the request. Return its length, its start in both, and its equal messages.
 
-    Where more is stored before what is given here, also the longest that begins with that, somewhere in the request.
+    If more turns are stored before the given ones, also find runs that start anywhere in the request at the first
+    stored.
     """
     starts = [(0, at) for at in range(len(stored))]
-    if is_cut:
+    if has_earlier:
         starts += [(at, 0) for at in range(1, len(told))]
     best, where, weight = 0, (0, 0), 0
     for start in starts:
         run = same = 0
         for one, other in zip(told[start[0] :], stored[start[1] :], strict=False):
             likeness = _likeness(one, other)
-            if likeness == _OTHER:
+            if likeness == _DIFFERENT:
                 break
             run += 1
-            same += likeness == _SAME
+            same += likeness == _EQUAL
         if same and run >= best:
             best, where, weight = run, start, same
     return best, where, weight
 
 
-def _likeness(told: tuple[str, str], stored: Stored) -> int:
+def _likeness(told: tuple[str, str], stored: StoredMessage) -> int:
     role, said = told
     if role != stored.role:
-        return _OTHER
+        return _DIFFERENT
     if said == stored.says:
-        return _SAME
-    return _ALIKE if role == _ASSISTANT or stored.says is None else _OTHER
+        return _EQUAL
+    return _COMPATIBLE if role == _ASSISTANT or stored.says is None else _DIFFERENT
 
 
 def _content(content: JsonValue) -> JsonValue:
-    """Text as text, however it is parted; other parts as they are."""
+    """Return text parts as one text; other parts unchanged."""
     if isinstance(content, str):
         return content.strip()
     if not isinstance(content, list):

@@ -1,7 +1,7 @@
-"""The answer of a chat model out of the pieces that it streams in. Pure.
+"""Assembles the answer of a chat model from streamed chunks. Pure.
 
-Only the first choice is kept: a conversation has one next turn. Members that are not known here are kept too: texts are
-put together, anything else is as it came last.
+Only the first choice is kept, because a conversation has one next turn. Unknown fields are kept too: texts are
+concatenated, other values replace the earlier ones.
 """
 
 import json
@@ -21,15 +21,15 @@ from app.providers.endpoint import InvalidAnswer, usage_in
 from app.providers.upstream import UpstreamRefusal
 
 _MAX_CALLS: Final = 128
-_JOINED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
-_NOTHING: Final[tuple[JsonValue, ...]] = (None, [], {})
+_CONCATENATED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
+_EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})
 _MAX_INTEGER: Final = 2**53 - 1
-_LONGEST_USAGE: Final = 4096
-_LONGEST_MODEL: Final = 256
-_LONGEST_NOTE: Final = 256
+_MAX_USAGE_CHARACTERS: Final = 4096
+_MAX_MODEL_CHARACTERS: Final = 256
+_MAX_NOTE_CHARACTERS: Final = 256
 _ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
-"""The kinds of calls, each with the member that has the text of its arguments."""
-_FIRST_HALF, _LAST_FIRST_HALF = "\ud800", "\udbff"
+"""The kinds of tool calls, each with the field that has the text of its arguments."""
+_FIRST_HIGH_SURROGATE, _LAST_HIGH_SURROGATE = "\ud800", "\udbff"
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -43,9 +43,9 @@ class Delta:
 
 @dataclass(slots=True)
 class AnswerSoFar:
-    """The first choice of a chat completion, whole or as it streams in.
+    """The first choice of a chat completion, complete or partial.
 
-    Texts are put together once, at the end: an answer of many pieces takes work in proportion to its length.
+    Texts are joined once, at the end, so that the cost is linear in the length of the answer.
     """
 
     message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": None})
@@ -56,11 +56,11 @@ class AnswerSoFar:
     finish_reason: str | None = None
     _texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     _arguments: dict[tuple[int, str], list[str]] = field(default_factory=dict[tuple[int, str], list[str]])
-    _halves: dict[str, str] = field(default_factory=dict[str, str])
+    _high_surrogates: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, completion: JsonObject) -> "AnswerSoFar":
-        """An answer that came in one piece. Raises InvalidAnswer where there is none in it."""
+        """Return the answer of a completion that was not streamed. Raises InvalidAnswer if it has no answer."""
         for choice in _first_choices(completion):
             if isinstance(message := choice.get("message"), dict):
                 answer = cls(message=message)
@@ -70,12 +70,12 @@ class AnswerSoFar:
 
     @property
     def text(self) -> str:
-        """What is said, of a whole answer, as text that can be stored."""
+        """Content of a complete answer, as text that can be stored."""
         content = storable(self.whole().get("content"))
         return content if isinstance(content, str) else ""
 
     def add(self, piece: JsonObject) -> list[Delta]:
-        """Take one piece; gives what it adds to the turn that is followed live, as text that can be stored."""
+        """Add a chunk; return its additions to the live turn, as text that can be stored."""
         for name in ("id", "model"):
             if isinstance(value := piece.get(name), str) and getattr(self, name) is None:
                 setattr(self, name, value)
@@ -89,7 +89,7 @@ class AnswerSoFar:
         return [Delta(one.part, text) for one in deltas if (text := self._storable(one))]
 
     def whole(self) -> JsonObject:
-        """The message as an answer in one piece would have had it."""
+        """Return the message as in a completion that was not streamed."""
         message: JsonObject = {**self.message, **{name: "".join(texts) for name, texts in self._texts.items()}}
         if not self.calls:
             return message
@@ -101,11 +101,11 @@ class AnswerSoFar:
         return {**message, "tool_calls": [calls[number] for number in sorted(calls)]}
 
     def _storable(self, delta: Delta) -> str:
-        """What can be stored of a delta; the first half of a pair waits for the other one."""
-        half = self._halves.pop(delta.part, "")
+        """Return the storable text of a delta; a high surrogate at its end waits for the low one."""
+        half = self._high_surrogates.pop(delta.part, "")
         text = half + delta.text if half else delta.text
-        if text and _FIRST_HALF <= text[-1] <= _LAST_FIRST_HALF:
-            self._halves[delta.part] = text[-1]
+        if text and _FIRST_HIGH_SURROGATE <= text[-1] <= _LAST_HIGH_SURROGATE:
+            self._high_surrogates[delta.part] = text[-1]
             text = text[:-1]
         return str(storable(text))
 
@@ -116,12 +116,12 @@ class AnswerSoFar:
                 for at, call in enumerate(value):
                     if isinstance(call, dict):
                         deltas += self._call(call, at)
-            elif isinstance(value, str) and name in _JOINED:
+            elif isinstance(value, str) and name in _CONCATENATED:
                 self.message.setdefault(name, None)
                 self._texts.setdefault(name, []).append(value)
                 if name == "content":
                     deltas.append(Delta("content", value))
-            elif value not in _NOTHING and name != "role":
+            elif value not in _EMPTY_VALUES and name != "role":
                 self.message[name] = value
                 self._texts.pop(name, None)
         return deltas
@@ -158,26 +158,26 @@ class AnswerSoFar:
 
 
 def _first_choices(piece: JsonObject) -> list[JsonObject]:
-    """What a completion, or a piece of one, has of its first choice."""
+    """Return the first choice of a completion or a chunk, in a list."""
     choices = piece.get("choices")
     found = choices if isinstance(choices, list) else []
     return [choice for choice in found if isinstance(choice, dict) and choice.get("index", 0) == 0]
 
 
-def bare(message: JsonObject) -> JsonObject:
-    """A message without the members by which clients say that something is not there."""
-    return {name: value for name, value in message.items() if value not in _NOTHING or name == "content"}
+def without_empty_members(message: JsonObject) -> JsonObject:
+    """Return a message without null and empty fields."""
+    return {name: value for name, value in message.items() if value not in _EMPTY_VALUES or name == "content"}
 
 
 def pieces_of(text: str, length: int) -> list[str]:
-    """A text in pieces of so many characters: endpoints may send all of an answer at once."""
+    """Split a text into pieces of `length` characters: endpoints may send all of an answer at once."""
     return [text[at : at + length] for at in range(0, len(text), length)]
 
 
 def storable(value: JsonValue) -> JsonValue:
-    """A value without what cannot be stored: halves of pairs that were parted are joined, other characters go.
+    """Return a value without characters that cannot be stored; split surrogate pairs are joined.
 
-    Numbers that JSON readers do not agree on are null: integers beyond 2^53 - 1, and what is no number.
+    Integers beyond 2^53 - 1 and non-finite numbers become null, because JSON readers disagree on them.
     """
     if isinstance(value, str):
         if _NOT_STORABLE.search(value):
@@ -194,16 +194,16 @@ def storable(value: JsonValue) -> JsonValue:
 
 
 def _usage_of(answer: AnswerSoFar) -> JsonObject | None:
-    """What the endpoint says that the answer took; where it says too much to be kept, only the two counts."""
+    """Return the usage that the endpoint reports; only the two counts if it is too large to store."""
     usage = storable(cast("JsonValue", answer.usage))
-    if not isinstance(usage, dict) or len(json.dumps(usage)) <= _LONGEST_USAGE:
+    if not isinstance(usage, dict) or len(json.dumps(usage)) <= _MAX_USAGE_CHARACTERS:
         return usage if isinstance(usage, dict) else None
     counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
     return {name: count for name, count in counts.items() if isinstance(count, int)}
 
 
 def turn_of(parsed: ParsedTurn) -> TurnInput:
-    """The turn to append of a message that was read."""
+    """Return the turn to append for a parsed message."""
     return TurnInput.model_construct(
         None,
         id=None,
@@ -223,8 +223,8 @@ def turn_of(parsed: ParsedTurn) -> TurnInput:
 
 
 def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
-    """The turn to store of a whole answer to the request `body`."""
-    message = cast("JsonObject", storable(bare(answer.whole())))
+    """Return the turn to store for a complete answer to the request `body`."""
+    message = cast("JsonObject", storable(without_empty_members(answer.whole())))
     message["role"] = "assistant"
     try:
         [parsed] = formats.parse(Format.OPENAI, [message])
@@ -239,19 +239,21 @@ def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
     noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
     told = {
         "usage": _usage_of(answer),
-        "model": None if model is None else str(storable(model))[:_LONGEST_MODEL] or None,
-        "metadata": {name: str(storable(value))[:_LONGEST_NOTE] for name, value in noted.items() if value is not None},
+        "model": None if model is None else str(storable(model))[:_MAX_MODEL_CHARACTERS] or None,
+        "metadata": {
+            name: str(storable(value))[:_MAX_NOTE_CHARACTERS] for name, value in noted.items() if value is not None
+        },
     }
     return turn_of(parsed).model_copy(update=told)
 
 
 def answer_text(turns: Sequence[Turn]) -> str:
-    """What the answer says, of an exchange as it is stored: the last of its turns."""
+    """Return the text of the answer, the last of the stored turns of an exchange."""
     return content_text(turns[-1].content) if turns and turns[-1].role is Role.ASSISTANT else ""
 
 
 def read_piece(data: str) -> JsonObject:
-    """A piece of a streamed answer out of the data of its event. Raises InvalidAnswer and UpstreamRefusal."""
+    """Parse the data of one streamed event. Raises InvalidAnswer and UpstreamRefusal."""
     try:
         piece = cast("JsonValue", json.loads(data))
     except (ValueError, RecursionError):
@@ -260,13 +262,11 @@ def read_piece(data: str) -> JsonObject:
         raise no_answer()
     error = piece.get("error")
     if error:
-        known = InvalidAnswer("model_unavailable", "The chat model's endpoint broke off its answer.")
+        known = InvalidAnswer("model_unavailable", "The chat model's endpoint ended its answer with an error.")
         raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
     return piece
 
 
 def no_answer() -> InvalidAnswer:
-    """What is said where an endpoint answered with something else."""
-    return InvalidAnswer(
-        "model_invalid", "The chat model's endpoint answered with something that is no chat completion."
-    )
+    """Return the error for a response that is not a chat completion."""
+    return InvalidAnswer("model_invalid", "The chat model's endpoint did not return a chat completion.")

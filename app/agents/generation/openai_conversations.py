@@ -1,4 +1,4 @@
-"""OpenAI's Conversations over the same conversations and turns: what is made here is read there, and the reverse."""
+"""OpenAI's Conversations API on the same conversations and turns that the other APIs use."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,14 +30,14 @@ _PAGE = 100
 
 
 class NewConversation(BaseModel):
-    """A conversation to begin, with the items it begins with."""
+    """A conversation to create, with its first items."""
 
     items: list[ParsedObject] | None = Field(default=None, max_length=MAX_ITEMS)
     metadata: MetadataIn | None = None
 
 
 class ChangedConversation(BaseModel):
-    """What of a conversation changes: all of its metadata."""
+    """The new metadata of a conversation; it replaces the old."""
 
     metadata: MetadataIn | None
 
@@ -49,7 +49,7 @@ class NewItems(BaseModel):
 
 
 class OpenAIConversation(BaseModel):
-    """A conversation as OpenAI has it; `created_at` in seconds since 1970."""
+    """A conversation in OpenAI's format; `created_at` in seconds since 1970."""
 
     id: str
     object: str
@@ -58,7 +58,7 @@ class OpenAIConversation(BaseModel):
 
 
 class DeletedConversation(BaseModel):
-    """A conversation that is gone."""
+    """A deleted conversation."""
 
     id: str
     object: str
@@ -66,7 +66,7 @@ class DeletedConversation(BaseModel):
 
 
 class Items(BaseModel):
-    """Items in their order; `last_id` is the `after` of the page behind."""
+    """A page of items in order; `last_id` is the `after` of the next page."""
 
     object: str
     data: list[dict[str, JsonValue]]
@@ -76,7 +76,7 @@ class Items(BaseModel):
 
 
 class OpenAIConversations:
-    """The door to conversations in OpenAI's shape."""
+    """Conversations in OpenAI's format."""
 
     def __init__(self, *, conversations: Conversations, governance: Governance) -> None:
         self._conversations = conversations
@@ -85,7 +85,10 @@ class OpenAIConversations:
     async def create(
         self, caller: Caller, *, body: NewConversation, repeat: IdempotencyKey | None = None
     ) -> tuple[OpenAIConversation, bool]:
-        """Begin a conversation; says whether it was begun before. Where its items cannot be stored there is none."""
+        """Create a conversation; return it and whether it is a replay.
+
+        If its items cannot be stored, it is not created.
+        """
         turns = _turns(body.items or [])
         create = ConversationCreate(metadata=body.metadata or {})
         if not turns:
@@ -102,20 +105,20 @@ class OpenAIConversations:
         try:
             _, _, replayed = await self._conversations.append(caller, conversation_id, turns=turns, repeat=repeat)
         except AppError as error:
-            # under a key the same request may have been answered meanwhile, unless it never can be
+            # with an idempotency key, another request may have stored the items meanwhile, unless they are invalid
             if created and (repeat is None or isinstance(error, Invalid | TooLarge)):
                 await self._governance.delete_conversation(caller, conversation_id)
             raise
         return _view(made), replayed
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> OpenAIConversation:
-        """One conversation."""
+        """Return one conversation."""
         return _view(await self._conversations.get(caller, conversation_id))
 
     async def update(
         self, caller: Caller, conversation_id: ConversationId, *, body: ChangedConversation
     ) -> OpenAIConversation:
-        """Change the metadata."""
+        """Replace the metadata."""
         change = ConversationUpdate(metadata=body.metadata or {})
         changed = await self._governance.update_conversation(
             caller, conversation_id, body=change, replaces_metadata=True
@@ -135,7 +138,7 @@ class OpenAIConversations:
     async def list_items(
         self, caller: Caller, conversation_id: ConversationId, *, after: str | None, order: Order, limit: int
     ) -> Items:
-        """A page of items of live turns, behind the item `after`."""
+        """Return a page of items of live turns, after the item `after`."""
         found: list[JsonObject] = []
         position: int | None = None
         if after is not None:
@@ -156,11 +159,11 @@ class OpenAIConversations:
         return _list(found[:limit], has_more=len(found) > limit)
 
     async def item(self, caller: Caller, conversation_id: ConversationId, *, item_id: str) -> JsonObject:
-        """One item of a live turn."""
+        """Return one item of a live turn."""
         return _item(await self._turn(caller, conversation_id, item_id), item_id)
 
     async def delete_item(self, caller: Caller, conversation_id: ConversationId, *, item_id: str) -> OpenAIConversation:
-        """Erase an item: the content of its turn goes, in all wordings of that turn."""
+        """Erase an item: the content of its turn is removed, in all versions of that turn."""
         turn = await self._turn(caller, conversation_id, item_id)
         _item(turn, item_id)
         await self._governance.erase_turns(caller, conversation_id, turn_ids=[parse_id(turn.id)])

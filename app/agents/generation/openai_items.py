@@ -1,7 +1,7 @@
-"""Turns as the items of OpenAI's Conversations, under ids of ours. Pure.
+"""Turns as items of OpenAI's Conversations API. Pure.
 
-An item's id is a prefix that says its type, the turn's ULID and, where one turn is several items, `_1`, `_2`, … for the
-further ones. Whatever `id` an item was given with is kept with its turn and not shown here.
+An item's id is a prefix for its type, the turn's ULID and, for the second and further items of a turn, `_1`, `_2`, ….
+The `id` that a client gave an item is stored with the turn and not shown.
 """
 
 import re
@@ -27,7 +27,7 @@ _TEXT_TYPES: Final = {"assistant": "output_text"}
 
 
 def item_place(item_id: str) -> tuple[TurnId, int]:
-    """The turn that an item is of, and which of its items it is. Raises NotFound where no item has such an id."""
+    """Return the turn of an item and the item's index in the turn. Raises NotFound for an id of any other form."""
     found = _ITEM_ID.fullmatch(item_id)
     try:
         if found is not None:
@@ -38,7 +38,7 @@ def item_place(item_id: str) -> tuple[TurnId, int]:
 
 
 def items(turn: Turn) -> list[JsonObject]:
-    """The items of a stored turn; none of one that is erased."""
+    """Return the items of a stored turn; none if it is erased."""
     if turn.erased_at is not None:
         return []
     return [_shown(item, turn.id, number) for number, item in enumerate(items_of(turn))]

@@ -1,4 +1,4 @@
-"""Keeps an exchange open for as long as somebody works at its answer."""
+"""Renewal of an exchange's lease while its answer is generated."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -13,7 +13,7 @@ _RENEWALS_PER_LEASE: Final = 6
 
 @asynccontextmanager
 async def renewed(exchanges: Exchanges, exchange: Exchange, *, lease_s: float) -> AsyncGenerator[None]:
-    """Keep the leases of an exchange while its answer is waited for."""
+    """Renew the leases of an exchange until the block ends."""
 
     async def renew() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What is asked of a chat model through Turnkeep, and what comes of it."""
+"""Requests to a chat model through Turnkeep, and their results."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -31,7 +31,7 @@ TokenBudget = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
 
 
 class ContextOptions(Strict):
-    """How the context of a generated answer is built: the members of `POST …/context` that are left to choose."""
+    """How the context of a generated answer is built: the fields of `POST …/context` that a client may choose."""
 
     recent_turns: Annotated[StrictInt, Field(ge=1, le=MAX_RECENT_TURNS)] | None = None
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = None
@@ -46,23 +46,23 @@ class ContextOptions(Strict):
     tokenizer: Tokenizer = "o200k_base"
 
     def request(self, *, token_budget: int, system: str | None) -> ContextRequest:
-        """The whole request of a context; the system text of the messages stands behind the one given here.
+        """Return the complete context request; the system text of the messages follows the one given here.
 
-        Raises TooLarge `text_too_large` where the two are too long together.
+        Raises TooLarge `text_too_large` if both together are too long.
         """
         texts = "\n\n".join(text for text in (self.system, system) if text)
         if len(texts) > MAX_SYSTEM_CHARACTERS:
-            detail = f"The system texts of a request may have {MAX_SYSTEM_CHARACTERS} characters together."
+            detail = f"The system texts of a request may have at most {MAX_SYSTEM_CHARACTERS} characters in total."
             raise TooLarge("text_too_large", detail, fields=[FieldError("/messages", "too much system text")])
         members = {name: getattr(self, name) for name in type(self).model_fields}
         return ContextRequest.model_validate({**members, "token_budget": token_budget, "system": texts or None})
 
 
 class Generate(Strict):
-    """Messages to answer in a conversation. Without `conversation_id` and `external_id` a new one is begun.
+    """Messages to answer in a conversation. Without `conversation_id` and `external_id` a new conversation is created.
 
-    `messages` are OpenAI's chat messages; those that are stored already are not stored again. `parameters` go to the
-    model as they are (`temperature`, `tools`, …).
+    `messages` are OpenAI's chat messages; messages that are already stored are not stored again. `parameters` are sent
+    to the model unchanged (`temperature`, `tools`, …).
     """
 
     conversation_id: IdIn | None = None
@@ -78,17 +78,17 @@ class Generate(Strict):
 
 
 class GeneratedUsage(BaseModel):
-    """Tokens that the model read and wrote, as its endpoint counts them; null where it does not say."""
+    """Tokens that the model read and wrote, as reported by its endpoint; null if it reports none."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
 
 
 class Generated(BaseModel):
-    """An answer. `turns` are what was stored: the messages that were new, and the answer; `response` is its text.
+    """An answer. `turns`: the turns that were stored, the new messages and the answer. `response`: the answer's text.
 
-    `gap`: the turns of the conversation that the model was shown neither verbatim nor by a summary. It is null where
-    there are none, and where the answer was given before to the same request.
+    `gap`: the turns of the conversation that the model was shown neither verbatim nor by a summary. It is null if there
+    are none, and for a replayed answer.
     """
 
     conversation_id: str
@@ -99,7 +99,7 @@ class Generated(BaseModel):
 
 
 class GeneratedDelta(BaseModel):
-    """More text of an answer that is being written."""
+    """The next text of an answer that is being generated."""
 
     type: Literal["delta"]
     text: str
@@ -107,7 +107,7 @@ class GeneratedDelta(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ConversationName:
-    """The conversation that a caller means: one that exists, by its id, or by its own name one that may not yet.
+    """The conversation of a request: an existing one by its id, or one by its external id, created if missing.
 
     `owner` becomes the owner of a conversation that is created.
     """
@@ -119,8 +119,8 @@ class ConversationName:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for an answer. `body` is what goes to the endpoint, nothing of ours in it; None: no conversation."""
+class GenerationRequest:
+    """A request for an answer. `body` is sent to the endpoint without our own fields. None: no conversation."""
 
     body: JsonObject
     conversation: ConversationName | None
@@ -131,10 +131,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer, as the endpoint gave it, and what was stored with it.
+class GenerationResult:
+    """An answer of the endpoint, and the turns that were stored with it.
 
-    One that was given before to the same request (`is_replay`) has only what was stored.
+    A replay (`is_replay`) has only the stored turns.
     """
 
     completion: JsonObject

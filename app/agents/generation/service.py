@@ -1,9 +1,9 @@
-"""Answers of a chat model in a conversation: the context in, the new messages and the answer stored in one commit.
+"""Answers of a chat model in a conversation: build a context, call the model, store new messages and answer together.
 
-Hides which messages are new (`generation_align`), what the model is sent in place of the client's own history, and what
-becomes of an answer that does not come to its end. What always holds: no model is asked inside a transaction; new
-messages and answer get their seq together, once the answer is whole, or are all aborted; an answer that was committed
-has been told whole. Without a conversation nothing is stored, and request and answer pass untouched.
+Hides which messages are new (`align`), what the model is sent in place of the client's own history, and the handling of
+incomplete answers. Invariants: the model is never called inside a transaction. New messages and answer get their seq
+together when the answer is complete, or all are aborted. A committed answer was streamed completely. Without a
+conversation nothing is stored, and request and answer pass unchanged.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from app.agents.generation.answer import (
     Delta,
     answer_text,
     answer_turn,
-    bare,
     pieces_of,
     read_piece,
     turn_of,
+    without_empty_members,
 )
 from app.agents.generation.renewal import renewed
-from app.agents.generation.schemas import MAX_MESSAGES, Answered, Asked, ConversationName
+from app.agents.generation.schemas import MAX_MESSAGES, ConversationName, GenerationRequest, GenerationResult
 from app.context.schemas import Gap
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import ConversationCreate, Turn, content_text
@@ -49,20 +49,20 @@ from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
 _COMPLETIONS: Final = "/chat/completions"
-_MORE_THAN_SENT: Final = 50
-_MAX_STORED: Final = 2000
+_EXTRA_TURNS: Final = 50
+_MAX_ALIGNED_TURNS: Final = 2000
 _THREAD_MESSAGES: Final = 500
-_BYTES_A_CHARACTER: Final = 4
-"""At most, in UTF-8: so many characters surely make no chunk that is too large."""
+_MAX_BYTES_PER_CHARACTER: Final = 4
+"""UTF-8 maximum; limits the characters of a chunk to its bytes."""
 
 
 class AnswerTooLarge(Refused):
-    """An answer that no turn can hold."""
+    """An answer that is too large for a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """Settings: the model's window and longest answer, in tokens, how long a turn stays open unheard of, its sizes."""
+    """Settings: context window and longest answer in tokens, the lease of an open turn, maximum sizes."""
 
     context_tokens: int
     answer_tokens: int
@@ -72,7 +72,7 @@ class GenerationOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "GenerationOptions":
-        """Take them out of the settings."""
+        """Return the options of the settings."""
         return cls(
             settings.llm_context_tokens,
             settings.llm_max_output_tokens,
@@ -83,8 +83,8 @@ class GenerationOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What the endpoint is sent, what of the conversation that leaves out, and where the answer goes."""
+class _PreparedRequest:
+    """The request to the endpoint, the gap of its context, and the exchange for the answer."""
 
     conversation_id: ConversationId
     body: JsonObject
@@ -93,7 +93,7 @@ class _Prepared:
 
 
 class Generation:
-    """The door to generated answers."""
+    """Public API of generated answers."""
 
     def __init__(
         self,
@@ -109,112 +109,120 @@ class Generation:
         self._governance = governance
         self._upstream = upstream
         self._options = options
-        self._ending: set[asyncio.Task[object]] = set()
+        self._pending: set[asyncio.Task[object]] = set()
 
     @property
     def _exchanges(self) -> Exchanges:
         return self._conversations.streams.exchanges
 
     async def close(self) -> None:
-        """Wait until what was given up is, and close the connections to the endpoint."""
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        """Wait for pending aborts and commits, and close the connections to the endpoint."""
+        await asyncio.gather(*self._pending, return_exceptions=True)
         if self._upstream is not None:
             await self._upstream.close()
 
     async def look(self, caller: Caller, path: str) -> JsonObject:
-        """What the endpoint has at a path, such as its models."""
+        """Return the endpoint's response to a GET, such as its list of models."""
         caller.require(Scope.READ)
         return await configured(self._upstream).look(path)
 
     async def ask(self, caller: Caller, path: str, body: JsonObject) -> JsonObject:
-        """Pass a request on to the endpoint, and its answer back; in no conversation."""
+        """Forward a request to the endpoint and return its answer, without a conversation."""
         caller.require(Scope.WRITE)
         upstream = configured(self._upstream)
         return await upstream.ask(caller.tenant_id, path, {"model": upstream.model, **body})
 
-    async def complete(self, caller: Caller, asked: Asked) -> Answered:
-        """Answer in one piece. Raises what contexts, appends and the endpoint do: then nothing of it is committed."""
-        _require_scopes(caller, asked)
-        before = await self._answered_before(caller, asked)
+    async def complete(self, caller: Caller, request: GenerationRequest) -> GenerationResult:
+        """Answer in one response. Raises the errors of contexts, appends and the endpoint; then nothing is stored."""
+        _require_scopes(caller, request)
+        before = await self._find_replay(caller, request)
         if before is not None:
             return before
         upstream = configured(self._upstream)
-        asked_body = {"model": upstream.model, **asked.body}
-        if asked.conversation is None:
-            return Answered(await self.ask(caller, _COMPLETIONS, asked_body), None, [])
-        async with AsyncExitStack() as begun:
-            prepared = await self._prepare(caller, asked, asked_body, begun)
+        body_with_model = {"model": upstream.model, **request.body}
+        if request.conversation is None:
+            return GenerationResult(await self.ask(caller, _COMPLETIONS, body_with_model), None, [])
+        async with AsyncExitStack() as cleanup:
+            prepared = await self._prepare(caller, request, body_with_model, cleanup)
             try:
                 async with self._renewed(prepared.exchange):
                     completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
                 turns = await self._commit_whole(caller, prepared, AnswerSoFar.of(completion))
             except BaseException as error:
-                await self._give_up(caller, prepared.exchange, error)
+                await self._abort(caller, prepared.exchange, error)
                 raise
-            return Answered(completion, prepared.conversation_id, turns, prepared.gap)
+            return GenerationResult(completion, prepared.conversation_id, turns, prepared.gap)
 
     @asynccontextmanager
-    async def streaming(self, caller: Caller, asked: Asked) -> AsyncGenerator["Relay | Stored"]:
-        """Answer in events. What is not whole at the end of the block is aborted. Raises as `complete`."""
-        _require_scopes(caller, asked)
-        before = await self._answered_before(caller, asked)
+    async def streaming(
+        self, caller: Caller, request: GenerationRequest
+    ) -> AsyncGenerator["AnswerStream | StoredAnswer"]:
+        """Answer in events. An answer that is incomplete at the end of the block is aborted. Raises as `complete`."""
+        _require_scopes(caller, request)
+        before = await self._find_replay(caller, request)
         if before is not None:
-            yield Stored(before)
+            yield StoredAnswer(before)
             return
         upstream = configured(self._upstream)
-        body = {"model": upstream.model, **asked.body}
+        body = {"model": upstream.model, **request.body}
         prepared = None
-        async with AsyncExitStack() as begun:
-            if asked.conversation is not None:
-                prepared = await self._prepare(caller, asked, body, begun)
+        async with AsyncExitStack() as cleanup:
+            if request.conversation is not None:
+                prepared = await self._prepare(caller, request, body, cleanup)
                 body = prepared.body
             try:
                 async with AsyncExitStack() as stack:
                     if prepared is not None:
                         await stack.enter_async_context(self._renewed(prepared.exchange))
-                    streamed = await _begun(upstream, stack, caller, body)
-                    begun.pop_all()  # from here on the client is told of it
-                    relay = Relay(self, caller, prepared, streamed, shows_usage=_wants_usage(asked.body))
-                    yield relay
+                    streamed = await _open_stream(upstream, stack, caller, body)
+                    cleanup.pop_all()  # the client learns of the conversation from here on
+                    stream = AnswerStream(self, caller, prepared, streamed, shows_usage=_wants_usage(request.body))
+                    yield stream
             except BaseException as error:
                 if prepared is not None:
-                    await self._give_up(caller, prepared.exchange, error)
+                    await self._abort(caller, prepared.exchange, error)
                 raise
-            if prepared is not None and not relay.is_committed:
-                await self._give_up(caller, prepared.exchange, None)
+            if prepared is not None and not stream.is_committed:
+                await self._abort(caller, prepared.exchange, None)
 
     # before the answer
 
-    async def _answered_before(self, caller: Caller, asked: Asked) -> Answered | None:
-        """What was stored for the very same request, if it carries the Idempotency-Key of one that was answered."""
-        if asked.repeat is None:
+    async def _find_replay(self, caller: Caller, request: GenerationRequest) -> GenerationResult | None:
+        """Return the stored answer of the same request, by its idempotency key."""
+        if request.repeat is None:
             return None
-        before = await self._conversations.replayed(caller, repeat=asked.repeat)
+        before = await self._conversations.replayed(caller, repeat=request.repeat)
         if before is None:
             return None
-        return Answered({}, ConversationId(parse_id(before.conversation_id)), before.turns, is_replay=True)
+        return GenerationResult({}, ConversationId(parse_id(before.conversation_id)), before.turns, is_replay=True)
 
-    async def _prepare(self, caller: Caller, asked: Asked, body: JsonObject, begun: AsyncExitStack) -> _Prepared:
+    async def _prepare(
+        self, caller: Caller, request: GenerationRequest, body: JsonObject, cleanup: AsyncExitStack
+    ) -> _PreparedRequest:
         given = body.get("messages")
-        cleaned = [bare(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
+        cleaned = (
+            [without_empty_members(one) if isinstance(one, dict) else one for one in given]
+            if isinstance(given, list)
+            else given
+        )
         if isinstance(cleaned, list) and len(cleaned) > MAX_MESSAGES:
             fields = [FieldError("/messages", "too many")]
-            raise Invalid("invalid_request", f"A request may have {MAX_MESSAGES} messages.", fields=fields)
+            raise Invalid("invalid_request", f"A request may have at most {MAX_MESSAGES} messages.", fields=fields)
         parsed = formats.parse(Format.OPENAI, cleaned)
         messages = cast("list[JsonObject]", cleaned)
         spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
         system = "\n\n".join(content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM)
-        conversation_id = await self._conversation(caller, asked, begun)
-        found, stored = await self._align(caller, conversation_id, [messages[at] for at in spoken], asked)
+        conversation_id = await self._conversation(caller, request, cleanup)
+        found, stored = await self._align(caller, conversation_id, [messages[at] for at in spoken], request)
         new = spoken[found.new_from :]
-        again = None if found.again_from is None else stored[found.again_from]
-        budget = asked.token_budget or self._default_budget(body)
+        regenerated = None if found.regenerate_from is None else stored[found.regenerate_from]
+        budget = request.token_budget or self._default_budget(body)
         context = await self._contexts.build(
             caller,
             conversation_id,
-            request=asked.context.request(token_budget=budget, system=system or None),
+            request=request.context.request(token_budget=budget, system=system or None),
             upcoming=[formats.canonical_of(parsed[at], turn_id=f"new-{at}") for at in new],
-            before=None if again is None else again.position,
+            before=None if regenerated is None else regenerated.position,
         )
         model = body.get("model")
         exchange = await self._exchanges.open(
@@ -222,15 +230,17 @@ class Generation:
             conversation_id,
             messages=[(f"/messages/{at}", turn_of(parsed[at])) for at in new],
             answer=answering(model if isinstance(model, str) else None),
-            replaced=None if again is None else _replaced(again, stored),
-            repeat=asked.repeat,
+            replaced=None if regenerated is None else _replaced(regenerated, stored),
+            repeat=request.repeat,
         )
         sent: JsonObject = {**body, "messages": cast("JsonValue", context.messages)}
-        return _Prepared(conversation_id, sent, context.gap, exchange)
+        return _PreparedRequest(conversation_id, sent, context.gap, exchange)
 
-    async def _conversation(self, caller: Caller, asked: Asked, begun: AsyncExitStack) -> ConversationId:
-        """The conversation that is meant. One that is begun for this request alone goes again where `begun` fails."""
-        name, repeat = cast("ConversationName", asked.conversation), asked.repeat
+    async def _conversation(
+        self, caller: Caller, request: GenerationRequest, cleanup: AsyncExitStack
+    ) -> ConversationId:
+        """Return the conversation's id. A conversation created for this request alone is deleted if `cleanup` fails."""
+        name, repeat = cast("ConversationName", request.conversation), request.repeat
         if name.conversation_id is not None:
             return name.conversation_id
         create = ConversationCreate(external_id=name.external_id, project=name.project or "default", owner=name.owner)
@@ -239,29 +249,33 @@ class Generation:
         created, _, _ = await self._conversations.create(caller, body=create, repeat=None)
         conversation_id = ConversationId(parse_id(created.id))
         if repeat is None and name.external_id is None:
-            begun.push_async_exit(partial(self._take_back, caller, conversation_id))
+            cleanup.push_async_exit(partial(self._delete_created_conversation, caller, conversation_id))
         return conversation_id
 
-    async def _take_back(
+    async def _delete_created_conversation(
         self, caller: Caller, conversation_id: ConversationId, _kind: object, error: BaseException | None, _at: object
     ) -> None:
-        # of an answer that was too large there is something to read
+        # the aborted turn of a too large answer has readable text
         if error is not None and not isinstance(error, AnswerTooLarge):
             with suppress(AppError, asyncio.CancelledError):
-                await self._through(self._governance.delete_unused(caller, conversation_id))
+                await self._run_shielded(self._governance.delete_unused(caller, conversation_id))
 
     async def _align(
-        self, caller: Caller, conversation_id: ConversationId, messages: Sequence[JsonObject], asked: Asked
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        messages: Sequence[JsonObject],
+        request: GenerationRequest,
     ) -> tuple[Alignment, list[Turn]]:
-        query = HistoryQuery(limit=min(len(messages) + _MORE_THAN_SENT, _MAX_STORED))
+        query = HistoryQuery(limit=min(len(messages) + _EXTRA_TURNS, _MAX_ALIGNED_TURNS))
         page = await self._conversations.history(caller, conversation_id, query=query)
         turns = [turn for turn in page.data if turn.kind is not Kind.COMPACTION]
         stored = stored_messages(turns, [turn.erased_at is not None for turn in turns])
-        found = partial(align, messages, stored, is_retry=asked.is_retry, is_cut=page.has_more)
+        found = partial(align, messages, stored, is_retry=request.is_retry, has_earlier=page.has_more)
         return (await asyncio.to_thread(found) if len(messages) > _THREAD_MESSAGES else found()), turns
 
     def _default_budget(self, body: JsonObject) -> int:
-        """The model's window without the longest answer, and without the tools that are described to it."""
+        """Return the model's context window minus the longest answer and the tool descriptions, in tokens."""
         limits = (body.get("max_completion_tokens"), body.get("max_tokens"), self._options.answer_tokens)
         answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)
         shown = [body[name] for name in ("tools", "functions", "response_format") if body.get(name)]
@@ -273,10 +287,10 @@ class Generation:
     def _renewed(self, exchange: Exchange) -> AbstractAsyncContextManager[None]:
         return renewed(self._exchanges, exchange, lease_s=self._options.lease_s)
 
-    async def publish(self, caller: Caller, prepared: _Prepared, delta: Delta, offset: int) -> int:
-        """Tell followers of the conversation what the answer goes on with; gives where it goes on from."""
+    async def publish(self, caller: Caller, prepared: _PreparedRequest, delta: Delta, offset: int) -> int:
+        """Publish text of the answer to subscribers of the conversation; return the offset after it."""
         exchange = prepared.exchange
-        for piece in pieces_of(delta.text, max(1, self._options.chunk_bytes // _BYTES_A_CHARACTER)):
+        for piece in pieces_of(delta.text, max(1, self._options.chunk_bytes // _MAX_BYTES_PER_CHARACTER)):
             try:
                 await self._conversations.streams.chunk(
                     caller,
@@ -291,8 +305,8 @@ class Generation:
             offset += len(piece)
         return offset
 
-    async def _commit_whole(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
-        """Store an answer that came in one piece; of one that is too large the aborted turn has the beginning."""
+    async def _commit_whole(self, caller: Caller, prepared: _PreparedRequest, answer: AnswerSoFar) -> list[Turn]:
+        """Store an answer that was not streamed; if it is too large, the aborted turn gets its beginning."""
         try:
             return await self._commit(caller, prepared, answer)
         except AnswerTooLarge:
@@ -300,69 +314,69 @@ class Generation:
                 await self.publish(caller, prepared, Delta("content", answer.text), 0)
             raise
 
-    async def _commit(self, caller: Caller, prepared: _Prepared, answer: AnswerSoFar) -> list[Turn]:
+    async def _commit(self, caller: Caller, prepared: _PreparedRequest, answer: AnswerSoFar) -> list[Turn]:
         said = answer_turn(answer, prepared.body)
         try:
-            # whole by now: who goes away meanwhile does not keep it from being stored
-            return await self._through(self._exchanges.commit(caller, prepared.exchange, answer=said))
-        except TooLarge:  # what else is stored was taken before the model was asked
+            # the answer is complete: a client that disconnects now does not stop the commit
+            return await self._run_shielded(self._exchanges.commit(caller, prepared.exchange, answer=said))
+        except TooLarge:  # the other turns were accepted before the model was called
             raise self._too_large(prepared) from None
 
-    def _too_large(self, prepared: _Prepared) -> AnswerTooLarge:
+    def _too_large(self, prepared: _PreparedRequest) -> AnswerTooLarge:
         return AnswerTooLarge(
             "answer_too_large",
-            f"The chat model's answer has more than the {self._options.text_bytes} bytes that a turn may have; it was"
-            " not committed. Ask for less at once (`max_tokens`), and for the rest in a further request.",
+            f"The chat model's answer is larger than the {self._options.text_bytes} bytes of a turn; it was"
+            " not committed. Limit the answer with `max_tokens`, and request the rest in another request.",
             extra={
                 "conversation_id": format_id(prepared.conversation_id),
                 "turn_id": format_id(prepared.exchange.answer_id),
             },
         )
 
-    async def _give_up(self, caller: Caller, exchange: Exchange, error: BaseException | None) -> None:
+    async def _abort(self, caller: Caller, exchange: Exchange, error: BaseException | None) -> None:
         reason = (
-            error.code if isinstance(error, AppError) else "client_gone" if _is_leaving(error) else "internal_error"
+            error.code if isinstance(error, AppError) else "client_gone" if _is_disconnect(error) else "internal_error"
         )
         with suppress(asyncio.CancelledError):
-            await self._through(self._exchanges.abort(caller, exchange, reason=reason))
+            await self._run_shielded(self._exchanges.abort(caller, exchange, reason=reason))
 
-    async def _through(
+    async def _run_shielded(
         self, work: "Coroutine[object, object, list[Turn]] | Coroutine[object, object, None]"
     ) -> list[Turn]:
         task: asyncio.Task[object] = asyncio.create_task(cast("Coroutine[object, object, object]", work))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
         return cast("list[Turn]", await asyncio.shield(task))
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One event of an answer on its way: its data as the client is to see it, and the text that it adds."""
+class AnswerEvent:
+    """One event of a streamed answer: its data for the client, and its text."""
 
     data: str
     text: str = ""
 
 
-class Stored:
-    """An answer that was given before to the same request, as a relay that has it all at once."""
+class StoredAnswer:
+    """A replayed answer, with the interface of `AnswerStream`."""
 
     is_replay: Final = True
 
-    def __init__(self, answered: Answered) -> None:
+    def __init__(self, answered: GenerationResult) -> None:
         self.conversation_id = answered.conversation_id
         self.turns = answered.turns
         self.gap = answered.gap
 
-    async def events(self) -> AsyncGenerator[Event]:
-        """One event with the text, where the answer has one, and the last."""
+    async def events(self) -> AsyncGenerator[AnswerEvent]:
+        """Yield one event with the text, if there is one, and the last event."""
         text = answer_text(self.turns)
         if text:
-            yield Event("", text)
-        yield Event(DONE)
+            yield AnswerEvent("", text)
+        yield AnswerEvent(DONE)
 
 
-class Relay:
-    """An answer on its way, in events."""
+class AnswerStream:
+    """A streamed answer."""
 
     is_replay: Final = False
 
@@ -370,7 +384,7 @@ class Relay:
         self,
         generation: Generation,
         caller: Caller,
-        prepared: _Prepared | None,
+        prepared: _PreparedRequest | None,
         streamed: Streamed,
         *,
         shows_usage: bool,
@@ -387,17 +401,17 @@ class Relay:
         self._shows_usage = shows_usage
         self._lengths: dict[str, int] = {}
 
-    async def events(self) -> AsyncGenerator[Event]:
-        """The events; `[DONE]` comes when all is stored. Raises where the answer ends before its end."""
+    async def events(self) -> AsyncGenerator[AnswerEvent]:
+        """Yield the events; `[DONE]` comes after the commit. Raises if the answer is incomplete."""
         try:
             async for event in self._pieces():
                 yield event
         except AppError as error:
             if self._prepared is not None:
-                await self._generation._give_up(self._caller, self._prepared.exchange, error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                await self._generation._abort(self._caller, self._prepared.exchange, error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             raise
 
-    async def _pieces(self) -> AsyncGenerator[Event]:
+    async def _pieces(self) -> AsyncGenerator[AnswerEvent]:
         is_done = False
         async for data in self._streamed.events:
             if data.strip() == DONE:
@@ -407,26 +421,26 @@ class Relay:
             deltas = self.answer.add(piece)
             self._streamed.note(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
             for delta in deltas:
-                await self._tell(delta)
+                await self._publish_delta(delta)
             shown = self._shown(piece, data)
             if shown is not None:
-                yield Event(shown, "".join(delta.text for delta in deltas if delta.part == "content"))
+                yield AnswerEvent(shown, "".join(delta.text for delta in deltas if delta.part == "content"))
         if self.answer.finish_reason is None and (self._prepared is not None or not is_done):
             raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.")
         self._streamed.is_whole()
         if self._prepared is not None:
             self.turns = await self._generation._commit(self._caller, self._prepared, self.answer)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             self.is_committed = True
-        yield Event(DONE)
+        yield AnswerEvent(DONE)
 
-    async def _tell(self, delta: Delta) -> None:
+    async def _publish_delta(self, delta: Delta) -> None:
         if self._prepared is None:
             return
         offset = self._lengths.get(delta.part, 0)
         self._lengths[delta.part] = await self._generation.publish(self._caller, self._prepared, delta, offset)
 
     def _shown(self, piece: JsonObject, data: str) -> str | None:
-        """An event as it came; without the usage where only we asked for it."""
+        """Return an event unchanged; without the usage if only we asked for it."""
         if self._shows_usage or "usage" not in piece:
             return data
         if not piece.get("choices"):
@@ -434,15 +448,15 @@ class Relay:
         return json.dumps({name: value for name, value in piece.items() if name != "usage"}, ensure_ascii=False)
 
 
-def _require_scopes(caller: Caller, asked: Asked) -> None:
+def _require_scopes(caller: Caller, request: GenerationRequest) -> None:
     caller.require(Scope.WRITE)
-    if asked.conversation is not None:
-        # the answer tells of what is stored
+    if request.conversation is not None:
+        # the answer reveals stored content
         caller.require(Scope.READ)
 
 
-async def _begun(upstream: Upstream, stack: AsyncExitStack, caller: Caller, body: JsonObject) -> Streamed:
-    """Begin a streamed answer, with its usage where the endpoint can tell it."""
+async def _open_stream(upstream: Upstream, stack: AsyncExitStack, caller: Caller, body: JsonObject) -> Streamed:
+    """Open a streamed answer, with usage if the endpoint supports it."""
     options = body.get("stream_options")
     options = options if isinstance(options, dict) else {}
     told: JsonObject = {**body, "stream": True, "stream_options": {**options, "include_usage": True}}
@@ -459,12 +473,12 @@ def _wants_usage(body: JsonObject) -> bool:
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
-def _replaced(again: Turn, stored: Sequence[Turn]) -> Replaced:
-    """What an answer given anew takes the place of: one turn, or one and all behind it."""
-    is_last = again is stored[-1]
+def _replaced(regenerated: Turn, stored: Sequence[Turn]) -> Replaced:
+    """Return the range that a regenerated answer replaces: one turn, or it and all turns after it."""
+    is_last = regenerated is stored[-1]
     seqs = [turn.seq or 0 for turn in stored]
-    return Replaced(TurnId(parse_id(again.id)), None if is_last else max(seqs))
+    return Replaced(TurnId(parse_id(regenerated.id)), None if is_last else max(seqs))
 
 
-def _is_leaving(error: BaseException | None) -> bool:
+def _is_disconnect(error: BaseException | None) -> bool:
     return error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)

@@ -1,4 +1,4 @@
-"""What this process has counted of the turn lifecycle; a transport shows it."""
+"""Counters of the turn lifecycle in this process, exported as metrics."""
 
 import time
 from bisect import bisect_left
@@ -14,10 +14,10 @@ _OK: Final = "ok"
 _INTERNAL: Final = "internal_error"
 
 
-class Figures:
-    """Calls by name and how they ended, durations, and what was done.
+class LifecycleCounters:
+    """Calls by name and result, durations, facts, summaries and conflicts.
 
-    `facts` are written by tier, `compactions` gives how many summaries were made, by jobs too.
+    `facts`: written facts by tier. `compactions` returns the number of summaries made, by jobs too.
     """
 
     def __init__(self, facts: Mapping[str, int], compactions: Callable[[], int]) -> None:
@@ -30,7 +30,7 @@ class Figures:
 
     @contextmanager
     def counted(self, call: str) -> Generator[None]:
-        """Count what happens inside: `ok`, or the code of the error."""
+        """Count a call by its result: `ok`, or the code of the error."""
         status, started = _INTERNAL, time.perf_counter()
         try:
             yield

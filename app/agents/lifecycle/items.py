@@ -1,4 +1,4 @@
-"""OpenAI Responses items as turns, to be stored or to be shown. Pure."""
+"""OpenAI Responses items as turns, to store or to show. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item that was sent: where it stands in the request, and the turn that it is."""
+    """One item of a request: its JSON pointer, and the turn that it was parsed to."""
 
     at: str
     turn: ParsedTurn
 
 
 def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, maximum: int) -> list[Item]:
-    """The items of a list. What a user says is said by `user_id`. Raises Invalid with a pointer to the wrong field."""
+    """Parse items. `user_id` becomes the actor of user messages. Raises Invalid with a pointer to the wrong field."""
     if len(given) > maximum:
         raise refusal(root, f"at most {maximum} items in one turn")
     items: list[Item] = []
@@ -34,8 +34,8 @@ def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, m
     return items
 
 
-def to_store(items: Sequence[Item]) -> list[tuple[str, TurnInput]]:
-    """The items as turns to append, with where each stands."""
+def turn_inputs(items: Sequence[Item]) -> list[tuple[str, TurnInput]]:
+    """Return the items as turns to append, each with its JSON pointer."""
     return [
         (
             item.at,
@@ -55,8 +55,8 @@ def to_store(items: Sequence[Item]) -> list[tuple[str, TurnInput]]:
     ]
 
 
-def to_show(items: Sequence[Item]) -> list[CanonicalTurn]:
-    """The items as turns that are still to come."""
+def upcoming_turns(items: Sequence[Item]) -> list[CanonicalTurn]:
+    """Return the items as upcoming turns of a context."""
     shown: list[CanonicalTurn] = []
     for index, item in enumerate(items):
         turn = canonical_of(item.turn, turn_id=f"upcoming-{index}")
@@ -64,25 +64,25 @@ def to_show(items: Sequence[Item]) -> list[CanonicalTurn]:
     return shown
 
 
-def question_of(items: Sequence[Item], *, maximum: int) -> str | None:
-    """What the user says in these items, to recall by; None where nothing is said."""
+def query_of(items: Sequence[Item], *, maximum: int) -> str | None:
+    """Return the text of the user's items, as the query of a recall; None if there is none."""
     said = [content_text(item.turn.content) for item in items if item.turn.role is Role.USER]
     text = "\n".join(one for one in said if one.strip())[:maximum]
     return text if text.strip() else None
 
 
 def refusal(at: str, detail: str) -> Invalid:
-    """The error for one wrong field."""
+    """Return the error for one wrong field."""
     return Invalid("invalid_request", "The request breaks a rule; nothing was stored.", fields=[FieldError(at, detail)])
 
 
-def in_items(error: AppError) -> AppError:
-    """The same error where it points into a turn, pointing into the item that the turn was read from."""
-    error.fields = tuple(replace(one, pointer=_in_item(one.pointer)) for one in error.fields)
+def point_to_items(error: AppError) -> AppError:
+    """Change pointers to turns into pointers to the items that the turns were parsed from."""
+    error.fields = tuple(replace(one, pointer=_item_pointer(one.pointer)) for one in error.fields)
     return error
 
 
-def _in_item(pointer: str) -> str:
+def _item_pointer(pointer: str) -> str:
     steps = pointer.split("/")
     if len(steps) <= 3 or steps[3] not in _MEMBER_OF:  # noqa: PLR2004 - "", list, index
         return pointer

@@ -1,6 +1,6 @@
-"""Looks after a session when it is asked to: everything that jobs do by themselves, now, and counted.
+"""Runs the maintenance of a session on request: the work that jobs do in time, with counts.
 
-Each step is safe to be cut off and to be done again: it finds what is left to do, and nothing where all is done.
+Each step may be interrupted and repeated: it looks for the remaining work first.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ _FEWEST = 2
 
 
 class Maintenance:
-    """Compaction, retention, the end of facts, summaries in the place of highlights."""
+    """Compaction, retention, expiry of facts, and summaries that replace highlights."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Maintenance:
         self._min_age = timedelta(hours=min_age_hours)
 
     async def run(self, caller: Caller, *, request: SessionRequest) -> MaintenanceCounts:
-        """Do all that is due in a session. Raises NotFound; Busy where somebody holds it; and as the model does."""
+        """Run all due work of a session. Raises NotFound; Busy if the session is locked; the errors of the model."""
         caller.require(Scope.WRITE)
         session = await self._conversations.sessions.hold(caller, name=SessionName(request.project, request.session_id))
         expired = await self._facts.expire(caller, owner=session.owner, conversation_id=session.conversation_id)
@@ -49,17 +49,17 @@ class Maintenance:
         return MaintenanceCounts(summaries=made, refreshed=refreshed, turns_erased=erased, facts_expired=expired)
 
     async def compact_early(self, caller: Caller, conversation_id: ConversationId) -> int:
-        """Summarise a session whose contexts grow too large, down to half of the turns that a context looks at."""
+        """Summarise a session with too large contexts; half of the turns that a context reads stay."""
         request = CompactionRequest(trigger_turns=self.early_turns)
         return len((await self._compactor.compact(caller, conversation_id, request=request)).summaries)
 
     @property
     def early_turns(self) -> int:
-        """How many turns such a compaction leaves at most."""
+        """Number of turns that an early compaction leaves at most."""
         return max(_FEWEST, self._recent_items // 2)
 
     async def _compact(self, caller: Caller, conversation_id: ConversationId) -> tuple[int, int]:
-        """What is due by the policy, and what is old; says how many summaries were made, and replaced highlights."""
+        """Summarise due and old turns; return the numbers of summaries and of replaced highlights."""
         before = await self._conversations.summaries.standing(caller, conversation_id)
         highlighted = {one.to_position for one in before.summaries if one.kind is SummaryKind.HIGHLIGHTS}
         done = await self._compactor.compact(caller, conversation_id, request=CompactionRequest())
@@ -67,7 +67,7 @@ class Maintenance:
         old = await self._conversations.sessions.newest_before(
             caller, conversation_id, moment=datetime.now(UTC) - self._min_age, but_newest=self._recent_items
         )
-        # a conversation that says it is never summarised is not, however old it grows
+        # the strategy "never" also excludes old conversations
         if old is not None and before.policy.strategy != "never":
             request = CompactionRequest(through=old)
             made += (await self._compactor.compact(caller, conversation_id, request=request)).summaries

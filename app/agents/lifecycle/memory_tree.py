@@ -1,7 +1,7 @@
-"""The memory of a session as a tree to look through: days, context, facts by tier, and what it is.
+"""The memory of a session as a tree: days, context, facts by tier, and metadata.
 
-Nothing is stored for it: each place is read from what there is. It is for people and models that look around, and
-each text is bounded.
+The tree is not stored; each node is read from the data. It is for people and models that browse, so each text is
+bounded.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
 
-from app.agents.lifecycle.paths import RECENT, ROOTS, SUMMARY, no_place, path_of, steps_of
+from app.agents.lifecycle.paths import RECENT, ROOTS, SUMMARY, format_path, parse_path, path_not_found
 from app.agents.lifecycle.schemas import MAX_ENTRIES, NodeText, Tree, TreeEntry, TreeRequest
 from app.conversations.schemas.conversations import Conversation
 from app.conversations.schemas.sessions import SessionDay, SessionName
@@ -28,7 +28,7 @@ _ABSTRACT: Final = 200
 _DAY_TURNS: Final = 500
 _MAX_FACTS: Final = 500
 _MAX_CHARACTERS: Final = 2**18
-_LIVES: Final = {
+_TIER_DESCRIPTIONS: Final = {
     Tier.L1: "what was said in passing",
     Tier.L2: "what was said again",
     Tier.L3: "what is kept",
@@ -37,7 +37,7 @@ _LIVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A place: its steps, a line about it, and its text, which is None where only its places are to be read."""
+    """A node: its path steps, a one-line description, and its text; None if the text lists the nodes below it."""
 
     steps: tuple[str, ...]
     abstract: str
@@ -45,8 +45,8 @@ class _Node:
     text: str | None = None
 
 
-class Browser:
-    """Looks through the memory of sessions."""
+class MemoryTreeReader:
+    """Reads the memory of sessions as a tree."""
 
     def __init__(self, *, conversations: Conversations, facts: Facts, recent_items: int) -> None:
         self._conversations = conversations
@@ -54,9 +54,9 @@ class Browser:
         self._recent_items = recent_items
 
     async def tree(self, caller: Caller, *, request: TreeRequest) -> Tree:
-        """The places below a path. Raises Invalid for what is no path, NotFound for what is not there."""
+        """Return the nodes below a path. Raises Invalid for an invalid path, NotFound for an unknown one."""
         caller.require(Scope.READ)
-        steps = steps_of(request.path, request.session_id)
+        steps = parse_path(request.path, request.session_id)
         conversation = await self._session(caller, request.project, request.session_id)
         nodes = [
             node
@@ -65,13 +65,13 @@ class Browser:
             for node in await self._nodes(caller, conversation, request.session_id, root)
         ]
         if steps and all(node.steps != steps for node in nodes):
-            raise no_place()
+            raise path_not_found()
         deepest = len(steps) + request.depth
         shown = [node for node in nodes if node.steps[: len(steps)] == steps and len(node.steps) <= deepest]
         return Tree(
             summaries=[
                 TreeEntry(
-                    path=path_of(request.session_id, *node.steps),
+                    path=format_path(request.session_id, *node.steps),
                     abstract=_line(node.abstract),
                     updated_at=node.updated_at,
                     has_overview=node.text is not None,
@@ -81,20 +81,20 @@ class Browser:
         )
 
     async def read(self, caller: Caller, *, project: str, session_id: str, path: str) -> NodeText:
-        """One place as text. Raises as `tree` does."""
+        """Return one node as text. Raises as `tree` does."""
         caller.require(Scope.READ)
-        steps = steps_of(path, session_id)
+        steps = parse_path(path, session_id)
         conversation = await self._session(caller, project, session_id)
         if not steps:
             nodes = [node for root in ROOTS for node in await self._nodes(caller, conversation, session_id, root)]
-            lines = [f"{path_of(session_id, *node.steps)}: {_line(node.abstract)}" for node in nodes]
-            return NodeText(path=path_of(session_id), text="\n".join(lines), updated_at=conversation.updated_at)
+            lines = [f"{format_path(session_id, *node.steps)}: {_line(node.abstract)}" for node in nodes]
+            return NodeText(path=format_path(session_id), text="\n".join(lines), updated_at=conversation.updated_at)
         if steps[0] not in ROOTS:
-            raise no_place()
+            raise path_not_found()
         nodes = await self._nodes(caller, conversation, session_id, steps[0])
         found = next((node for node in nodes if node.steps == steps), None)
         if found is None:
-            raise no_place()
+            raise path_not_found()
         text = found.text
         if steps[0] == "events" and len(steps) > 1:
             text = await self._day(caller, conversation, steps[1])
@@ -103,7 +103,7 @@ class Browser:
         elif text is None:
             below = [node for node in nodes if len(node.steps) > 1]
             text = "\n".join([found.abstract, *(f"- {'/'.join(node.steps)}: {_line(node.abstract)}" for node in below)])
-        return NodeText(path=path_of(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=found.updated_at)
+        return NodeText(path=format_path(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=found.updated_at)
 
     async def _session(self, caller: Caller, project: str, session_id: str) -> Conversation:
         found = await self._conversations.sessions.find(caller, name=SessionName(project, session_id))
@@ -112,7 +112,7 @@ class Browser:
         return await self._conversations.get(caller, found.conversation_id)
 
     async def _nodes(self, caller: Caller, conversation: Conversation, session_id: str, root: str) -> list[_Node]:
-        """A place directly below the session, and the places below it."""
+        """Return a node directly below the session, and the nodes below it."""
         match root:
             case "events":
                 return await self._events(caller, conversation)
@@ -128,7 +128,7 @@ class Browser:
         about = f"what was said, by day (UTC): {conversation.turn_count} turns"
         return [
             _Node(("events",), about, conversation.updated_at),
-            *(_Node(("events", day.day.isoformat()), _of_day(day), day.last_at, text="") for day in days),
+            *(_Node(("events", day.day.isoformat()), _day_abstract(day), day.last_at, text="") for day in days),
         ]
 
     async def _context(self, caller: Caller, conversation: Conversation) -> list[_Node]:
@@ -144,7 +144,7 @@ class Browser:
         return [*nodes, _Node(("context", RECENT), f"the newest {recent} turns, verbatim", at, text="")]
 
     async def _tiers(self, caller: Caller, conversation: Conversation) -> list[_Node]:
-        held = await self._facts.newest(
+        facts = await self._facts.newest(
             caller,
             owner=conversation.owner,
             project=None if conversation.owner is None else conversation.project,
@@ -152,14 +152,14 @@ class Browser:
             actors=None,
             limit=_MAX_FACTS,
         )
-        whose = "of this session" if conversation.owner is None else f"about {conversation.owner}"
-        nodes = [_Node(("memory_tiers",), f"{len(held)} facts {whose}", _latest(held, conversation))]
+        scope = "of this session" if conversation.owner is None else f"about {conversation.owner}"
+        nodes = [_Node(("memory_tiers",), f"{len(facts)} facts {scope}", _latest(facts, conversation))]
         for tier in Tier:
-            facts = [fact for fact in held if fact.tier is tier]
-            lines = [fact_text(fact.subject, fact.predicate, fact.object) for fact in facts]
-            about = f"{_LIVES[tier]}: {len(facts)} facts{': ' if lines else ''}{'; '.join(lines)}"
-            text = "\n".join(_fact_line(fact) for fact in facts) if facts else None
-            nodes.append(_Node(("memory_tiers", tier.value), about, _latest(facts, conversation), text))
+            facts_of_tier = [fact for fact in facts if fact.tier is tier]
+            lines = [fact_text(fact.subject, fact.predicate, fact.object) for fact in facts_of_tier]
+            about = f"{_TIER_DESCRIPTIONS[tier]}: {len(facts_of_tier)} facts{': ' if lines else ''}{'; '.join(lines)}"
+            text = "\n".join(_fact_line(fact) for fact in facts_of_tier) if facts_of_tier else None
+            nodes.append(_Node(("memory_tiers", tier.value), about, _latest(facts_of_tier, conversation), text))
         return nodes
 
     async def _day(self, caller: Caller, conversation: Conversation, day: str) -> str:
@@ -178,12 +178,12 @@ def _id(conversation: Conversation) -> ConversationId:
 
 
 def _line(text: str) -> str:
-    """A text as one short line."""
+    """Return a text as one short line."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _ABSTRACT else f"{flat[: _ABSTRACT - 1].rstrip()}…"
 
 
-def _of_day(day: SessionDay) -> str:
+def _day_abstract(day: SessionDay) -> str:
     opening = f": {day.first_words}" if day.first_words else ""
     return f"{day.turns} turns of {', '.join(sorted(day.actors))}{opening}"
 

@@ -1,7 +1,6 @@
-"""Operation tokens: `tko_` and a JWT that says which turn was prepared. Pure.
+"""Operation tokens: `tko_` and a JWT that identifies a prepared turn. Pure.
 
-Nothing of a token is stored. It names its tenant, and holds for nobody else; it opens nothing that its holder's key
-does not open anyway.
+Tokens are not stored. A token is valid for its tenant only, and gives no rights beyond those of the caller's key.
 """
 
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ _FIELD: Final = "/operation_token"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A turn that was prepared: `asked` items of input are stored."""
+    """A prepared turn: `asked` input items are stored."""
 
     tenant_id: TenantId
     project: str
@@ -35,7 +34,7 @@ class Operation:
 
 
 class _Payload(BaseModel):
-    """The claims as they stand in the JWT."""
+    """The claims of the JWT."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,7 +47,7 @@ class _Payload(BaseModel):
 
 
 def sign_operation(secret: bytes, operation: Operation) -> str:
-    """The text of a token."""
+    """Return the text of a token."""
     payload = {
         "tenant": format_id(operation.tenant_id),
         "project": operation.project,
@@ -61,20 +60,20 @@ def sign_operation(secret: bytes, operation: Operation) -> str:
 
 
 def read_operation(secret: bytes, text: str, *, tenant_id: TenantId, now: datetime) -> Operation:
-    """What a token says. Raises Invalid `operation_token_invalid`, for another tenant's too, or `…_expired`."""
+    """Verify a token. Raises Invalid `operation_token_invalid`, also for another tenant's token, or `…_expired`."""
     payload = _payload(secret, text)
     if payload is None or _uuid(payload.tenant) != tenant_id:
         raise Invalid(
             "operation_token_invalid",
-            "This operation token does not hold; prepare the turn again.",
+            "Invalid operation token; prepare the turn again.",
             fields=[FieldError(_FIELD, "not a token of this tenant")],
         )
     expires_at = datetime.fromtimestamp(payload.exp, UTC)
     if expires_at <= now:
         raise Invalid(
             "operation_token_expired",
-            "This operation token has expired; prepare the turn again, or store its answer by after-turn.",
-            fields=[FieldError(_FIELD, "its time is over")],
+            "This operation token has expired; prepare the turn again, or store its answer with after-turn.",
+            fields=[FieldError(_FIELD, "expired")],
         )
     return Operation(tenant_id, payload.project, payload.session, payload.turn, payload.asked, expires_at)
 

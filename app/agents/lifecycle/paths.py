@@ -1,4 +1,4 @@
-"""Places in the memory of a session: `/memory/{session}/{events,context,memory_tiers,meta}` and what is below. Pure."""
+"""Paths in the memory of a session: `/memory/{session}/{events,context,memory_tiers,meta}` and below. Pure."""
 
 import re
 from typing import Final
@@ -11,28 +11,28 @@ RECENT: Final = "recent"
 _STEP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
-def steps_of(path: str, session_id: str) -> tuple[str, ...]:
-    """The steps of a path below the session, whether it is given whole or relative to it. Raises Invalid."""
+def parse_path(path: str, session_id: str) -> tuple[str, ...]:
+    """Return the steps of an absolute or relative path below the session. Raises Invalid."""
     whole = f"/memory/{session_id}"
     if path == whole or path.startswith(f"{whole}/"):
         path = path[len(whole) :]
     elif path.startswith("/memory/"):
-        raise _no_path("a place in the memory of another session")
+        raise _invalid_path("a path in the memory of another session")
     steps = tuple(path.strip("/").split("/")) if path.strip("/") else ()
     if not all(_STEP.fullmatch(step) and step.strip(".") for step in steps):
-        raise _no_path("names of letters, digits, `_`, `.` and `-`, parted by single slashes")
+        raise _invalid_path("names of letters, digits, `_`, `.` and `-`, separated by single slashes")
     return steps
 
 
-def path_of(session_id: str, *steps: str) -> str:
-    """The whole path of a place."""
+def format_path(session_id: str, *steps: str) -> str:
+    """Return the absolute path of a node."""
     return "/".join(["/memory", session_id, *steps])
 
 
-def no_place() -> NotFound:
-    """The error where there is nothing at a path."""
-    return NotFound("not_found", "There is no such place in the memory of this session.")
+def path_not_found() -> NotFound:
+    """Return the error for an unknown path."""
+    return NotFound("not_found", "The memory of this session has no such path.")
 
 
-def _no_path(detail: str) -> Invalid:
+def _invalid_path(detail: str) -> Invalid:
     return Invalid("invalid_request", "The request breaks a rule.", fields=[FieldError("/path", detail)])

@@ -1,4 +1,4 @@
-"""The vocabulary of the turn lifecycle: what agents send around their turns, and what they get."""
+"""Requests and responses of the turn lifecycle."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -10,7 +10,7 @@ from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 
 MAX_PATH_CHARACTERS = 1024
-# the longest names, signed, take 14 600
+# the longest names, signed, take 14 600 characters
 MAX_OPERATION_CHARACTERS = 16_384
 MAX_DEPTH = 32
 MAX_ENTRIES = 200
@@ -27,7 +27,7 @@ OperationToken: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_l
 
 
 class BeforeTurn(Strict):
-    """A turn that is about to be asked of a model. `current_input`: OpenAI Responses items, not stored by this."""
+    """A turn before its model call. `current_input`: OpenAI Responses items, not stored by this call."""
 
     project: Project = "default"
     session_id: SessionId
@@ -41,7 +41,7 @@ class BeforeTurn(Strict):
 
 
 class AfterTurn(Strict):
-    """A turn to store: what the model was asked, and what it answered, as OpenAI Responses items."""
+    """A turn to store: the input and the output of the model, as OpenAI Responses items."""
 
     project: Project = "default"
     session_id: SessionId
@@ -52,7 +52,7 @@ class AfterTurn(Strict):
 
 
 class RunTurn(Strict):
-    """Either the fields of before-turn, to prepare a turn, or `operation_token` and `output_items`, to end it."""
+    """Either the fields of before-turn, to prepare a turn, or `operation_token` and `output_items`, to complete it."""
 
     project: Project | None = Field(None, description="To prepare; `default` if none is named.")
     session_id: SessionId | None = None
@@ -68,14 +68,14 @@ class RunTurn(Strict):
 
 
 class SessionRequest(Strict):
-    """A session to look after."""
+    """A session to maintain."""
 
     project: Project = "default"
     session_id: SessionId
 
 
 class TreeRequest(Strict):
-    """A part of a session's memory to list: `path` and what is below it, `depth` levels deep."""
+    """A part of a session's memory to list: `path` and the nodes below it, `depth` levels deep."""
 
     project: Project = "default"
     session_id: SessionId
@@ -87,9 +87,9 @@ class TreeRequest(Strict):
 
 
 class TurnContext(BaseModel):
-    """What to send to the model. `context_token_count` counts all input items, in o200k_base.
+    """The input for the model. `context_token_count` counts all input items, in o200k_base.
 
-    `gap`: the turns of the session that are neither among the items nor under a summary; null where there are none.
+    `gap`: the turns of the session that are neither among the items nor under a summary; null if there are none.
     """
 
     input_items: list[MessageObject]
@@ -99,7 +99,7 @@ class TurnContext(BaseModel):
 
 
 class TurnPrepared(TurnContext):
-    """A turn whose input is stored. `operation_token` ends it, until `expires_at`."""
+    """A turn whose input is stored. `operation_token` completes it, until `expires_at`."""
 
     operation_token: str
     expires_at: TimeOut
@@ -112,10 +112,10 @@ class TurnDone(BaseModel):
 
 
 class MaintenanceCounts(BaseModel):
-    """What maintenance has done.
+    """Counts of the maintenance.
 
-    `summaries` were made, `refreshed` of them in the place of highlights; `turns_erased` by the session's retention;
-    `facts_expired` since their time was over.
+    `summaries` that were made, `refreshed` of them in place of highlights; `turns_erased` by the session's retention;
+    `facts_expired`.
     """
 
     summaries: int
@@ -125,14 +125,14 @@ class MaintenanceCounts(BaseModel):
 
 
 class Maintained(BaseModel):
-    """The session has been looked after."""
+    """The result of a session's maintenance."""
 
     ok: Literal[True]
     counts: MaintenanceCounts
 
 
 class TreeEntry(BaseModel):
-    """One place in a session's memory. `has_overview`: reading it gives more than `abstract`."""
+    """One node of a session's memory. `has_overview`: the node's text has more than `abstract`."""
 
     path: str
     abstract: str
@@ -141,13 +141,13 @@ class TreeEntry(BaseModel):
 
 
 class Tree(BaseModel):
-    """Places in a session's memory, each behind the one that it is below."""
+    """Nodes of a session's memory, each after its parent."""
 
     summaries: list[TreeEntry]
 
 
 class NodeText(BaseModel):
-    """One place in a session's memory, as text."""
+    """One node of a session's memory, as text."""
 
     path: str
     text: str

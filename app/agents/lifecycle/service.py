@@ -1,8 +1,8 @@
-"""The turn lifecycle: what an agent calls before and after each turn of its model.
+"""The turn lifecycle: the calls of an agent before and after each turn of its model.
 
-A session is a conversation that has the session's id as its external id. What always holds: a turn is stored exactly
-once, whoever sends it how often, since its ids follow from its names; the first body stands. What was answered `ok` is
-durable. A context never counts more than was allowed.
+A session is a conversation with the session's id as its external id. Invariants: a turn is stored exactly once, because
+its ids are derived from its names; the first body is kept. A turn that was answered `ok` is durable. A context never
+counts more tokens than allowed.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from app.agents.lifecycle.counters import Figures
-from app.agents.lifecycle.items import Item, in_items, question_of, read_items, refusal, to_show, to_store
+from app.agents.lifecycle.counters import LifecycleCounters
+from app.agents.lifecycle.items import Item, point_to_items, query_of, read_items, refusal, turn_inputs, upcoming_turns
 from app.agents.lifecycle.maintenance import Maintenance
-from app.agents.lifecycle.memory_tree import Browser
+from app.agents.lifecycle.memory_tree import MemoryTreeReader
 from app.agents.lifecycle.operation_tokens import Operation, read_operation, sign_operation
 from app.agents.lifecycle.schemas import (
     AfterTurn,
@@ -28,7 +28,7 @@ from app.agents.lifecycle.schemas import (
     TurnDone,
     TurnPrepared,
 )
-from app.agents.lifecycle.turn_ids import Answered, Asked, TurnKey, Whole
+from app.agents.lifecycle.turn_ids import InputIds, OutputIds, TurnKey, WholeTurnIds
 from app.context.schemas import Context, ContextRequest, SemanticRecall
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.schemas.sessions import IdempotentAppend, Session, SessionName, Stored
@@ -47,7 +47,7 @@ from app.tenancy.schemas import Caller, Scope
 __all__ = ["COMPACT_EARLY_JOB", "Lifecycle", "LifecycleOptions"]
 
 COMPACT_EARLY_JOB: Final = "session.compact"
-"""Summarise a session whose contexts come near what a model takes; the subject is its conversation."""
+"""Job that summarises a session with contexts near their limit; the subject is its conversation."""
 
 _MAX_QUERY: Final = 10_000
 _BUDGET: Final = "budget_too_small"
@@ -71,7 +71,7 @@ class LifecycleOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "LifecycleOptions":
-        """Take them out of the settings."""
+        """Return the options of the settings."""
         return cls(
             recent_items=settings.recent_context_items,
             search_limit=settings.search_limit,
@@ -84,7 +84,7 @@ class LifecycleOptions:
 
 
 class Lifecycle:
-    """The door to the turn lifecycle."""
+    """Public API of the turn lifecycle."""
 
     def __init__(
         self,
@@ -105,7 +105,9 @@ class Lifecycle:
         self._queue = queue
         self._secret = secret
         self._options = options
-        self._browser = Browser(conversations=conversations, facts=facts, recent_items=options.recent_items)
+        self._tree_reader = MemoryTreeReader(
+            conversations=conversations, facts=facts, recent_items=options.recent_items
+        )
         self._maintenance = Maintenance(
             conversations=conversations,
             compactor=compactor,
@@ -114,47 +116,49 @@ class Lifecycle:
             recent_items=options.recent_items,
             min_age_hours=options.min_age_hours,
         )
-        self.figures = Figures(facts.written, lambda: compactor.made)
-        """What this process has counted."""
+        self.counters = LifecycleCounters(facts.written, lambda: compactor.made)
+        """Counters of this process."""
         self._log = get_logger()
 
     async def before_turn(self, caller: Caller, *, request: BeforeTurn) -> TurnContext:
-        """What to send to the model: the session's context and the current input, within `max_input_tok`.
+        """Return the model's input: the session's context and the current input, within `max_input_tok`.
 
-        Stores nothing. Raises Invalid, with `budget_too_small` and the smallest that works; Conflict
-        `session_owner_mismatch`; Forbidden where memories are wanted that are not for this caller.
+        Stores nothing. Raises Invalid, with `budget_too_small` and the smallest sufficient budget; Conflict
+        `session_owner_mismatch`; Forbidden if the caller may not read the requested memories.
         """
-        with self.figures.counted("before_turn"):
+        with self.counters.counted("before_turn"):
             caller.require(Scope.READ)
             context, _ = await self._context(caller, request, self._read(request))
             return context
 
     async def after_turn(self, caller: Caller, *, request: AfterTurn) -> TurnDone:
-        """Store a turn, once for ever: a repeat finds it, and what was stored first stands.
+        """Store a turn exactly once: a repeat finds the stored turn, and the first body is kept.
 
-        Raises Invalid and TooLarge by the rules of items; Conflict `session_owner_mismatch`; Busy where the session is
-        being written to for longer than a moment: send it again.
+        Raises Invalid and TooLarge by the rules of items; Conflict `session_owner_mismatch`; Busy if the session stays
+        locked by another writer: send the request again.
         """
-        with self.figures.counted("after_turn"):
+        with self.counters.counted("after_turn"):
             caller.require(Scope.WRITE)
-            most, user = self._options.max_items, request.user_id
-            asked = read_items(request.input_items, root="/input_items", user_id=user, maximum=most)
-            answered = read_items(request.output_items, root="/output_items", user_id=user, maximum=most - len(asked))
-            if not asked and not answered:
-                raise refusal("/output_items", "a turn has items, in input_items or here")
+            max_items, user = self._options.max_items, request.user_id
+            inputs = read_items(request.input_items, root="/input_items", user_id=user, maximum=max_items)
+            outputs = read_items(
+                request.output_items, root="/output_items", user_id=user, maximum=max_items - len(inputs)
+            )
+            if not inputs and not outputs:
+                raise refusal("/output_items", "a turn needs items, in input_items or output_items")
             key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
-            ids = Whole(key, asked=len(asked), answered=len(answered))
+            ids = WholeTurnIds(key, inputs=len(inputs), outputs=len(outputs))
             name = SessionName(request.project, request.session_id, request.user_id)
-            append_request = IdempotentAppend(to_store([*asked, *answered]), ids.look_for(), ids.choose)
+            append_request = IdempotentAppend(turn_inputs([*inputs, *outputs]), ids.candidates(), ids.plan)
             await self._store(caller, name, request.turn_id, append_request)
             return TurnDone(ok=True)
 
     async def run_turn(self, caller: Caller, *, request: RunTurn) -> TurnPrepared | TurnDone:
-        """The first call stores a turn's input and gives its context with a token; the second stores the answer.
+        """Store a turn's input and return its context with a token; with the token, store the output.
 
         Raises as `before_turn` and `after_turn` do; Invalid `operation_token_invalid`, `operation_token_expired`.
         """
-        with self.figures.counted("run_turn"):
+        with self.counters.counted("run_turn"):
             caller.require(Scope.READ)
             caller.require(Scope.WRITE)
             if request.operation_token is not None:
@@ -162,25 +166,25 @@ class Lifecycle:
             return await self._prepare(caller, _preparing(request))
 
     async def maintenance(self, caller: Caller, *, request: SessionRequest) -> Maintained:
-        """Compaction, retention, the end of facts and better summaries, as far as they are due in a session.
+        """Run due compaction, retention, expiry of facts and better summaries of a session.
 
-        Raises NotFound; Busy where somebody writes to the session; and as the chat model does. May be sent again.
+        Raises NotFound; Busy if another writer has the session; the errors of the chat model. May be sent again.
         """
-        with self.figures.counted("maintenance"):
+        with self.counters.counted("maintenance"):
             return Maintained(ok=True, counts=await self._maintenance.run(caller, request=request))
 
     async def tree(self, caller: Caller, *, request: TreeRequest) -> Tree:
-        """Places in a session's memory, with a line about each. Raises Invalid, NotFound."""
-        with self.figures.counted("tree"):
-            return await self._browser.tree(caller, request=request)
+        """Return nodes of a session's memory, with a line about each. Raises Invalid, NotFound."""
+        with self.counters.counted("tree"):
+            return await self._tree_reader.tree(caller, request=request)
 
     async def read(self, caller: Caller, *, project: str, session_id: str, path: str) -> NodeText:
-        """One place in a session's memory, as text. Raises Invalid, NotFound."""
-        with self.figures.counted("read"):
-            return await self._browser.read(caller, project=project, session_id=session_id, path=path)
+        """Return one node of a session's memory, as text. Raises Invalid, NotFound."""
+        with self.counters.counted("read"):
+            return await self._tree_reader.read(caller, project=project, session_id=session_id, path=path)
 
     async def compact_early(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Make the contexts of a session smaller. Run by a job; NotFound where it is gone."""
+        """Summarise a session early. Called by a job; raises NotFound if the session was deleted."""
         await self._maintenance.compact_early(caller, conversation_id)
 
     # before
@@ -195,21 +199,25 @@ class Lifecycle:
     async def _context(
         self, caller: Caller, request: BeforeTurn, items: Sequence[Item]
     ) -> tuple[TurnContext, Session | None]:
-        """The context of a turn as it is before it, whether its input is stored already or not."""
+        """Return the context before a turn, whether its input is already stored or not."""
         key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
         name = SessionName(request.project, request.session_id, request.user_id)
-        session = await self._sessions.find(caller, name=name, turn_ids=key.first())
-        wanted, upcoming = self._wanted(request, items), to_show(items)
+        session = await self._sessions.find(caller, name=name, turn_ids=key.first_item_ids())
+        request_of_context, upcoming = self._wanted(request, items), upcoming_turns(items)
         try:
             if session is None:
                 context = await self._contexts.first(
-                    caller, request=wanted, upcoming=upcoming, project=request.project, owner=request.user_id
+                    caller,
+                    request=request_of_context,
+                    upcoming=upcoming,
+                    project=request.project,
+                    owner=request.user_id,
                 )
             else:
                 context = await self._contexts.build(
                     caller,
                     session.conversation_id,
-                    request=wanted,
+                    request=request_of_context,
                     upcoming=upcoming,
                     before=session.position,
                     newest=self._options.recent_items,
@@ -219,8 +227,8 @@ class Lifecycle:
         if session is not None:
             await self._compact_if_large(caller, session, context)
         system: list[JsonObject] = []
-        if wanted.system is not None:
-            system = [{"type": "message", "role": "system", "content": wanted.system}]
+        if request_of_context.system is not None:
+            system = [{"type": "message", "role": "system", "content": request_of_context.system}]
         found = TurnContext(
             input_items=[*system, *context.messages],
             recall_fact_ids=context.included.fact_ids,
@@ -230,21 +238,21 @@ class Lifecycle:
         return found, session
 
     def _wanted(self, request: BeforeTurn, items: Sequence[Item]) -> ContextRequest:
-        said = request.base_instructions
+        instructions = request.base_instructions
         return ContextRequest(
             token_budget=request.max_input_tok or self._options.max_input_tokens,
-            query=question_of(items, maximum=_MAX_QUERY),
+            query=query_of(items, maximum=_MAX_QUERY),
             semantic_recall=SemanticRecall(k=self._options.search_limit),
             include_facts=True,
             include_memories=request.include_memories,
             filter_participants=None,
-            system=said if said is not None and said.strip() else None,
+            system=instructions if instructions is not None and instructions.strip() else None,
             agent_id=request.agent_id,
             format=Format.OPENAI_RESPONSES,
         )
 
     async def _compact_if_large(self, caller: Caller, session: Session, context: Context) -> None:
-        """Let a job summarise older turns. Who may only read changes nothing, and spends no model's tokens."""
+        """Enqueue a job that summarises older turns, unless the caller may only read."""
         if context.usage.used <= self._options.compact_threshold * context.usage.budget:
             return
         if Scope.WRITE not in caller.scopes or session.unsummarised_turns <= self._maintenance.early_turns:
@@ -260,9 +268,9 @@ class Lifecycle:
         try:
             stored = await self._sessions.append_once(caller, name=name, append_request=append_request)
         except (Invalid, TooLarge) as error:
-            raise in_items(error) from None
+            raise point_to_items(error) from None
         if stored.differs:
-            self.figures.conflicts += 1
+            self.counters.conflicts += 1
         self._log.info(
             "lifecycle.stored",
             conversation_id=stored.conversation_id,
@@ -275,13 +283,15 @@ class Lifecycle:
         return stored
 
     async def _prepare(self, caller: Caller, request: BeforeTurn) -> TurnPrepared:
-        """Context first, so that what is refused has stored nothing; what is answered has stored all."""
+        """Build the context before storing, so that a refused request stores nothing."""
         items = self._read(request)
         context, _ = await self._context(caller, request, items)
         key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
-        ids = Asked(key, asked=len(items))
+        ids = InputIds(key, inputs=len(items))
         name = SessionName(request.project, request.session_id, request.user_id)
-        await self._store(caller, name, request.turn_id, IdempotentAppend(to_store(items), ids.look_for(), ids.choose))
+        await self._store(
+            caller, name, request.turn_id, IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan)
+        )
         expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._options.operation_ttl_s)
         operation = Operation(
             caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
@@ -291,25 +301,25 @@ class Lifecycle:
         )
 
     async def _end(self, caller: Caller, request: RunTurn, token: str) -> TurnDone:
-        # a client that fills in all members of a schema says null for those that it leaves out
+        # clients that send all fields of a schema send null for unused ones
         given = [one for one in _ONLY_TO_PREPARE if getattr(request, one) is not None]
         if given:
-            raise refusal(f"/{given[0]}", "is of the turn that operation_token names; leave it out")
+            raise refusal(f"/{given[0]}", "is given by operation_token; leave it out")
         operation = read_operation(self._secret, token, tenant_id=caller.tenant_id, now=datetime.now(UTC))
         if not request.output_items:
             raise refusal("/output_items", "at least one item")
-        most = self._options.max_items
-        items = read_items(request.output_items, root="/output_items", user_id=None, maximum=most)
+        max_items = self._options.max_items
+        items = read_items(request.output_items, root="/output_items", user_id=None, maximum=max_items)
         key = TurnKey(caller.tenant_id, operation.project, operation.session_id, operation.turn_id)
-        ids = Answered(key, asked=operation.asked, answered=len(items))
+        ids = OutputIds(key, inputs=operation.asked, outputs=len(items))
         name = SessionName(operation.project, operation.session_id)
-        append_request = IdempotentAppend(to_store(items), ids.look_for(), ids.choose, create=False)
+        append_request = IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan, create=False)
         await self._store(caller, name, operation.turn_id, append_request)
         return TurnDone(ok=True)
 
 
 def _preparing(request: RunTurn) -> BeforeTurn:
-    """A request to prepare a turn. Raises Invalid naming what is missing."""
+    """Return a request to prepare a turn. Raises Invalid with the missing fields."""
     missing = [FieldError(f"/{name}", "is required to prepare a turn") for name in _TO_PREPARE
                if getattr(request, name) is None]  # fmt: skip
     if request.output_items is not None:
@@ -323,9 +333,9 @@ def _preparing(request: RunTurn) -> BeforeTurn:
 
 
 def _about_input(error: Invalid) -> Invalid:
-    """The error of a context in the words of a turn."""
+    """Return a context's error with the field names of a turn."""
     if error.code != _BUDGET:
         return error
     fields = [FieldError("/max_input_tok", one.detail) for one in error.fields]
-    return Invalid(_BUDGET, "max_input_tok does not hold the instructions and the current input.", fields=fields,
+    return Invalid(_BUDGET, "max_input_tok is too small for the instructions and the current input.", fields=fields,
                    extra=error.extra)  # fmt: skip

@@ -1,8 +1,8 @@
-"""Under which ids the items of a turn are stored: made from the caller's own names, so that a repeat finds them. Pure.
+"""The ids under which the items of a turn are stored. Pure.
 
-A turn that comes whole has its items numbered through. One that is prepared first has two rows of ids, for what was
-asked and for what was answered, so that it can be told how far it came. Whichever row the first item of a turn was
-stored in decides for ever which one the turn is in.
+An id is derived from the caller's own names, so that a repeated call finds the stored turn. A turn that arrives in one
+call numbers all its items in one series. A prepared turn has two series, one for its input and one for its output, so
+that its progress can be read from the stored ids. The series of the first stored item is the series of the turn.
 """
 
 import json
@@ -15,112 +15,111 @@ from app.conversations.schemas.sessions import AppendPlan
 from app.core.errors import NotFound
 from app.core.ids import TenantId
 
-_SPACE: Final = UUID("6f1f2d2c-6a0e-5f0b-9a3c-3f6b8a0d7e55")
-_ASKED: Final = "asked"
-_ANSWERED: Final = "answered"
+_NAMESPACE: Final = UUID("6f1f2d2c-6a0e-5f0b-9a3c-3f6b8a0d7e55")
+_INPUT: Final = "asked"
+_OUTPUT: Final = "answered"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnKey:
-    """A turn as its caller names it."""
+    """The caller's names of a turn."""
 
     tenant_id: TenantId
     project: str
     session_id: str
     turn_id: str
 
-    def whole(self, number: int) -> UUID:
-        """The id of an item of a turn that came whole."""
+    def item_id(self, number: int) -> UUID:
+        """Return the id of an item of a turn that arrives in one call."""
         return self._id(number)
 
-    def asked(self, number: int) -> UUID:
-        """The id of an input item of a turn that was prepared."""
-        return self._id(_ASKED, number)
+    def input_id(self, number: int) -> UUID:
+        """Return the id of an input item of a prepared turn."""
+        return self._id(_INPUT, number)
 
-    def answered(self, number: int) -> UUID:
-        """The id of an output item of a turn that was prepared."""
-        return self._id(_ANSWERED, number)
+    def output_id(self, number: int) -> UUID:
+        """Return the id of an output item of a prepared turn."""
+        return self._id(_OUTPUT, number)
 
-    def first(self) -> list[UUID]:
-        """The ids that the first item of the turn may have."""
-        return [self.whole(0), self.asked(0)]
+    def first_item_ids(self) -> list[UUID]:
+        """Return the ids that the first item of the turn may have."""
+        return [self.item_id(0), self.input_id(0)]
 
-    def _id(self, *which: str | int) -> UUID:
-        names = [str(self.tenant_id), self.project, self.session_id, self.turn_id, *which]
-        return uuid5(_SPACE, json.dumps(names, ensure_ascii=True, separators=(",", ":")))
-
-
-class Whole:
-    """A turn that comes whole: so many items asked, and so many answered."""
-
-    def __init__(self, key: TurnKey, *, asked: int, answered: int) -> None:
-        self._whole = [key.whole(number) for number in range(asked + answered + 1)]
-        self._asked = [key.asked(number) for number in range(asked + 1)]
-        self._answered = [key.answered(number) for number in range(answered + 1)]
-
-    def look_for(self) -> list[UUID]:
-        """All ids that matter, and one more of each row, which tells that more was stored."""
-        return [*self._whole, *self._asked, *self._answered]
-
-    def choose(self, known: Collection[UUID]) -> AppendPlan:
-        """What to store, once it is known which of these ids are."""
-        asked, answered = self._asked[:-1], self._answered[:-1]
-        if self._whole[0] in known:
-            return _kept(self._whole[:-1], self._whole[-1] in known)
-        if self._asked[0] not in known:
-            return AppendPlan(self._whole[:-1], [None] * len(self._whole[:-1]))
-        if self._answered[0] in known:
-            longer = self._asked[-1] in known or self._answered[-1] in known
-            return _kept([*asked, *answered], longer)
-        # it was prepared, and its answer comes this way
-        nothing: list[UUID | None] = [None] * len(asked)
-        return AppendPlan([*nothing, *answered], [*asked, *([None] * len(answered))], self._asked[-1] in known)
+    def _id(self, *series: str | int) -> UUID:
+        names = [str(self.tenant_id), self.project, self.session_id, self.turn_id, *series]
+        return uuid5(_NAMESPACE, json.dumps(names, ensure_ascii=True, separators=(",", ":")))
 
 
-class Asked:
-    """The first half of a turn: what is asked."""
+class WholeTurnIds:
+    """Ids of a turn that arrives in one call. Each series has one more id, which shows that more items are stored."""
 
-    def __init__(self, key: TurnKey, *, asked: int) -> None:
-        self._whole = [key.whole(number) for number in range(asked)]
-        self._asked = [key.asked(number) for number in range(asked + 1)]
+    def __init__(self, key: TurnKey, *, inputs: int, outputs: int) -> None:
+        self._items = [key.item_id(number) for number in range(inputs + outputs + 1)]
+        self._inputs = [key.input_id(number) for number in range(inputs + 1)]
+        self._outputs = [key.output_id(number) for number in range(outputs + 1)]
 
-    def look_for(self) -> list[UUID]:
-        """All ids that matter."""
-        return [*self._whole, *self._asked]
+    def candidates(self) -> list[UUID]:
+        """Return all ids that decide what is stored."""
+        return [*self._items, *self._inputs, *self._outputs]
 
-    def choose(self, known: Collection[UUID]) -> AppendPlan:
-        """What to store, once it is known which of these ids are."""
-        if self._whole[0] in known:  # the answer follows the input in the same row
-            return _kept(self._whole, longer=False)
-        if self._asked[0] in known:
-            return _kept(self._asked[:-1], self._asked[-1] in known)
-        return AppendPlan(self._asked[:-1], [None] * (len(self._asked) - 1))
-
-
-class Answered:
-    """The second half of a turn, of which so many items were asked."""
-
-    def __init__(self, key: TurnKey, *, asked: int, answered: int) -> None:
-        self._firsts = key.first()
-        self._whole = [key.whole(asked + number) for number in range(answered + 1)]
-        self._answered = [key.answered(number) for number in range(answered + 1)]
-
-    def look_for(self) -> list[UUID]:
-        """All ids that matter."""
-        return [*self._firsts, *self._whole, *self._answered]
-
-    def choose(self, known: Collection[UUID]) -> AppendPlan:
-        """What to store, once it is known which of these ids are. NotFound where the turn is gone."""
-        whole, asked = self._firsts
-        if whole in known:
-            return _kept(self._whole[:-1], self._whole[-1] in known)
-        if asked not in known:
-            raise NotFound("not_found", "The turn that this operation prepared is not there any more.")
-        if self._answered[0] in known:
-            return _kept(self._answered[:-1], self._answered[-1] in known)
-        return AppendPlan(self._answered[:-1], [None] * (len(self._answered) - 1))
+    def plan(self, stored: Collection[UUID]) -> AppendPlan:
+        """Return what to store, given the ids that are stored."""
+        inputs, outputs = self._inputs[:-1], self._outputs[:-1]
+        if self._items[0] in stored:
+            return _nothing_new(self._items[:-1], self._items[-1] in stored)
+        if self._inputs[0] not in stored:
+            return AppendPlan(self._items[:-1], [None] * len(self._items[:-1]))
+        if self._outputs[0] in stored:
+            has_more = self._inputs[-1] in stored or self._outputs[-1] in stored
+            return _nothing_new([*inputs, *outputs], has_more)
+        # the turn was prepared, and its output arrives in this call
+        unused: list[UUID | None] = [None] * len(inputs)
+        return AppendPlan([*unused, *outputs], [*inputs, *([None] * len(outputs))], self._inputs[-1] in stored)
 
 
-def _kept(ids: Sequence[UUID], longer: bool) -> AppendPlan:  # noqa: FBT001 - two places of this module
-    """Nothing to store: what is there under these ids stands."""
-    return AppendPlan([None] * len(ids), ids, longer)
+class InputIds:
+    """Ids of the input of a prepared turn."""
+
+    def __init__(self, key: TurnKey, *, inputs: int) -> None:
+        self._items = [key.item_id(number) for number in range(inputs)]
+        self._inputs = [key.input_id(number) for number in range(inputs + 1)]
+
+    def candidates(self) -> list[UUID]:
+        """Return all ids that decide what is stored."""
+        return [*self._items, *self._inputs]
+
+    def plan(self, stored: Collection[UUID]) -> AppendPlan:
+        """Return what to store, given the ids that are stored."""
+        if self._items[0] in stored:  # the output follows the input in the same series
+            return _nothing_new(self._items, has_more=False)
+        if self._inputs[0] in stored:
+            return _nothing_new(self._inputs[:-1], self._inputs[-1] in stored)
+        return AppendPlan(self._inputs[:-1], [None] * (len(self._inputs) - 1))
+
+
+class OutputIds:
+    """Ids of the output of a prepared turn with `inputs` input items."""
+
+    def __init__(self, key: TurnKey, *, inputs: int, outputs: int) -> None:
+        self._first_items = key.first_item_ids()
+        self._items = [key.item_id(inputs + number) for number in range(outputs + 1)]
+        self._outputs = [key.output_id(number) for number in range(outputs + 1)]
+
+    def candidates(self) -> list[UUID]:
+        """Return all ids that decide what is stored."""
+        return [*self._first_items, *self._items, *self._outputs]
+
+    def plan(self, stored: Collection[UUID]) -> AppendPlan:
+        """Return what to store, given the ids that are stored. Raises NotFound if the turn's input is not stored."""
+        first_item, first_input = self._first_items
+        if first_item in stored:
+            return _nothing_new(self._items[:-1], self._items[-1] in stored)
+        if first_input not in stored:
+            raise NotFound("not_found", "The turn that this operation prepared does not exist any more.")
+        if self._outputs[0] in stored:
+            return _nothing_new(self._outputs[:-1], self._outputs[-1] in stored)
+        return AppendPlan(self._outputs[:-1], [None] * (len(self._outputs) - 1))
+
+
+def _nothing_new(ids: Sequence[UUID], has_more: bool) -> AppendPlan:  # noqa: FBT001 - two uses in this module
+    return AppendPlan([None] * len(ids), ids, has_more)

@@ -1,4 +1,4 @@
-"""The tools over conversations: search, build a context, append, read, create, find, summarise."""
+"""The tools for conversations: search, build a context, append, read, create, find, summarise."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from app.tenancy.schemas import Caller, Scope
 
 
 def conversation_tools() -> tuple[Tool, ...]:
-    """Return the entries."""
+    """Return the tools."""
     return (*_found_tools(), *_turn_tools(), *_whole_tools())
 
 
@@ -151,7 +151,7 @@ def _whole_tools() -> tuple[Tool, ...]:
 
 
 async def found(services: ToolServices, caller: Caller, names: ConversationNames) -> ConversationId:
-    """Return the id of the conversation that is named. Raises NotFound without one."""
+    """Return the id of the named conversation. Raises NotFound if there is none."""
     if names.conversation_id is not None:
         return ConversationId(names.conversation_id)
     if names.external_id is None:
@@ -161,7 +161,7 @@ async def found(services: ToolServices, caller: Caller, names: ConversationNames
 
 
 async def found_or_created(services: ToolServices, caller: Caller, names: ConversationNames) -> ConversationId:
-    """Return the id of the conversation that is named; one with a new external_id is created."""
+    """Return the id of the named conversation; create it for a new external_id."""
     if names.conversation_id is not None or caller.bound is not None:
         return await found(services, caller, names)
     caller.require(Scope.WRITE)

@@ -1,4 +1,4 @@
-"""The tools over facts: list them, assert one."""
+"""The tools for facts: list them, assert one."""
 
 from app.agents.tools.conversations import found
 from app.agents.tools.schemas import AssertFact, ListFacts
@@ -10,7 +10,7 @@ from app.tenancy.schemas import Caller, Scope
 
 
 def fact_tools() -> tuple[Tool, ...]:
-    """Return the entries."""
+    """Return the tools."""
     return (
         tool(
             "list_facts",

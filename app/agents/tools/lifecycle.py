@@ -1,4 +1,4 @@
-"""The turn lifecycle as tools: what an agent's host calls around each of its turns."""
+"""The tools of the turn lifecycle: calls of an agent's host around each turn."""
 
 from typing import Final
 
@@ -25,13 +25,13 @@ _ERASES: Final = {"read_only_hint": False, "destructive_hint": True, "open_world
 
 
 class TurnRun(RootModel[TurnPrepared | TurnDone]):
-    """What a turn in one place gives: its context with a token first, then that it is stored."""
+    """The result of `memory_run_turn`: the context with a token, or the confirmation that the turn is stored."""
 
     model_config = ConfigDict(json_schema_extra={"type": "object"})
 
 
 def lifecycle_tools() -> tuple[Tool, ...]:
-    """The entries, in the order of a turn."""
+    """Return the tools, in the order of a turn."""
     return (*_turn_tools(), *_session_tools())
 
 

@@ -1,7 +1,7 @@
-"""The tools that models are offered, in one table. Each takes a schema that REST takes too, and calls what REST calls.
+"""The table of tools that models are offered. Each accepts a REST schema and calls the service that REST calls.
 
-To add one: an entry in `_memory_tools`, `conversation_tools` or `fact_tools`, with a handler that asks the caller for
-the scope that the route asks for, and an `access` that says the same to the list of tools.
+To add a tool: add an entry to `_memory_tools`, `conversation_tools` or `fact_tools`, with a handler that requires the
+route's scope and an `access` that states the same scope for the list of tools.
 """
 
 from dataclasses import replace
@@ -16,12 +16,12 @@ from app.tenancy.schemas import Caller, Scope
 
 
 def all_tools() -> tuple[Tool, ...]:
-    """Every tool there is, as they are listed."""
+    """Return all tools, in the order of the list."""
     return (*raw_tools(), *lifecycle_tools(), *_agent_tools())
 
 
 def raw_tools() -> tuple[Tool, ...]:
-    """The tools that do something themselves: those that `ask_agent` may be granted."""
+    """Return the tools that may be granted to `ask_agent`."""
     return (*_memory_tools(), *conversation_tools(), *fact_tools())
 
 

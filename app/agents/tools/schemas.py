@@ -1,4 +1,4 @@
-"""What tools take beyond the bodies of the REST calls, and the vocabulary of `ask_agent`."""
+"""Arguments of tools beyond the bodies of the REST calls, and the schemas of `ask_agent`."""
 
 from typing import Annotated, Literal, Protocol, TypeAlias
 from uuid import UUID
@@ -26,7 +26,7 @@ _Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 
 
 class AskAgent(Strict):
-    """A question or task for the agent, as a turn of the conversation that is named, or of a new one."""
+    """A question or task for the agent, as a turn of the named conversation or of a new one."""
 
     query: Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS)]
     conversation_id: IdIn | None = None
@@ -35,12 +35,12 @@ class AskAgent(Strict):
     @classmethod
     def _not_blank(cls, query: str) -> str:
         if not query.strip():
-            raise ValueError("a query has at least one character that is not a space")
+            raise ValueError("a query must have at least one character that is not a space")
         return query
 
 
 class AgentTurn(BaseModel):
-    """A turn of the conversation, by what was said in it."""
+    """A turn of the conversation, with its text."""
 
     id: str
     role: Role
@@ -50,7 +50,7 @@ class AgentTurn(BaseModel):
 
 
 class AgentAnswer(BaseModel):
-    """What the agent says, and in which conversation it goes on."""
+    """The agent's answer, and its conversation."""
 
     conversation_id: str
     response: str
@@ -60,21 +60,21 @@ class AgentAnswer(BaseModel):
     )
 
 
-class Asks(Protocol):
-    """Who answers `ask_agent`."""
+class SupportsAsk(Protocol):
+    """The service that answers `ask_agent`."""
 
     async def ask(self, caller: Caller, *, body: AskAgent, repeat: IdempotencyKey | None) -> tuple[AgentAnswer, bool]:
-        """The answer; says whether the same request had been answered before."""
+        """Return the answer, and whether it is a replay."""
         ...
 
 
 def agent_disabled() -> Forbidden:
-    """What is said where no agent is to be asked."""
-    return Forbidden("agent_disabled", "No agent answers here; TURNKEEP_ENABLE_INTERNAL_AGENT=true switches it on.")
+    """Return the error for a disabled agent."""
+    return Forbidden("agent_disabled", "The agent is disabled. Set TURNKEEP_ENABLE_INTERNAL_AGENT=true to enable it.")
 
 
 class ConversationNames(Strict):
-    """The names of a conversation: its id, or the caller's own name for it in a project."""
+    """The names of a conversation: its id, or its external id in a project."""
 
     conversation_id: IdIn | None = Field(None, description="The id of the conversation.")
     external_id: ExternalId | None = Field(
@@ -102,7 +102,7 @@ class NamedConversation(ConversationNames):
 
 
 class BuildContext(NamedConversation, ContextRequest):
-    """A context to build: of which conversation, and within which token budget."""
+    """A context to build for a conversation, within a token budget."""
 
 
 class AppendTurns(NamedConversation, Append):
@@ -110,15 +110,15 @@ class AppendTurns(NamedConversation, Append):
 
 
 class Summarize(NamedConversation, SummaryRequest):
-    """Turns of a conversation to summarise: through one of them; left out: all but the newest."""
+    """Turns of a conversation to summarise, through `through`; without it, all but the newest."""
 
 
 class AskAgentTool(ConversationNames, AskAgent):
-    """A question or task for the agent, as a turn of the conversation that is named, or of a new one."""
+    """A question or task for the agent, as a turn of the named conversation or of a new one."""
 
 
 class RecallTool(Recall):
-    """A search across conversations: those named, or a project's, an owner's, or all of the tenant's."""
+    """A search across conversations: the named ones, or all of a project, an owner or the tenant."""
 
     external_ids: Annotated[list[ExternalId], Field(min_length=1, max_length=100)] | None = Field(
         None, description="Your own names for conversations of `project`, besides conversation_ids."
@@ -126,7 +126,7 @@ class RecallTool(Recall):
 
 
 class ListFacts(ConversationNames, FactSearch):
-    """Facts to list. All that is given must hold."""
+    """Facts to list. All given filters must match."""
 
     project: ProjectName | None = Field(
         None, description="Facts that are known in this project; also the project that external_id belongs to."
@@ -135,13 +135,13 @@ class ListFacts(ConversationNames, FactSearch):
     cursor: Cursor | None = Field(None, description="next_cursor of the page before, with the same filters.")
 
     def search(self, conversation_id: UUID | None) -> FactSearch:
-        """What facts are listed, of a conversation that was found by its name."""
+        """Return the search for a conversation whose name was resolved."""
         given: dict[str, object] = {name: getattr(self, name) for name in FactSearch.model_fields}
         return FactSearch.model_validate({**given, "conversation_id": conversation_id})
 
 
 class AssertFact(ConversationNames, FactCreate):
-    """A fact to assert. Where it is held already it gains evidence."""
+    """A fact to assert. A fact that is already stored gains evidence."""
 
     project: ProjectName | None = Field(
         None,
@@ -151,7 +151,7 @@ class AssertFact(ConversationNames, FactCreate):
 
 
 class StoredMemory(BaseModel):
-    """That a memory is stored, durable and found from now on. Agents delete nothing, so they learn no id."""
+    """Confirmation that a memory is stored and can be found. It has no id, because agents do not delete."""
 
     stored: Literal[True]
 
@@ -169,7 +169,7 @@ class GetHistory(NamedConversation):
     since_rev: _Position | None = Field(
         None, description="Only turns that changed after this rev, erased and superseded ones too."
     )
-    status: ListedStatus = Field("committed", description="aborted: turns that were given up.")
+    status: ListedStatus = Field("committed", description="aborted: turns that were aborted.")
     actors: Annotated[list[Filter], Field(max_length=200)] | None = Field(
         None, description="Only what these actors said."
     )
@@ -179,5 +179,5 @@ class GetHistory(NamedConversation):
     include_summaries: StrictBool = False
 
     def query(self) -> HistoryQuery:
-        """What it asks the history for."""
+        """Return the query of the history."""
         return HistoryQuery(**self.model_dump(exclude=set(ConversationNames.model_fields)))

@@ -1,6 +1,6 @@
-"""The small profile: four tools with flat arguments and short schemas, for models that cannot use many or large ones.
+"""The small profile: four tools with flat arguments and short schemas, for models with small contexts.
 
-They have the names of tools of the full profile, and are carried out by these.
+They have the names of tools of the full profile and call those.
 """
 
 from collections.abc import Mapping
@@ -22,20 +22,20 @@ _OptionalName: TypeAlias = Annotated[
 
 
 class SmallMemoryQuery(Strict):
-    """What to remember."""
+    """A search of long-term memory."""
 
     query: QueryText
     top_k: Annotated[StrictInt, Field(ge=1, le=20)] = 5
 
 
 class SmallMemory(Strict):
-    """What to store."""
+    """A memory to store."""
 
     content: Annotated[str, Field(min_length=1)]
 
 
 class SmallRecall(Strict):
-    """What to search for."""
+    """A search of conversations."""
 
     query: QueryText
     k: Annotated[StrictInt, Field(ge=1, le=200)] = 5
@@ -43,7 +43,7 @@ class SmallRecall(Strict):
 
 
 class SmallHistory(Strict):
-    """Which conversation to read: `conversation_id` of a found turn, or `external_id`."""
+    """The conversation to read: `conversation_id` of a found turn, or `external_id`."""
 
     conversation_id: IdIn | SkipJsonSchema[None] = None
     external_id: _OptionalName = None
@@ -51,7 +51,7 @@ class SmallHistory(Strict):
 
 
 def small_tools(full: Mapping[str, Tool]) -> tuple[Tool, ...]:
-    """Return the tools of the small profile, made of those of the full one."""
+    """Return the tools of the small profile, built from those of the full one."""
     return (
         _small(
             full["recall_memory"],

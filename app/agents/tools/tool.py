@@ -1,7 +1,7 @@
-"""What a tool for models is: a name, words for the model, schemas, and who carries it out.
+"""A tool for models: a name, a description, schemas and a handler.
 
-What it is called over, MCP or a model of ours, is none of its business: listing, validation, errors, logs and metrics
-follow from the entry.
+The entry is independent of its transport (MCP or `ask_agent`), which reads listing, validation, errors, logs and
+metrics from it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema
 
 from app.agents.lifecycle.service import Lifecycle
-from app.agents.tools.schemas import Asks, NamedConversation
+from app.agents.tools.schemas import NamedConversation, SupportsAsk
 from app.context.compaction.service import Compactor
 from app.context.service import ContextBuilder
 from app.conversations.service import Conversations
@@ -32,14 +32,14 @@ JsonSchema = dict[str, object]
 InputT = TypeVar("InputT", bound=BaseModel)
 
 READS: Final = {"read_only_hint": True, "open_world_hint": False}
-"""Hints of a tool that changes nothing. Whatever is called twice gives the same, so it needs no hint of that."""
+"""Hints of a tool that changes nothing, and so needs no hint that it is idempotent."""
 ADDS: Final = {"read_only_hint": False, "destructive_hint": False, "open_world_hint": False}
-"""Hints of a tool that adds, and takes nothing away."""
+"""Hints of a tool that adds, and removes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolServices:
-    """What tools stand on. `lifecycle` is around the turns of agents outside, `agent` answers `ask_agent`.
+    """The services that tools call. `lifecycle` serves external agents, `agent` answers `ask_agent`.
 
     The tools of that agent itself have neither.
     """
@@ -51,15 +51,15 @@ class ToolServices:
     compactor: Compactor
     facts: Facts
     lifecycle: Lifecycle | None = None
-    agent: Asks | None = None
+    agent: SupportsAsk | None = None
 
     def memory_of(self, caller: Caller) -> MemoryGateway:
-        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
         return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
 
 
 class Group(StrEnum):
-    """What a tool is about. The memory tools have a switch of their own."""
+    """The subject of a tool. The memory tools have a switch of their own."""
 
     MEMORY = "memory"
     CONVERSATION = "conversation"
@@ -68,7 +68,7 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call whose arguments are valid. `conversation_id` is for logs."""
+    """A call with valid arguments. `conversation_id` is for logs."""
 
     run: Callable[[ToolServices, Caller], Awaitable[BaseModel]]
     conversation_id: UUID | None
@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ToolAccess:
-    """What a caller needs to use a tool: scopes, long-term memory; `by_token`: a conversation token is enough."""
+    """The rights to use a tool: scopes, long-term memory; `by_token`: a conversation token is enough."""
 
     scopes: frozenset[Scope]
     long_term: bool = False
@@ -96,9 +96,9 @@ READER_AND_WRITER: Final = ToolAccess(frozenset({Scope.READ, Scope.WRITE}))
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One entry of the table. `prepare` raises Invalid for arguments that break a rule, with the fields.
+    """One entry of the table. `prepare` raises Invalid with the fields of invalid arguments.
 
-    `needs_conversation`: the arguments must name a conversation. `access` says who may use the tool.
+    `needs_conversation`: the arguments must name a conversation.
     """
 
     name: str
@@ -114,15 +114,15 @@ class Tool:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Schemas without a title for every member, which repeats its name and costs a model tokens."""
+    """Generates schemas without field titles, which repeat the names and cost tokens."""
 
     def field_title_should_be_set(self, schema: object) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """No member has one."""
+        """Return False: no field has a title."""
         del schema
         return False
 
     def generate(self, schema: CoreSchema, mode: str = "validation") -> JsonSchema:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The schema, with the dialect that it is in."""
+        """Return the schema with its dialect."""
         return {"$schema": self.schema_dialect, **super().generate(schema, mode)}  # pyright: ignore[reportArgumentType]
 
 
@@ -132,18 +132,18 @@ _PROVIDER_SHAPES: Final[Mapping[str, str]] = {
     "ToolOutput": 'A tool result, such as {"tool_call_id": "c1", "content": "Done."}.',
     "Message": 'A message or item, such as {"role": "user", "content": "Hello"}.',
 }
-"""Definitions of what providers shape, and what models are shown of each: written out, they are four times the rest."""
+"""Definitions of provider formats, and their short descriptions: in full they are four times as long as the rest."""
 
 
 def argument_schema(takes: type[BaseModel]) -> JsonSchema:
-    """Return the schema of arguments, without `$ref`, titles and defaults of null, which many clients cannot read."""
+    """Return the schema of arguments, without `$ref`, titles and null defaults, which many clients cannot read."""
     schema = _without_provider_shapes(takes.model_json_schema(schema_generator=_Untitled))
     definitions = cast("Mapping[str, JsonSchema]", schema.get("$defs", {}))
     return {name: value for name, value in _resolved(schema, definitions).items() if name != "$defs"}
 
 
 def _without_provider_shapes(schema: JsonSchema) -> JsonSchema:
-    """Return a schema in which messages of providers and their parts are plain objects, with an example of each."""
+    """Return a schema with provider messages and their parts as plain objects, with an example of each."""
     definitions = dict(cast("Mapping[str, JsonSchema]", schema.get("$defs", {})))
     for name in _PROVIDER_SHAPES.keys() & definitions.keys():
         definitions[name] = {"type": "object", "description": _PROVIDER_SHAPES[name]}
@@ -197,7 +197,7 @@ def tool(
     hints: Mapping[str, bool],
     access: ToolAccess,
 ) -> Tool:
-    """Return an entry: what it takes and gives, what carries it out, its description for models, who may use it."""
+    """Return a tool of its models for input and output, its handler, its description, and its access."""
 
     def prepare(arguments: Arguments) -> Call:
         try:
@@ -226,12 +226,12 @@ def tool(
 
 
 def refused_arguments(error: ValidationError, arguments: object) -> AppError:
-    """What pydantic found wrong with the arguments of a tool."""
+    """Return the error for arguments that pydantic refused."""
     fields = fields_of(error, arguments)
     return Invalid("invalid_request", "The arguments break a rule; `errors` says which and where.", fields=fields)
 
 
 def error_text(error: AppError, known: frozenset[str]) -> str:
-    """An error in a sentence for a model; `known` are the names that pointers may hold."""
+    """Return an error as a sentence for a model; `known` are the names that pointers may contain."""
     where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in cut_fields(error.fields, known)]
     return "\n".join([f"{error.code}: {error.detail}", *where[:MAX_FIELDS]])

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.agents.lifecycle.counters import BUCKETS_MS, Figures
+from app.agents.lifecycle.counters import BUCKETS_MS, LifecycleCounters
 
 _CALLS = {
     "before_turn": "Contexts of turns to come, by how the call ended.",
@@ -21,15 +21,15 @@ _CALLS = {
 class _Lifecycle(Collector):
     """Reads the figures when it is asked for them."""
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    def __init__(self, counters: LifecycleCounters) -> None:
+        self._counters = counters
 
     def collect(self) -> Iterable[Metric]:
         """Give every metric of the lifecycle."""
-        figures = self._figures
+        counters = self._counters
         for call, text in _CALLS.items():
             counter = CounterMetricFamily(f"mcp_memory_{call}", text, labels=["status"])
-            for (name, status), count in figures.calls.items():
+            for (name, status), count in counters.calls.items():
                 if name == call:
                     counter.add_metric([status], count)
             yield counter
@@ -37,23 +37,23 @@ class _Lifecycle(Collector):
         yield HistogramMetricFamily(
             "mcp_memory_after_turn_duration_ms",
             "How long storing a turn took, in milliseconds.",
-            buckets=list(zip(bounds, accumulate(figures.after_turn_ms), strict=True)),
-            sum_value=figures.after_turn_sum_ms,
+            buckets=list(zip(bounds, accumulate(counters.after_turn_ms), strict=True)),
+            sum_value=counters.after_turn_sum_ms,
         )
         yield CounterMetricFamily(
-            "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=figures.compactions()
+            "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=counters.compactions()
         )
         yield CounterMetricFamily(
             "mcp_memory_idempotency_conflicts",
             "Turns sent again that said something else than what is stored.",
-            value=figures.conflicts,
+            value=counters.conflicts,
         )
         written = CounterMetricFamily("mcp_memory_fact_write", "Facts written, by tier.", labels=["tier"])
-        for tier, count in figures.facts.items():
+        for tier, count in counters.facts.items():
             written.add_metric([tier], count)
         yield written
 
 
-def add_lifecycle_metrics(registry: CollectorRegistry, figures: Figures) -> None:
+def add_lifecycle_metrics(registry: CollectorRegistry, counters: LifecycleCounters) -> None:
     """Show the figures of this process as `mcp_memory_…`."""
-    registry.register(_Lifecycle(figures))
+    registry.register(_Lifecycle(counters))

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from starlette.requests import ClientDisconnect
 
 from app.agents.generation.openai_items import CONVERSATION_PREFIX
-from app.agents.generation.schemas import Asked, ContextOptions, ConversationName, TokenBudget
-from app.agents.generation.service import Event
+from app.agents.generation.schemas import ContextOptions, ConversationName, GenerationRequest, TokenBudget
+from app.agents.generation.service import AnswerEvent
 from app.conversations.schemas.conversations import Name
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id, parse_id
@@ -100,19 +100,21 @@ async def create_chat_completion(
     creates. Without one the request and its answer pass untouched.
     """
     is_retry = retry_count is not None and retry_count.isdecimal() and int(retry_count[:9]) > 0
-    asked = _asked(body, header=conversation, project=project, is_retry=is_retry)
+    generation_request = _generation_request(body, header=conversation, project=project, is_retry=is_retry)
     if not body.get("stream"):
-        answered = await while_connected(request, services.generation.complete(caller, asked))
+        answered = await while_connected(request, services.generation.complete(caller, generation_request))
         response = json_response(answered.completion)
         if answered.conversation_id is not None:
             response.headers[CONVERSATION_HEADER] = format_id(answered.conversation_id)
         return response
     stack = AsyncExitStack()
-    relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
-    events = kept_alive(_events(relay.events()), every_s=services.settings.live_heartbeat_s)
+    answer_stream = await while_connected(
+        request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
+    )
+    events = kept_alive(_events(answer_stream.events()), every_s=services.settings.live_heartbeat_s)
     stream = EventStream(events, stack)
-    if relay.conversation_id is not None:
-        stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
+    if answer_stream.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.conversation_id)
     return stream
 
 
@@ -161,7 +163,7 @@ async def while_connected(request: Request, work: Coroutine[object, object, Resu
     return working.result()
 
 
-async def _events(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
+async def _events(events: AsyncGenerator[AnswerEvent]) -> AsyncGenerator[bytes]:
     """Events of a chat completion; one that fails on its way ends with an event that has OpenAI's `error`."""
     try:
         async for event in events:
@@ -172,12 +174,14 @@ async def _events(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
         yield f"data: {json.dumps({'error': told})}\n\n".encode()
 
 
-def _asked(body: JsonObject, *, header: str | None, project: str | None, is_retry: bool) -> Asked:
+def _generation_request(
+    body: JsonObject, *, header: str | None, project: str | None, is_retry: bool
+) -> GenerationRequest:
     metadata = body.get("metadata")
     in_metadata = metadata.get("conversation_id") if isinstance(metadata, dict) else None
     given = next((one for one in (body.get("conversation_id"), header, in_metadata) if one is not None), None)
     if given is None:
-        return Asked(body, None, ContextOptions())
+        return GenerationRequest(body, None, ContextOptions())
     if not isinstance(given, str) or not 0 < len(given) <= _MAX_NAME:
         problem = FieldError("/conversation_id", f"an id, or a text of 1 to {_MAX_NAME} characters")
         raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
@@ -186,7 +190,7 @@ def _asked(body: JsonObject, *, header: str | None, project: str | None, is_retr
         sent["metadata"] = {name: value for name, value in metadata.items() if name != "conversation_id"}
         if not sent["metadata"]:
             del sent["metadata"]
-    return Asked(
+    return GenerationRequest(
         body=sent,
         conversation=_name(given, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")),
         context=_read(TypeAdapter(ContextOptions), body.get("context") or {}, "/context"),

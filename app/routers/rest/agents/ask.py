@@ -18,7 +18,7 @@ async def ask_agent(
 
     Query and answer are stored in the conversation, a new one where none is named. The key may read and write.
     """
-    answer, replayed = await services.asker.ask(caller, body=body, repeat=repeat)
+    answer, replayed = await services.ask_service.ask(caller, body=body, repeat=repeat)
     if replayed:
         response.headers["Idempotent-Replayed"] = "true"
     return answer

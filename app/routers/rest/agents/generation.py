@@ -7,8 +7,15 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from app.agents.generation.answer import answer_text
-from app.agents.generation.schemas import Asked, ConversationName, Generate, Generated, GeneratedDelta, GeneratedUsage
-from app.agents.generation.service import Relay, Stored
+from app.agents.generation.schemas import (
+    ConversationName,
+    Generate,
+    Generated,
+    GeneratedDelta,
+    GeneratedUsage,
+    GenerationRequest,
+)
+from app.agents.generation.service import AnswerStream, StoredAnswer
 from app.context.schemas import Gap
 from app.conversations.schemas.conversations import Turn
 from app.core.errors import AppError, FieldError, Invalid
@@ -50,25 +57,27 @@ async def generate(
     answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`; the header
     `X-Conversation-Id` has the conversation from the beginning.
     """
-    asked = _asked(body, None if repeat is None else repeat.by_agent(caller.agent))
+    generation_request = _generation_request(body, None if repeat is None else repeat.by_agent(caller.agent))
     if not body.stream:
-        answered = await while_connected(request, services.generation.complete(caller, asked))
+        answered = await while_connected(request, services.generation.complete(caller, generation_request))
         answer = _generated(answered.conversation_id, answered.turns, answered.gap)
         response = Response(answer.model_dump_json(), media_type="application/json")
         if answered.is_replay:
             response.headers["Idempotent-Replayed"] = "true"
         return response
     stack = AsyncExitStack()
-    relay = await while_connected(request, stack.enter_async_context(services.generation.streaming(caller, asked)))
-    stream = EventStream(kept_alive(_events(relay, request), every_s=services.settings.live_heartbeat_s), stack)
-    if relay.conversation_id is not None:
-        stream.headers[CONVERSATION_HEADER] = format_id(relay.conversation_id)
-    if relay.is_replay:
+    answer_stream = await while_connected(
+        request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
+    )
+    stream = EventStream(kept_alive(_events(answer_stream, request), every_s=services.settings.live_heartbeat_s), stack)
+    if answer_stream.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.conversation_id)
+    if answer_stream.is_replay:
         stream.headers["Idempotent-Replayed"] = "true"
     return stream
 
 
-def _asked(body: Generate, repeat: IdempotencyKey | None) -> Asked:
+def _generation_request(body: Generate, repeat: IdempotencyKey | None) -> GenerationRequest:
     if body.conversation_id is not None and body.external_id is not None:
         wrong = [FieldError("/external_id", "not beside conversation_id")]
         raise Invalid("invalid_request", "A conversation is named by one of its names.", fields=wrong)
@@ -82,19 +91,21 @@ def _asked(body: Generate, repeat: IdempotencyKey | None) -> Asked:
     sent.pop("stream", None)
     if body.model is not None:
         sent["model"] = body.model
-    return Asked(sent, name, body.context, body.token_budget, repeat=repeat)
+    return GenerationRequest(sent, name, body.context, body.token_budget, repeat=repeat)
 
 
-async def _events(relay: Relay | Stored, request: Request) -> AsyncGenerator[bytes]:
+async def _events(answer_stream: AnswerStream | StoredAnswer, request: Request) -> AsyncGenerator[bytes]:
     try:
-        async for event in relay.events():
+        async for event in answer_stream.events():
             if event.text:
                 yield _event("delta", GeneratedDelta(type="delta", text=event.text).model_dump_json())
     except AppError as error:
         problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
         yield _event("error", problem.model_dump_json())
         return
-    yield _event("done", _generated(relay.conversation_id, relay.turns, relay.gap).model_dump_json())
+    yield _event(
+        "done", _generated(answer_stream.conversation_id, answer_stream.turns, answer_stream.gap).model_dump_json()
+    )
 
 
 def _event(name: str, data: str) -> bytes:

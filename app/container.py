@@ -193,8 +193,8 @@ def _queue(settings: Settings, base: Foundation, bus: Bus) -> JobQueue:
         retry_base_s=settings.job_retry_base_s,
         retry_max_s=settings.job_retry_max_s,
     )
-    announce = Coalesced(lambda: bus.publish(_JOBS_MESSAGE), interval_s=_ANNOUNCE_EVERY_S)
-    return JobQueue(base.ops, options=options, announce=announce)
+    notify = Coalesced(lambda: bus.publish(_JOBS_MESSAGE), interval_s=_ANNOUNCE_EVERY_S)
+    return JobQueue(base.ops, options=options, notify=notify)
 
 
 def _conversation_options(settings: Settings) -> ConversationOptions:

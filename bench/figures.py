@@ -53,9 +53,9 @@ class Recalled:
 
     def note(self, category: str, evidence: Sequence[str], hits: Sequence[str]) -> None:
         """Count one question."""
-        places = {hit: place for place, hit in enumerate(hits)}
+        places = {hit: paths for paths, hit in enumerate(hits)}
         found = [places.get(key, len(hits) + CUTS[-1]) for key in evidence]
-        shares = tuple(sum(place < cut for place in found) / len(found) for cut in CUTS)
+        shares = tuple(sum(paths < cut for paths in found) / len(found) for cut in CUTS)
         self.shares[category].append(shares)
         self.shares[OVERALL].append(shares)
 

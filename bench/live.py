@@ -63,7 +63,7 @@ class Replica:
 class Window:
     """A subscriber: the text that it has, put together from deltas alone, and when each came."""
 
-    place: int
+    paths: int
     text: str = ""
     delays_s: list[float] = field(default_factory=list[float])
     committed: str | None = None
@@ -158,7 +158,7 @@ async def _until_ready(port: int) -> None:
 
 async def watch(installation: Installation, window: Window, conversation: str, sent: Sequence[float]) -> None:
     """Follow a conversation until its turn is committed. `sent` holds when each code point was sent."""
-    url = installation.replicas[window.place].url(conversation)
+    url = installation.replicas[window.paths].url(conversation)
     async with connect(url, additional_headers=installation.headers, max_size=None, compression=None) as live:
         await live.send('{"type": "subscribe"}')
         async for raw in live:
@@ -270,8 +270,8 @@ async def one_answer(
         table.add_column(head, justify="right")
     bare = await floor(1000)
     for label, delays in (
-        ("its own replica", [d for one in watched if one.place == 0 for d in one.delays_s]),
-        ("the other replica", [d for one in watched if one.place == 1 for d in one.delays_s]),
+        ("its own replica", [d for one in watched if one.paths == 0 for d in one.delays_s]),
+        ("the other replica", [d for one in watched if one.paths == 1 for d in one.delays_s]),
         ("floor: an echo", bare),
     ):
         shares = [percentile(delays, share) * MS for share in (0.5, 0.95, 0.99, 1.0)]

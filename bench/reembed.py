@@ -238,11 +238,11 @@ async def run(folder: Path, turns: int, phase_s: float, recallers: int) -> bool:
 
 async def rest(operator: Client) -> dict[str, int]:
     """How many entries lack vectors, by space, when what is under way has been done."""
-    give_up = time.monotonic() + REST_S
+    deadline = time.monotonic() + REST_S
     while True:
         spaces = _Spaces.model_validate_json((await operator.get("list", SPACES)).body).data
         lacking = {space.name: space.entries - space.covered for space in spaces}
-        if not any(lacking.values()) or time.monotonic() > give_up:
+        if not any(lacking.values()) or time.monotonic() > deadline:
             return lacking
         await asyncio.sleep(ASK_S)
 

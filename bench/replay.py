@@ -346,9 +346,9 @@ async def time_call(run: Run, name: str, client: Client, path: str, body: dict[s
         run.latencies.note(name, answer.seconds)
 
 
-async def measure_round(run: Run, client: Client, floor: Floor | None, one: Loaded, place: tuple[str, int]) -> None:
+async def measure_round(run: Run, client: Client, floor: Floor | None, one: Loaded, paths: tuple[str, int]) -> None:
     """One of each operation, the floor's between them. Appends go to a copy that no question is asked of."""
-    copy_id, number = place
+    copy_id, number = paths
     turns, questions = one.dialogue.turns, one.dialogue.questions
     if floor is not None:
         run.latencies.note("floor: insert", await floor.insert())

@@ -1,1 +1,1 @@
-"""Technology without product words: database, bus, jobs, errors, ids, paging, validation, telemetry."""
+"""Technology without domain terms: database, bus, jobs, errors, ids, paging, validation, telemetry."""

@@ -1,8 +1,8 @@
-"""The errors of the whole service, free of any transport.
+"""The errors of the whole service, independent of the transport.
 
-A kind says what the caller can do about it; a code names the exact case and never changes. Transports map kinds
-once each (REST to problem+json, and later WebSocket frames, MCP tool errors and job retries). The public sentence
-never repeats what the caller sent: content does not belong in errors or logs.
+A kind says what the caller can do; a code names the exact case and never changes. Each transport maps kinds once (REST
+problems, WebSocket frames, MCP tool errors, job retries). The public sentence never repeats the caller's input: content
+does not belong in errors or logs.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Place = Literal["body", "query", "path", "header"]
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One wrong field: where it is (a JSON pointer inside `place`) and what is wrong with it.
+    """One wrong field: a JSON pointer inside `place`, and the problem.
 
     `is_unknown`: the last step of the pointer is the name of an unknown field, which may be repeated.
     """
@@ -26,11 +26,11 @@ class FieldError:
 
 
 class AppError(Exception):
-    """Base of everything the service refuses on purpose.
+    """Base of all errors that the service raises on purpose.
 
-    `code` is the stable, lower-case name of the case; `detail` the public sentence; `fields` name what is wrong;
-    `extra` are further public members (such as the current seq); `retryable` says whether the very same request
-    may succeed later, `retry_after_s` when.
+    `code` is the stable, lower-case name of the case; `detail` the public sentence; `fields` the wrong fields; `extra`
+    further public members (such as the current seq); `retryable` says whether the same request may succeed later,
+    `retry_after_s` when.
     """
 
     kind: ClassVar[str] = "internal"
@@ -54,7 +54,7 @@ class AppError(Exception):
 
 
 class Malformed(AppError):
-    """The request is not in the language it claims to be (not JSON, not UTF-8)."""
+    """The request is not in its declared format (not JSON, not UTF-8)."""
 
     kind = "malformed"
 
@@ -66,50 +66,50 @@ class Invalid(AppError):
 
 
 class Unauthenticated(AppError):
-    """No key, or one that does not hold."""
+    """No API key, or an invalid one."""
 
     kind = "unauthenticated"
 
 
 class Forbidden(AppError):
-    """A good key without the scope that this needs, or a token that is not for it."""
+    """A valid key without the needed scope, or a token for another purpose."""
 
     kind = "forbidden"
 
 
 class NotFound(AppError):
-    """Absent, or another tenant's: the two are never told apart."""
+    """The object does not exist, or belongs to another tenant: the two are not distinguished."""
 
     kind = "not_found"
 
 
 class Conflict(AppError):
-    """The state of the object does not allow it; reading it again tells why."""
+    """The state of the object does not allow the request; reading the object again shows why."""
 
     kind = "conflict"
 
 
 class Busy(Conflict):
-    """Somebody else is at the very same thing right now; the same request may be sent again."""
+    """Another request is changing the same object; the same request may be sent again."""
 
     retryable = True
 
 
 class TooLarge(AppError):
-    """Over a limit of size."""
+    """A size limit is exceeded."""
 
     kind = "too_large"
 
 
 class RateLimited(AppError):
-    """Over a limit of rate."""
+    """A rate limit is exceeded."""
 
     kind = "rate_limited"
     retryable = True
 
 
 class Unavailable(AppError):
-    """Something this needs does not answer; nothing was written."""
+    """A needed service does not answer; nothing was written."""
 
     kind = "unavailable"
     retryable = True

@@ -7,7 +7,7 @@ from typing import Final
 from app.core.ids import TenantId
 
 _MAX_WAITING: Final = 32
-"""Of each tenant: what waits takes memory too."""
+"""Per tenant: waiting requests take memory too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +22,7 @@ class _Waiter:
 
 
 class TenantShares:
-    """Counts what each tenant uses of a bounded amount.
+    """Counts the use of a bounded amount by each tenant.
 
     Invariants: `take` and `wait` give a tenant at most half, so that there is room for another one. A waiting request
     is not served before an earlier one of its tenant, nor before an earlier one that would fit its own tenant's half.
@@ -36,30 +36,30 @@ class TenantShares:
 
     @property
     def used(self) -> int:
-        """How much all tenants use."""
+        """The amount in use by all tenants."""
         return self._used
 
     @property
     def is_awaited(self) -> bool:
-        """Whether anybody waits."""
+        """Whether a request waits."""
         return bool(self._waiting)
 
     def take(self, tenant: TenantId, amount: int) -> bool:
-        """Use so much more at once; says whether there is room."""
+        """Use `amount` more at once; return whether there is room."""
         has_room = self._fits_share(tenant, amount) and self._fits(amount)
         if has_room:
             self.add(tenant, amount)
         return has_room
 
     def add(self, tenant: TenantId, amount: int) -> None:
-        """Use so much more, whether or not there is room."""
+        """Use `amount` more, with or without room."""
         self._used += amount
         self._used_by[tenant] = self._used_by.get(tenant, 0) + amount
 
     async def wait(self, tenant: TenantId, amount: int, *, timeout_s: float) -> bool:
-        """Use so much more as soon as there is room; says whether there was in time.
+        """Use `amount` more when there is room; return whether there was in time.
 
-        Where many requests of the tenant wait already, it does not wait.
+        If many requests of the tenant wait already, return False at once.
         """
         if sum(one.tenant == tenant for one in self._waiting) >= _MAX_WAITING:
             return False
@@ -81,7 +81,7 @@ class TenantShares:
         return waiter.has_it
 
     def give_back(self, tenant: TenantId, amount: int) -> None:
-        """Use so much less."""
+        """Release `amount`."""
         self._used -= amount
         self._used_by[tenant] -= amount
         if self._used_by[tenant] == 0:
@@ -90,10 +90,10 @@ class TenantShares:
 
     def _forget(self, waiter: _Waiter) -> None:
         self._waiting.remove(waiter)
-        self._admit()  # a request behind it may be next
+        self._admit()  # a later request may be next
 
     def _admit(self) -> None:
-        """Serve the waiting requests for which there is room, in their order."""
+        """Serve the waiting requests that have room, in order."""
         behind: set[TenantId] = set()
         for waiter in list(self._waiting):
             if waiter.granted.done() or waiter.tenant in behind:

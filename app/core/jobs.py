@@ -1,12 +1,12 @@
-"""Durable work for later: a table of our own, claimed with SKIP LOCKED under a lease.
+"""Durable background jobs: a table of our own, claimed with SKIP LOCKED under a lease.
 
-A job holds a kind, the ids of what it is about, and never content. It is enqueued in the transaction that makes it
-due, so both are there or neither. What always holds: a job is run at least once, by one worker at a time as long as
-that worker renews its lease; a worker that dies loses its lease and the job is run again; so handlers give the same
-result when run twice. A finished job is deleted. One that keeps failing is parked, and waits for a person.
+A job has a kind and the ids of its subjects, and never content. It is enqueued in the transaction that makes it due, so
+both are stored or neither. Invariants: a job runs at least once, on one worker at a time while that worker renews its
+lease. If a worker dies, its lease ends and the job runs again, so handlers are idempotent. A finished job is deleted. A
+job that keeps failing is parked until an operator acts.
 
-Two jobs of the same tenant, kind and dedupe key do not wait at once. One that is running already has perhaps read
-what has changed since, so it does not count: the work is enqueued, and done once more.
+Two jobs of the same tenant, kind and dedupe key do not wait at once. A running job does not count, because it may have
+read the data before the latest change: the new job is enqueued and runs after it.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from app.core.database.transactions import Database, Transaction
 from app.core.ids import JobId, TenantId, new_uuid
 
 INSTALLATION: Final = TenantId(UUID(int=0))
-"""The tenant of jobs that belong to the installation as a whole."""
+"""The tenant of jobs of the whole installation."""
 
 _PERIODIC: Final = "periodic"
 
 
 class JobState(StrEnum):
-    """What becomes of a job: it waits or runs, it has failed too often, or somebody has taken it back."""
+    """State of a job: waiting or running, failed too often, or cancelled by an operator."""
 
     QUEUED = "queued"
     PARKED = "parked"
@@ -49,7 +49,7 @@ class NewJob:
 
 
 class JobKey(NamedTuple):
-    """What names a job in the memory of a process: an id is unique in its tenant only."""
+    """The key of a job in a process: an id is unique in its tenant only."""
 
     tenant_id: TenantId
     id: JobId
@@ -57,7 +57,7 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it lies in the table. `last_error` is a code. Field order is the order of `_COLUMNS`."""
+    """A row of the jobs table. `last_error` is a code. Field order is the order of `_COLUMNS`."""
 
     tenant_id: TenantId
     id: JobId
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def key(self) -> JobKey:
-        """What names the job."""
+        """The key of the job."""
         return JobKey(self.tenant_id, self.id)
 
 
@@ -95,23 +95,23 @@ class JobOptions:
 
 
 class JobQueue:
-    """The jobs of the installation. Enqueues as whoever owns the transaction; everything else is the ops role's."""
+    """The jobs of the installation. `enqueue` uses the caller's transaction; all other methods use the ops role."""
 
-    def __init__(self, ops: Database, *, options: JobOptions, announce: Callable[[], None] | None = None) -> None:
-        """`announce` tells other processes, whose workers would find out by polling only."""
+    def __init__(self, ops: Database, *, options: JobOptions, notify: Callable[[], None] | None = None) -> None:
+        """`notify` notifies other processes, whose workers would find new jobs by polling only."""
         self._ops = ops
         self._options = options
-        self._announce = announce
+        self._notify = notify
         self.enqueued = asyncio.Event()
-        """Set when a transaction that enqueued something is durable, by this process or by whoever hears of others."""
+        """Set when a transaction that enqueued a job is durable, in this process or in another that announced it."""
 
     @property
     def lease_s(self) -> float:
-        """How long a claim holds unless it is renewed."""
+        """Duration of a claim that is not renewed."""
         return self._options.lease_s
 
     async def enqueue(self, tx: Transaction, tenant_id: TenantId, jobs: Sequence[NewJob]) -> None:
-        """Enqueue jobs in an open transaction, in one statement; what waits already under its dedupe key is left."""
+        """Enqueue jobs in an open transaction, in one statement; a waiting job with the same dedupe key is kept."""
         if not jobs:
             return
         await tx.execute(
@@ -133,15 +133,15 @@ class JobQueue:
             [job.delay_s for job in jobs],
             self._options.max_attempts,
         )
-        tx.after_commit.append(self._tell)
+        tx.after_commit.append(self._notify_workers)
 
-    def _tell(self) -> None:
+    def _notify_workers(self) -> None:
         self.enqueued.set()
-        if self._announce is not None:
-            self._announce()
+        if self._notify is not None:
+            self._notify()
 
     async def ensure_periodic(self, kinds: Sequence[str], *, at_once: Sequence[str] = ()) -> None:
-        """See to it that one job of each kind is there for the installation. `at_once`: if it waits, it is due now."""
+        """Ensure that the installation has one job of each kind. `at_once`: kinds whose waiting job becomes due now."""
         async with self._ops.across_tenants() as tx:
             await tx.execute(
                 """
@@ -167,14 +167,12 @@ class JobQueue:
             )
 
     async def claim(
-        self, worker: UUID, *, kinds: Sequence[str], limit: int, passing_over: Sequence[TenantId] = ()
+        self, worker: UUID, *, kinds: Sequence[str], limit: int, skipped_tenants: Sequence[TenantId] = ()
     ) -> list[Job]:
-        """Take up to `limit` due jobs of these kinds; what a worker died over for the last time is parked.
+        """Claim up to `limit` due jobs of these kinds; park jobs whose worker died on the last attempt.
 
-        Those of tenants that are passed over wait.
-
-        A periodic one is not, but waits as long as any does after a failure: nobody would make it anew before a worker
-        starts.
+        Jobs of `skipped_tenants` wait. A periodic job is not parked, but retried after the longest delay: until a
+        worker starts, no process would create it again.
         """
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
@@ -211,12 +209,12 @@ class JobQueue:
                 INSTALLATION,
                 _PERIODIC,
                 self._options.retry_max_s,
-                list(passing_over),
+                list(skipped_tenants),
             )
         return [_job(row) for row in rows]
 
     async def renew(self, worker: UUID, jobs: Sequence[JobKey]) -> set[JobKey]:
-        """Renew the leases of those of these jobs that this worker still has, and return them."""
+        """Renew the leases of the given jobs that this worker still has, and return their keys."""
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
                 """
@@ -233,7 +231,7 @@ class JobQueue:
         return {JobKey(*row.values()) for row in rows}
 
     async def finish(self, worker: UUID, job: Job, *, again_in_s: float | None = None) -> None:
-        """A job is done: it is deleted, or made due again later. Nothing happens if somebody else holds it now."""
+        """Finish a job: delete it, or make it due again later. Nothing happens if another worker has it now."""
         async with self._ops.across_tenants() as tx:
             if again_in_s is None:
                 await tx.execute(
@@ -243,19 +241,19 @@ class JobQueue:
                     worker,
                 )
             else:
-                await self._put_back(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
+                await self._requeue(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
 
     async def fail(
         self, worker: UUID, job: Job, *, code: str, max_s: float | None = None, not_before_s: float = 0.0
     ) -> bool:
-        """A job failed: tried again later, or parked when that was its last attempt (says whether it was).
+        """Record a failure: retry later, or park the job after its last attempt (return whether it was).
 
-        A periodic one gives `max_s`, waits no longer than that, and is never parked. `not_before_s` is what the one
-        who refused has asked for: it is waited for, whatever the other bounds are.
+        A periodic job gives `max_s`, waits no longer than that, and is never parked. `not_before_s` is the delay that a
+        refusing provider asked for; it overrides the other bounds.
         """
         delay_s = self._options.retry_base_s * 2.0 ** min(job.attempts - 1, 32)
         delay_s = min(delay_s, self._options.retry_max_s, max_s or self._options.retry_max_s)
-        # jitter, so that what failed together does not come back together
+        # jitter, so that jobs that failed together do not return together
         spread = random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
         delay_s = max(delay_s * spread, not_before_s + min(delay_s, 1.0) * (spread - 0.5))
         async with self._ops.across_tenants() as tx:
@@ -272,22 +270,22 @@ class JobQueue:
                 )
                 return True
             attempts = job.attempts if max_s is None else min(job.attempts, job.max_attempts // 2)
-            await self._put_back(tx, worker, job, attempts=attempts, delay_s=delay_s, error=code)
+            await self._requeue(tx, worker, job, attempts=attempts, delay_s=delay_s, error=code)
         return False
 
     async def release(self, worker: UUID, jobs: Sequence[Job]) -> None:
-        """Give jobs back untried: they are due at once, and this attempt does not count."""
+        """Release jobs that were not tried: they are due at once, and this attempt does not count."""
         async with self._ops.across_tenants() as tx:
             for job in jobs:
-                await self._put_back(tx, worker, job, attempts=job.attempts - 1, delay_s=0.0, error=job.last_error)
+                await self._requeue(tx, worker, job, attempts=job.attempts - 1, delay_s=0.0, error=job.last_error)
 
-    async def _put_back(
+    async def _requeue(
         self, tx: Transaction, worker: UUID, job: Job, *, attempts: int, delay_s: float, error: str | None
     ) -> None:
-        """Let a job wait again; it goes where the same work waits already as another job, which will do it.
+        """Let a job wait again; delete it if another job for the same work already waits.
 
-        Taken out and put in again in one statement, since an update that looked first would fail on a twin that is
-        enqueued meanwhile.
+        One statement deletes and inserts it, because an update after a check would fail on a twin that is enqueued
+        meanwhile.
         """
         await tx.execute(
             """
@@ -308,8 +306,8 @@ class JobQueue:
             error,
         )
 
-    async def revive(self, kinds: Sequence[str], *, codes: Sequence[str], limit: int) -> int:
-        """Make up to `limit` jobs due that were parked for one of these errors; says how many."""
+    async def requeue_parked(self, kinds: Sequence[str], *, codes: Sequence[str], limit: int) -> int:
+        """Make up to `limit` jobs due that were parked for one of these errors; return their number."""
         async with self._ops.across_tenants() as tx:
             return await tx.execute(
                 """
@@ -330,8 +328,8 @@ class JobQueue:
                 limit,
             )
 
-    async def any_parked(self, kinds: Sequence[str], *, codes: Sequence[str]) -> bool:
-        """Whether a job of these kinds was parked for one of these errors."""
+    async def has_parked(self, kinds: Sequence[str], *, codes: Sequence[str]) -> bool:
+        """Return whether a job of these kinds was parked for one of these errors."""
         async with self._ops.across_tenants() as tx:
             row = await tx.fetchrow(
                 """
@@ -343,8 +341,8 @@ class JobQueue:
             )
         return row is not None
 
-    async def sweep_unclaimed(self, prefix: str, *, but: Sequence[str], older_than_s: float, limit: int) -> int:
-        """Forget jobs whose kind begins with `prefix` and that no worker has wanted for so long; says how many."""
+    async def delete_unclaimed(self, prefix: str, *, but: Sequence[str], older_than_s: float, limit: int) -> int:
+        """Delete jobs with this kind prefix that no worker has claimed for so long; return their number."""
         async with self._ops.across_tenants() as tx:
             return await tx.execute(
                 """
@@ -362,7 +360,7 @@ class JobQueue:
             )
 
     async def counts(self) -> dict[str, int]:
-        """How many jobs there are: waiting, running, parked, cancelled."""
+        """Return the number of jobs: waiting, running, parked, cancelled."""
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
                 """
@@ -372,8 +370,8 @@ class JobQueue:
             )
         return {"queued": 0, "running": 0, "parked": 0, "cancelled": 0} | {row["state"]: row["count"] for row in rows}
 
-    async def states_of(self, prefix: str) -> dict[str, dict[str, int]]:
-        """How many jobs of each kind that begins with `prefix` there are, by state; running ones are queued."""
+    async def count_by_kind(self, prefix: str) -> dict[str, dict[str, int]]:
+        """Return the number of jobs of each kind that starts with `prefix`, by state; running ones are queued."""
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
                 "select kind, state, count(*) as count from jobs where starts_with(kind, $1) group by 1, 2", prefix
@@ -383,8 +381,8 @@ class JobQueue:
             found.setdefault(row["kind"], {})[row["state"]] = row["count"]
         return found
 
-    async def errors_of(self, prefix: str) -> dict[str, str]:
-        """Why jobs of each kind that begins with `prefix` failed, of those that wait for another try or are parked."""
+    async def errors_by_kind(self, prefix: str) -> dict[str, str]:
+        """Return the last error of each kind that starts with `prefix`, of waiting and parked jobs."""
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
                 """
@@ -395,8 +393,8 @@ class JobQueue:
             )
         return {row["kind"]: row["code"] for row in rows}
 
-    async def sweep_cancelled(self, *, older_than_s: float, limit: int) -> int:
-        """Forget up to `limit` jobs that were cancelled long ago; says how many."""
+    async def delete_cancelled(self, *, older_than_s: float, limit: int) -> int:
+        """Delete up to `limit` jobs that were cancelled long ago; return their number."""
         async with self._ops.across_tenants() as tx:
             return await tx.execute(
                 """
@@ -420,7 +418,7 @@ async def list_jobs(
     after: UUID | None,
     limit: int,
 ) -> list[Job]:
-    """Jobs by id, which is the order they were made in; of all tenants with None (ops role)."""
+    """Return jobs by id, in the order of creation; of all tenants with None (ops role)."""
     args: list[object] = [limit]
     conditions: list[str] = []
     for condition, value in (
@@ -439,7 +437,7 @@ async def list_jobs(
 
 
 async def lock_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -> Job | None:
-    """A job, held until the transaction ends; of any tenant with None (ops role)."""
+    """Return a job, locked until the transaction ends; of any tenant with None (ops role)."""
     row = await tx.fetchrow(
         f"select {_COLUMNS} from jobs where ($1::uuid is null or tenant_id = $1) and id = $2 for update",  # noqa: S608
         tenant_id,
@@ -449,7 +447,7 @@ async def lock_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -
 
 
 async def requeue_job(tx: Transaction, job: Job) -> Job | None:
-    """Make a locked job due now with all its attempts before it; None when the same work waits already (ops role)."""
+    """Make a locked job due now with all its attempts; None if the same work already waits (ops role)."""
     row = await tx.fetchrow(
         f"""
         update jobs j set state = 'queued', attempts = 0, run_at = now(), locked_by = null, locked_until = null
@@ -465,7 +463,7 @@ async def requeue_job(tx: Transaction, job: Job) -> Job | None:
 
 
 async def cancel_job(tx: Transaction, job: Job) -> Job:
-    """Take a locked job back; a worker that runs it finds out when it renews its lease (ops role)."""
+    """Cancel a locked job; a worker that runs it notices when it renews its lease (ops role)."""
     row = await tx.fetchrow(
         f"""
         update jobs j set state = 'cancelled', run_at = now(), locked_by = null, locked_until = null

@@ -1,7 +1,7 @@
-"""What the C library does with memory that is freed.
+"""Settings of the C library's memory allocator.
 
-By itself, glibc raises the size from which a block of memory is mapped apart, up to 32 MiB. After that, texts of
-megabytes lie in heaps, and what is freed there is not returned to the system while anything behind it is in use.
+By default, glibc raises the size of separately mapped blocks up to 32 MiB. Texts of megabytes are then in heaps, and
+freed memory is not returned to the system while a block after it is in use.
 """
 
 import ctypes
@@ -12,9 +12,9 @@ _LARGE_BLOCK_BYTES: Final = 256 * 2**10
 
 
 def keep_large_blocks_apart() -> None:
-    """Let the C library map each block of 256 KiB or more by itself, so that freeing it returns its memory.
+    """Map each block of 256 KiB or more separately, so that freeing it returns its memory.
 
-    Where the C library is not glibc this changes nothing.
+    If the C library is not glibc, this changes nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

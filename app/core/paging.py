@@ -1,4 +1,4 @@
-"""Lists are paged by key, never by offset: a cursor holds the sort key of the last row and the list it belongs to.
+"""Lists are paged by key, never by offset: a cursor has the sort key of the last row and the name of its list.
 
 Cursors are signed and name their list with its filters, so one from another list or tenant is refused.
 """
@@ -21,7 +21,7 @@ _MAC_BYTES = 12
 
 
 class Page(BaseModel, Generic[Item]):
-    """One page of a list. `next_cursor` asks for the next one; it is null on the last."""
+    """One page of a list. `next_cursor` requests the next page; it is null on the last."""
 
     object: Literal["list"]
     data: list[Item]
@@ -39,12 +39,12 @@ class Cursors:
         return hmac.digest(self._secret, b"cursor:" + scope.encode() + b"\0" + body, hashlib.sha256)[:_MAC_BYTES]
 
     def write(self, scope: str, key: Key) -> str:
-        """A cursor of the list `scope` (its name, tenant, filters and order) after the row with this sort key."""
+        """Return a cursor of the list `scope` (name, tenant, filters, order) after the row with this sort key."""
         body = json.dumps(key, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._mac(scope, body) + body).decode().rstrip("=")
 
     def read(self, scope: str, cursor: str) -> Key:
-        """The sort key in a cursor; Invalid when it is not one of this list."""
+        """Return the sort key of a cursor; raise Invalid if it is not a cursor of this list."""
         try:
             raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         except (binascii.Error, ValueError):
@@ -55,7 +55,7 @@ class Cursors:
                 "cursor_invalid",
                 "This cursor is not one of this list; start again without it.",
                 fields=[
-                    FieldError("/cursor", "a cursor is good for the list, filters and order that gave it", "query")
+                    FieldError("/cursor", "a cursor is valid for the list, filters and order that returned it", "query")
                 ],
             )
         return cast("Key", json.loads(body))
@@ -64,7 +64,7 @@ class Cursors:
 def make_page(
     rows: Sequence[Item], *, limit: int, cursors: Cursors, scope: str, key: Callable[[Item], Key], cut: bool = False
 ) -> Page[Item]:
-    """A page out of up to limit + 1 rows; the last one only says that there is more, as `cut` does of fewer."""
+    """Return a page of up to `limit` rows; a further row, or `cut`, means that there are more."""
     data = list(rows[:limit])
     more = cut or len(rows) > limit
     cursor = cursors.write(scope, key(data[-1])) if more and data else None

@@ -1,8 +1,8 @@
-"""Logging: what may leave the process as a log line, decided in one place.
+"""Logging: one place decides what may leave the process as a log line.
 
-Every line is an event named `noun.verb` with fields from `LOG_FIELDS`; whatever else is passed is dropped, so content
-and secrets cannot leak by a careless call. Exceptions become their type and the places they came through, never their
-message. Lines of libraries pass the same gate: their text is kept only where it cannot carry a caller's words.
+Every line is an event named `noun.verb` with fields from `LOG_FIELDS`; all other fields are dropped, so content and
+secrets cannot leak by a careless call. Exceptions are logged as their type and code locations, never with their
+message. Lines of libraries are filtered too: their text is kept only if it cannot contain a caller's words.
 """
 
 import logging
@@ -33,7 +33,7 @@ LOG_FIELDS: Final = frozenset(
         "library", "library_message",
     }
 )  # fmt: skip
-"""Every field a log line may have. Ids, numbers and names of ours; a name that a caller chose only by `plain_name`."""
+"""Every field of a log line. Ids, numbers and names of ours; a caller's name only by `plain_name`."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _EVENT_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -63,7 +63,7 @@ _WARNING: Final = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+): (?P<category>\w
 
 
 def plain_name(name: str) -> str | None:
-    """Return a caller's name if it has at most 64 letters, digits, `_`, `-` and `.`; any other may be content."""
+    """Return a caller's name if it has at most 64 letters, digits, `_`, `-` and `.`; other names may be content."""
     return name if _PLAIN_NAME.fullmatch(name) else None
 
 
@@ -84,8 +84,8 @@ class TelemetrySettings(Protocol):
 def configure_logging(settings: Settings | TelemetrySettings, stream: TextIO | None = None) -> None:
     """Send all logging of the process to `stream` (default: stderr, since commands print to stdout).
 
-    Called by `main` and `cli`, never at import; calling it again replaces what was set. Run uvicorn with
-    `log_config=None, access_log=False`, or it installs handlers of its own.
+    Called by `main` and `cli`, never at import; another call replaces the settings. Run uvicorn with `log_config=None,
+    access_log=False`, or it installs its own handlers.
     """
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     output = stream or sys.stderr
@@ -117,20 +117,20 @@ _CONSOLE = structlog.dev.ConsoleRenderer(colors=False)
 
 
 def _render_for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    # the renderer takes `stack` for a text, and fails on our list of places
+    # the renderer expects `stack` as text, and fails on our list of places
     if isinstance(places := event.get("stack"), list):
         event["stack"] = "\n".join(cast("list[str]", places))
     return _CONSOLE(logger, method, event)
 
 
 def error_type(error: BaseException) -> str:
-    """Name an exception's class, with its module unless it is built in."""
+    """Return the name of an exception's class, with its module unless it is built in."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def error_stack(error: BaseException) -> list[str]:
-    """List where an exception came through, `file:line`, the outermost first, then the same of what caused it."""
+    """Return the code locations of an exception as `file:line`, outermost first, then those of its causes."""
     places: list[str] = []
     for depth, link in enumerate(_causes(error)):
         if depth:
@@ -154,7 +154,7 @@ def describe_exception(_logger: WrappedLogger, _method: str, event: EventDict) -
 
 
 def keep_allowed_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Drop every field that `LOG_FIELDS` does not name, and every event name that is free text."""
+    """Drop every field that is not in `LOG_FIELDS`, and every event name that is free text."""
     kept: EventDict = {name: _plain(value) for name, value in event.items() if name in LOG_FIELDS}
     if not _EVENT_NAME.fullmatch(str(kept.get("event", ""))):
         kept["event"] = _UNNAMED_EVENT
@@ -162,9 +162,9 @@ def keep_allowed_fields(_logger: WrappedLogger, _method: str, event: EventDict) 
 
 
 class OncePerMinute:
-    """Drops repeated lines about a database that is away: background work says so again at every attempt.
+    """Drops repeated lines about an unavailable database, because background work logs one at every attempt.
 
-    Of each event one line a minute is logged.
+    One line per minute and event is logged.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -172,7 +172,7 @@ class OncePerMinute:
         self._logged: dict[str, float] = {}
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        """Give the event, or drop it."""
+        """Return the event, or drop it."""
         if event.get("code") == "database_unavailable" or event.get("library") == _POOL_LOGGER:
             name, now = str(event.get("event")), self._clock()
             if now - self._logged.get(name, -math.inf) < _REPEAT_S:
@@ -182,7 +182,7 @@ class OncePerMinute:
 
 
 def _plain(value: object) -> object:
-    """Return a value as it may be logged: short text, a number, a short list of those; of all else, the type."""
+    """Return a value in loggable form: short text, a number, a short list of those; otherwise its type."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -207,7 +207,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place(file: str, line: int | str) -> str:
-    """Name a source line without the folders that only tell where things are installed."""
+    """Return a source location without the installation's folders."""
     parts = file.replace("\\", "/").split("/")
     for root in ("site-packages", "app"):
         if root in parts:
@@ -221,7 +221,7 @@ def _route_standard_logging(level: int) -> None:
     for handler in list(root.handlers):
         root.removeHandler(handler)
     root.addHandler(_LibraryHandler())
-    # libraries below warning are chatty, and it is there that they quote what they work on
+    # below warning, libraries log much, and quote the data they work on
     root.setLevel(max(level, logging.WARNING))
     for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"):
         logger = logging.getLogger(name)
@@ -229,15 +229,15 @@ def _route_standard_logging(level: int) -> None:
         logger.propagate = True
         logger.disabled = False
         logger.setLevel(level if name != "asyncio" else logging.NOTSET)
-    access = logging.getLogger("uvicorn.access")  # it writes raw paths with their queries; request.finished does not
+    access = logging.getLogger("uvicorn.access")  # it logs raw paths with their queries; request.finished does not
     access.handlers.clear()
     access.propagate = False
     access.disabled = True
-    logging.captureWarnings(capture=True)  # pydantic's quote the values they warn about
+    logging.captureWarnings(capture=True)  # pydantic's warnings quote values
 
 
 class _LibraryHandler(logging.Handler):
-    """Passes records of the standard library's logging on as `library.logged`, reduced to what is safe."""
+    """Logs records of the standard library's logging as `library.logged`, reduced to safe fields."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record; never raises."""
@@ -250,7 +250,7 @@ class _LibraryHandler(logging.Handler):
         get_logger().log(level, "library.logged", library=record.name, **fields)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is the standard library's
-        """Say nothing: the default prints the record's arguments to stderr."""
+        """Do nothing: the default prints the record's arguments to stderr."""
 
 
 def _library_fields(record: logging.LogRecord) -> dict[str, object]:
@@ -258,7 +258,7 @@ def _library_fields(record: logging.LogRecord) -> dict[str, object]:
         return _warning_fields(record)
     fields: dict[str, object] = {}
     if record.exc_info and record.exc_info[1] is not None:
-        if record.name == _POOL_LOGGER:  # it could not connect: there is no defect that a stack would show
+        if record.name == _POOL_LOGGER:  # it could not connect: a stack would show no defect
             return {"error_type": error_type(record.exc_info[1])}
         fields["exc_info"] = record.exc_info[1]
     message: object = record.msg
@@ -266,10 +266,10 @@ def _library_fields(record: logging.LogRecord) -> dict[str, object]:
         fields.setdefault("exc_info", message)
         message = message.strerror if isinstance(message, OSError) else None
     if isinstance(message, str) and message.startswith("Traceback (most recent call last)"):
-        # starlette hands a failed start to uvicorn as formatted text, with the exception's message at its end
+        # starlette passes a failed start to uvicorn as formatted text, with the exception's message at its end
         fields["stack"] = [_place(file, line) for file, line in _TRACEBACK_FRAME.findall(message)]
         types = cast("list[str]", _TRACEBACK_TYPE.findall(message))
-        fields["error_type"] = types[0] if types else "Exception"  # later lines may be of its message
+        fields["error_type"] = types[0] if types else "Exception"  # later matches may be part of its message
         message = "startup or shutdown failed"
     if isinstance(message, str) and (text := _library_text(record, message)):
         fields["library_message"] = text
@@ -281,14 +281,14 @@ def _library_text(record: logging.LogRecord, message: str) -> str | None:
     if record.name.split(".")[0] in _PLAIN_SPOKEN:
         text = message % _safe_arguments(message, record.args) if record.args else message
         return _first_line(_QUERY.sub("", text))
-    if record.name == "asyncio":  # its text is formatted already, with the repr of whatever failed
+    if record.name == "asyncio":  # its text is already formatted, with the repr of the failed object
         return next((saying for saying in _ASYNCIO_SAYINGS if message.startswith(saying)), None)
     # with arguments, the template is a constant of the library; without, it may be formatted already
     return _first_line(message) if record.args else None
 
 
 def _safe_arguments(message: str, arguments: object) -> tuple[object, ...]:
-    """Give a record's arguments for its template, without objects, addresses of clients and raw paths."""
+    """Return a record's arguments for its template, without objects, client addresses and raw paths."""
     values = cast("tuple[object, ...]", arguments) if isinstance(arguments, tuple) else ()
     if "WebSocket %s" in message:  # client address and raw path with its query
         return ("-", "-", *values[2:])

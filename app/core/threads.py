@@ -1,8 +1,8 @@
-"""Work that takes the processor for longer than the event loop may wait, in few threads and in short steps.
+"""Runs CPU-bound work in a few threads and in short steps, so that the event loop is not delayed.
 
-Python runs one thread at a time, and each thread more lets the event loop wait longer for its turn. Tokenising and
-embedding run outside of Python, so three threads keep more than one core busy. Long work goes through them in steps,
-between which the work of other requests has its turn.
+Python runs one thread at a time, and each additional thread delays the event loop further. Tokenising and embedding run
+outside of Python, so three threads keep more than one core busy. Long work is split into steps, between which the work
+of other requests runs.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _MAX_NICE: Final = 19
 
 
 def bound_threads() -> None:
-    """Let `asyncio.to_thread` of the running event loop use so many threads and no more."""
+    """Limit `asyncio.to_thread` of the running event loop to `_THREADS` threads."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="work"))
 
 
 def lower_priority() -> None:
-    """Let the calling thread give way to the other threads of this process, where the cores are too few for all.
+    """Lower the calling thread's priority within this process, for machines with few cores.
 
-    For threads that work outside of Python for long: one that holds Python's lock would delay the event loop instead.
+    For threads that work outside of Python for long: one that keeps Python's lock would delay the event loop instead.
     Only Linux has priorities of threads; elsewhere this changes nothing.
     """
     if sys.platform == "linux":
@@ -45,9 +45,10 @@ def lower_priority() -> None:
 async def map_in_threads(
     work: Callable[[T], R], items: Sequence[T], *, size: Callable[[T], int], inline: int = INLINE_CHARACTERS
 ) -> list[R]:
-    """Apply `work` to each item, in order. `size` gives the characters of an item.
+    """Apply `work` to each item, in order. `size` returns the characters of an item.
 
-    Up to `inline` characters are worked on at once. Of more, each step in a thread takes 64 Ki characters, or one item.
+    Up to `inline` characters are processed at once. Above that, each step in a thread processes 64 Ki characters, or
+    one item.
     """
     if sum(map(size, items)) <= inline:
         return [work(item) for item in items]

@@ -1,4 +1,4 @@
-"""Times outside are RFC 3339 in UTC with milliseconds; inside they are aware datetimes of the same precision."""
+"""Times are RFC 3339 in UTC with milliseconds in the API, and aware datetimes of the same precision in Python."""
 
 import re
 from datetime import UTC, date, datetime
@@ -8,14 +8,14 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerial
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DATE_AND_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
-# the driver takes the very first and the very last moment for the infinities, which are no times when they come back
+# the driver reads the first and the last representable time as infinities, which cannot be returned
 _EARLIEST = datetime.min.replace(microsecond=1000, tzinfo=UTC)
 _LATEST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 _END = datetime.max.replace(tzinfo=UTC)
 
 
 def truncate_ms(value: datetime) -> datetime:
-    """The same moment in UTC, cut to milliseconds."""
+    """Return the time in UTC, truncated to milliseconds."""
     value = value.astimezone(UTC)
     return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
@@ -26,17 +26,16 @@ def format_time(value: datetime) -> str:
 
 
 def _only_text(value: object) -> object:
-    # a bare number would be read as seconds since 1970 and land decades off when it meant milliseconds
-    # and so would one in quotes
+    # a number, also in quotes, would be read as seconds since 1970, wrong for milliseconds
     if isinstance(value, datetime) or (isinstance(value, str) and _DATE_AND_TIME.match(value)):
         return value
     raise ValueError("a time is RFC 3339 text with an offset, such as 2026-11-20T08:30:00Z")
 
 
 def _in_utc(value: datetime) -> datetime:
-    # an offset may carry the first and the last day beyond what a datetime holds
+    # the offset may move the first and the last day out of range
     if not _EARLIEST <= value <= _END:
-        raise ValueError("a time lies between the years 1 and 9999 in UTC, and the first moment of all is none")
+        raise ValueError("a time must be between the years 1 and 9999 in UTC")
     return min(value, _LATEST).astimezone(UTC)
 
 

@@ -18,8 +18,8 @@ from app.providers.schemas import EmbeddingSpaceName
 from app.settings import Settings
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
-_OLDEST_SERVER = 150000
-_OLDEST_VECTOR = (0, 8)
+_MIN_SERVER_VERSION = 150000
+_MIN_VECTOR_VERSION = (0, 8)
 _CLOCK_S = 2.0
 _TROUBLED_SYNC = {"off", "local"}  # `local` does not wait for a synchronous standby
 _SLOW_REVOCATION_S = 1.0
@@ -51,7 +51,7 @@ def check_server(app: ServerFacts, ops: ServerFacts, settings: Settings, *, now:
 
 def _check_version(version_num: int) -> Check:
     shown = f"{version_num // 10000}.{version_num % 10000}"
-    if version_num < _OLDEST_SERVER:
+    if version_num < _MIN_SERVER_VERSION:
         return Check("postgres version", Level.FAIL, shown, "Turnkeep needs Postgres 15 or newer.")
     return _ok("postgres version", shown)
 
@@ -64,7 +64,7 @@ def _check_extension(name: str, version: str | None, available: str | None) -> C
             return Check(check, Level.FAIL, "not installed on the server", mend)
         return Check(check, Level.FAIL, "missing", f"As a superuser, in this database: create extension {name};")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if name == "vector" and numbers < _OLDEST_VECTOR:
+    if name == "vector" and numbers < _MIN_VECTOR_VERSION:
         return Check(check, Level.FAIL, version, "pgvector 0.8 or newer is needed: alter extension vector update;")
     return _ok(check, version)
 

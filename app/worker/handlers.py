@@ -38,7 +38,7 @@ def _housekeeping(container: Container) -> dict[str, Handling]:
     async def sweep(_job: Job) -> None:
         await container.tenancy.sweep_repeats()
         await container.governance.sweep_memories()
-        await container.queue.sweep_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
+        await container.queue.delete_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 
     async def sweep_conversations(_job: Job) -> None:
         await container.governance.purger.sweep()

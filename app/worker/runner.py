@@ -120,7 +120,7 @@ class Worker:
             # no more at once than the one with most places may still have, for they may all be of that one
             at_once = most - max((count for count in held.values() if count < most), default=0)
             some = await self._queue.claim(
-                self._id, kinds=kinds, limit=min(at_once, free - len(jobs)), passing_over=greedy
+                self._id, kinds=kinds, limit=min(at_once, free - len(jobs)), skipped_tenants=greedy
             )
             held.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
             jobs += some

@@ -252,7 +252,7 @@ async def test_instructions_of_the_installation_stand_outside_of_the_fence_and_a
     assert answer["tools_used"] == ["recall_memory"]
 
 
-@pytest.mark.parametrize("manner", MANNERS, ids=str)
+@pytest.mark.parametrize("variant", MANNERS, ids=str)
 async def test_the_prompt_does_not_leave_in_any_simple_disguise(
     stage: Stage, fake: FakeChat, variant: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

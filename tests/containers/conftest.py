@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.embedded_postgres.location import Account, Place, choose_account, find_binaries
+from app.core.embedded_postgres.location import Account, ServerPaths, choose_account, find_binaries
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def listening_postgres() -> Iterator[ListeningPostgres]:
         folder = Path(made)
         account = choose_account(folder)
         os.chown(folder, account.owner, -1)
-        place = Place(base=folder, run=folder)
+        place = ServerPaths(base=folder, run=folder)
         server = ListeningPostgres(free_port(), "super0secret", "login0secret", find_binaries(place, account), account)
         password = folder / "password"
         password.write_text(server.superuser_password)

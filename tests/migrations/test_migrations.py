@@ -20,7 +20,7 @@ from app.core.database.revisions import (
     application_name,
     head_revision,
     known_revisions,
-    oldest_passable,
+    oldest_release_during_migration,
     oldest_replica,
     outdated,
 )
@@ -191,33 +191,33 @@ async def test_a_migration_waits_for_replicas_that_it_would_break(
     replica = Database(PoolOptions(empty.app, 1, timeout_s=10, application=f"turnkeep/{first}"))
     await replica.open()
     # a migration that only adds lets the release before run on
-    await schema.require_passable(empty.owner, force=False)
+    await schema.require_migratable(empty.owner, force=False)
     with named_oldest(monkeypatch, head, head):
         with pytest.raises(Conflict) as refused:
-            await schema.require_passable(empty.owner, force=False)
+            await schema.require_migratable(empty.owner, force=False)
         assert refused.value.code == "replicas_outdated"
         assert first in refused.value.detail
-        await schema.require_passable(empty.owner, force=True)
+        await schema.require_migratable(empty.owner, force=True)
         await replica.close()
         current = Database(PoolOptions(empty.app, 1, timeout_s=10, application=application_name("turnkeep")))
         await current.open()
-        await schema.require_passable(empty.owner, force=False)
+        await schema.require_migratable(empty.owner, force=False)
         await current.close()
         # what has been run already asks for nothing
         await schema.migrate(empty.owner)
-        assert oldest_passable(head) is None
-        assert oldest_passable(first) == head
+        assert oldest_release_during_migration(head) is None
+        assert oldest_release_during_migration(first) == head
 
 
 async def test_an_older_release_leaves_a_newer_schema_alone(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     connection = await asyncpg.connect(empty.owner)
     await connection.execute("update schema_version set version_num = '9999'")
-    assert await schema.require_passable(empty.owner, force=False) is SchemaState.NEWER
+    assert await schema.require_migratable(empty.owner, force=False) is SchemaState.NEWER
     await connection.execute("update alembic_version set version_num = '9998'")
     await connection.close()
     with pytest.raises(Unavailable) as refused:
-        await schema.require_passable(empty.owner, force=False)
+        await schema.require_migratable(empty.owner, force=False)
     assert refused.value.code == "schema_newer"
 
 

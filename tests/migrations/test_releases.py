@@ -195,7 +195,7 @@ async def test_release_0_1_0_goes_on_and_starts_again_on_the_schema_of_the_next_
             conversation = await started(old)
             assert await schema.current_version(url) == SchemaVersion(FIRST_RELEASE, FIRST_RELEASE)
             with next_release(tmp_path / "next"):
-                await schema.require_passable(url, force=False)
+                await schema.require_migratable(url, force=False)
                 await schema.migrate(url)
             await Release(old, conversation).append("The wombat digs burrows.")
         with next_release(tmp_path / "again"):

@@ -22,7 +22,7 @@ from app.core.embedded_postgres.server import EmbeddedPostgres
 VARIABLE = "TURNKEEP_TEST_POSTGRES"
 CONTAINER = "container"
 IMAGE = "pgvector/pgvector:pg18"
-_LOCK = 0x7465_7374
+_LOCK_ID = 0x7465_7374
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ async def superuser(servers: Servers) -> AsyncIterator["asyncpg.Connection[async
     """A connection that may do anything, alone among the workers."""
     connection = await asyncpg.connect(servers.url(None, "postgres"))
     try:
-        await connection.execute("select pg_advisory_lock($1)", _LOCK)
+        await connection.execute("select pg_advisory_lock($1)", _LOCK_ID)
         yield connection
     finally:
         await connection.close()

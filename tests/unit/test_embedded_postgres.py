@@ -431,9 +431,9 @@ def test_a_root_too_long_for_a_socket_gets_a_short_private_one(open_folder: Path
     root = open_folder / ("long-" * 30)
     root.mkdir()
     account = postgres_place.choose_account(root)
-    place = postgres_place.Place(base=root, run=root / "run")
-    found = postgres_place.choose_place(root, account)
-    assert place.run != found.run
+    paths = postgres_place.ServerPaths(base=root, run=root / "run")
+    found = postgres_place.choose_paths(root, account)
+    assert paths.run != found.run
     assert len(str(found.run)) < 80
 
 

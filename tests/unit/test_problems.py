@@ -310,7 +310,7 @@ async def test_an_answer_that_breaks_its_own_schema_is_500_without_content(
         ({"contént": 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
         ({"": 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
         ({"a/b": 1}, {"/turns/0": "Unknown field: number 3 of this object."}),
-        ({str(n): n for n in range(70)}, {"/turns/0": "This object has far more fields than are known here."}),
+        ({str(n): n for n in range(70)}, {"/turns/0": "This object has too many fields."}),
         ({"metadata": {MARKER: "x"}}, {"/turns/0/metadata": "Input should be a valid list"}),
         ({"metadata": {"name": [1, 1.5]}}, {"/turns/0/metadata/name/1": FRACTION}),
         ({"content": 5}, {"/turns/0/content": "Input should be a valid list"}),

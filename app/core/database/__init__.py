@@ -1,5 +1,5 @@
-"""Postgres as the capabilities see it: transactions inside one tenant, the schema and its migrations.
+"""Access to Postgres: transactions of one tenant, the schema and its migrations.
 
-Public API: `transactions` (`Database`, `Transaction`), `metadata` (what all table definitions share), `servers`
-(which Postgres a process uses). SQL of a capability never belongs here.
+Public API: `transactions` (`Database`, `Transaction`), `metadata` (shared by all table definitions), `servers` (the
+Postgres of a process). SQL of a capability never belongs here.
 """

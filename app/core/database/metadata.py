@@ -1,6 +1,6 @@
-"""What all table definitions share: the metadata that migrations are compared with, and Postgres types of ours.
+"""Shared parts of all table definitions: the metadata that migrations are compared with, and our Postgres types.
 
-Tables are described here and in each capability's `models.py` so that a test can hold them against the migrations;
+Tables are described here and in each capability's `models.py` so that a test can compare them with the migrations;
 queries are written as SQL in `store.py`.
 """
 
@@ -38,11 +38,11 @@ class Vector(UserDefinedType[object]):
     cache_ok = True
 
     def get_col_spec(self, **_options: object) -> str:
-        """The type's name in DDL."""
+        """Return the type's name in DDL."""
         return "vector"
 
 
-# no foreign key to tenants: what belongs to the installation stands under a tenant that does not exist
+# no foreign key to tenants: jobs of the installation have a tenant id that does not exist
 jobs = Table(
     "jobs",
     METADATA,

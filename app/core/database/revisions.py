@@ -19,15 +19,15 @@ FIRST_RELEASE: Final = "0014"
 
 
 class SchemaState(StrEnum):
-    """What a database is to this release."""
+    """State of a database, as seen by this release."""
 
     MISSING = "missing"
     OLDER = "older"
     CURRENT = "current"
     NEWER = "newer"
-    """Of a newer release; this release can run on it."""
+    """From a newer release; this release can run on it."""
     UNUSABLE = "unusable"
-    """Of a newer release; this release cannot run on it."""
+    """From a newer release; this release cannot run on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SchemaVersion:
 
 
 def schema_state(version: SchemaVersion | None, known: Sequence[str]) -> SchemaState:
-    """What a database at `version` is to a release that knows these revisions, oldest first."""
+    """Return the state of a database at `version` for a release that knows these revisions, oldest first."""
     if version is None:
         return SchemaState.MISSING
     if version.revision in known:
@@ -48,32 +48,32 @@ def schema_state(version: SchemaVersion | None, known: Sequence[str]) -> SchemaS
 
 
 def migrations_path() -> Path:
-    """The folder of the migrations: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the migrations: in the installed package, or beside it in a checkout."""
     package = Path(__file__).parents[2]
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parent / "alembic"
 
 
 def head_revision() -> str:
-    """The newest revision in this release."""
+    """Return the newest revision of this release."""
     return known_revisions()[-1]
 
 
 def known_revisions() -> list[str]:
-    """Every revision of this release, oldest first."""
+    """Return every revision of this release, oldest first."""
     return [revision for revision, _ in _scripts()]
 
 
 def application_name(pool: str) -> str:
-    """The name of a pool's connections. It contains the revision of this release, which `migrate` looks for."""
+    """Return the name of a pool's connections. It contains the revision of this release, which `migrate` reads."""
     return f"{pool}/{head_revision()}"
 
 
 def oldest_replica(revision: str) -> str:
-    """The oldest revision whose release can run on a database at `revision`.
+    """Return the oldest revision whose release can run on a database at `revision`.
 
-    A migration that removes what an older release needs says so: `oldest_replica = "…"`, the revision of the first
-    release that does without.
+    A migration that removes something an older release needs sets `oldest_replica = "…"`: the first revision whose
+    release works without it.
     """
     scripts = _scripts()
     known = [name for name, _ in scripts]
@@ -82,8 +82,8 @@ def oldest_replica(revision: str) -> str:
     return min(oldest, revision, key=known.index)
 
 
-def oldest_passable(current: str | None) -> str | None:
-    """The oldest revision whose release may run while the database is migrated from `current`; None: any."""
+def oldest_release_during_migration(current: str | None) -> str | None:
+    """Return the oldest revision whose release may run during a migration from `current`; None: any."""
     scripts = _scripts()
     known = [name for name, _ in scripts]
     pending = scripts if current is None else scripts[known.index(current) + 1 :]
@@ -91,7 +91,7 @@ def oldest_passable(current: str | None) -> str | None:
 
 
 def outdated(running: Iterable[str], *, oldest: str | None) -> set[str]:
-    """The revisions in `running` that are older than `oldest`. An unknown revision is a newer one."""
+    """Return the revisions in `running` that are older than `oldest`. An unknown revision is a newer one."""
     if oldest is None:
         return set()
     known = known_revisions()
@@ -99,9 +99,9 @@ def outdated(running: Iterable[str], *, oldest: str | None) -> set[str]:
 
 
 def _scripts() -> list[tuple[str, str | None]]:
-    """Every revision of this release with its `oldest_replica`, oldest first.
+    """Return every revision of this release with its `oldest_replica`, oldest first.
 
-    Read from the text of the migrations: commands that look only at the revision start without alembic.
+    The migrations are parsed as text, so that commands that read only the revision start without alembic.
     """
     found = [_constants(file.read_text()) for file in migrations_path().glob("versions/*.py")]
     after = {script.get("down_revision"): script for script in found}
@@ -114,7 +114,7 @@ def _scripts() -> list[tuple[str, str | None]]:
 
 
 def _constants(text: str) -> dict[str, str | None]:
-    """The names at the top level of a migration that have a text or None as their value."""
+    """Return the top-level names of a migration whose value is a text or None."""
     return {
         target.id: node.value.value
         for node in ast.parse(text).body

@@ -1,7 +1,7 @@
-"""Which Postgres this process uses: the embedded one, kept running, or the user's own.
+"""The Postgres of this process: the embedded one, kept running, or the user's own.
 
-Gives three URLs: the application's, the ops role's, the owner's. In a server of the user's own with only DATABASE_URL
-set, one login serves all three: each connection takes on the narrower role, so the application never runs as owner.
+Provides three URLs: the application's, the ops role's, the owner's. In the user's own server with only DATABASE_URL
+set, one login serves all three: each connection sets the narrower role, so the application never runs as owner.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A URL, and the role that its connections take on (None: the URL's own)."""
+    """A URL, and the role that its connections set (None: the URL's own)."""
 
     url: str
     role: str | None
@@ -41,53 +41,53 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._embedded: EmbeddedPostgres | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._leaving = asyncio.Event()
+        self._watchdog: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         if settings.database_url is None:
             root = settings.data_dir.absolute() / "postgres"
             self._embedded = EmbeddedPostgres(root, shared_buffers_mb=settings.embedded_shared_buffers_mb)
 
     async def start(self) -> None:
-        """Start the embedded server if it is the one, and keep it running; prepare roles and extensions."""
+        """Start the embedded server, if used, and keep it running; prepare roles and extensions."""
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.start)
-            await _answering(schema.prepare_server(self._embedded.url(_SUPERUSER, "postgres")))
-            await _answering(schema.prepare_extensions(self._embedded.url(_SUPERUSER, schema.DATABASE)))
-            self._watch = asyncio.create_task(self._keep_running(self._embedded))
+            await _or_unavailable(schema.prepare_server(self._embedded.url(_SUPERUSER, "postgres")))
+            await _or_unavailable(schema.prepare_extensions(self._embedded.url(_SUPERUSER, schema.DATABASE)))
+            self._watchdog = asyncio.create_task(self._keep_running(self._embedded))
 
     async def look(self) -> None:
-        """Find the server without starting or changing anything; Unavailable when an embedded one does not run."""
+        """Find the server without starting or changing anything; raise Unavailable if an embedded one does not run."""
         if self._embedded is not None and not await asyncio.to_thread(self._embedded.find):
             raise Unavailable("embedded_postgres_failed", "The embedded Postgres is not running: `turnkeep serve`.")
 
     async def stop(self) -> None:
-        """Leave the embedded server; the last process that leaves stops it."""
-        self._leaving.set()
-        if self._watch is not None:
-            # not cancelled: its thread would go on starting the server, and take up its use again after close()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        """Release the embedded server; the last process that releases it stops it."""
+        self._stopping.set()
+        if self._watchdog is not None:
+            # not cancelled: its thread would start the server again after close()
+            await asyncio.gather(self._watchdog, return_exceptions=True)
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.close)
 
     async def migrate(self, *, force: bool = False) -> None:
-        """Bring the schema up to date, as the owner. A newer schema that this release can run on is left as it is.
+        """Migrate the schema as the owner. A newer schema that this release can run on is not changed.
 
         Raises Conflict `replicas_outdated` while a replica runs that the new schema would break, unless `force`, and
-        Unavailable `schema_newer` where this release cannot run on the schema.
+        Unavailable `schema_newer` if this release cannot run on the schema.
         """
         if await self.prepare_migration(force=force) is not SchemaState.NEWER:
-            await _answering(schema.migrate(self.owner.url))
+            await _or_unavailable(schema.migrate(self.owner.url))
 
     async def prepare_migration(self, *, force: bool = False) -> SchemaState:
-        """Make roles and extensions where they are missing, and raise as `migrate` does; gives the schema's state."""
+        """Create missing roles and extensions, and raise as `migrate` does; return the schema's state."""
         if self._embedded is None:
-            await _answering(schema.prepare_roles(self.owner.url))
-            await _answering(schema.prepare_extensions(self.owner.url))
-        return await _answering(schema.require_passable(self.owner.url, force=force))
+            await _or_unavailable(schema.prepare_roles(self.owner.url))
+            await _or_unavailable(schema.prepare_extensions(self.owner.url))
+        return await _or_unavailable(schema.require_migratable(self.owner.url, force=force))
 
     async def current_version(self) -> SchemaVersion | None:
-        """The version of the database's schema; None when it has no schema yet."""
-        return await _answering(schema.current_version(self.app.url, role=self.app.role))
+        """Return the version of the database's schema; None if it has no schema yet."""
+        return await _or_unavailable(schema.current_version(self.app.url, role=self.app.role))
 
     async def require_migrated(self) -> None:
         """Raise Unavailable unless this release can run on the schema: its own, or a newer one that allows it."""
@@ -101,26 +101,28 @@ class Server:
             get_logger().info("schema.newer", revision=version.revision)
 
     async def ensure_vector_index(self, *, space_id: int, dimensions: int) -> bool:
-        """Make the vector index of a space as the owner of the tables, where there is none; says whether it stands."""
-        return await _answering(schema.ensure_vector_index(self.owner.url, space_id=space_id, dimensions=dimensions))
+        """Create the vector index of a space as the table owner, if missing; return whether it exists."""
+        return await _or_unavailable(
+            schema.ensure_vector_index(self.owner.url, space_id=space_id, dimensions=dimensions)
+        )
 
     async def drop_vector_index(self, *, space_id: int) -> None:
-        """Drop the vector index of a space as the owner of the tables, where there is one; writes go on."""
-        await _answering(schema.drop_vector_index(self.owner.url, space_id=space_id))
+        """Drop the vector index of a space as the table owner, if it exists, without blocking writes."""
+        await _or_unavailable(schema.drop_vector_index(self.owner.url, space_id=space_id))
 
     @property
     def app(self) -> Login:
-        """How the application connects."""
+        """The login of the application."""
         return self._login(self._settings.database_url, APP_ROLE)
 
     @property
     def ops(self) -> Login:
-        """How work across tenants connects."""
+        """The login of work across tenants."""
         return self._login(self._settings.ops_database_url, OPS_ROLE)
 
     @property
     def owner(self) -> Login:
-        """How migrations connect."""
+        """The login of migrations."""
         if self._embedded is not None:
             return Login(self._embedded.url(schema.OWNER_ROLE, schema.DATABASE), None)
         return Login(self._settings.owner_database_url or self._settings.database_url or "", None)
@@ -131,7 +133,7 @@ class Server:
         return Login(own_url or self._settings.database_url or "", role)
 
     def pool(self, login: Login, *, name: str) -> Database:
-        """A pool of connections, not yet open."""
+        """Return a pool of connections that is not open yet."""
         size = self._settings.database_pool_size if name == "turnkeep" else _OPS_CONNECTIONS
         return Database(
             PoolOptions(
@@ -142,7 +144,7 @@ class Server:
                 name=name,
                 application=application_name(name),
                 server_settings={
-                    # without it a search that filters loses rows: the index gives only its nearest, whoever's they are
+                    # without it a filtered search loses rows: the index returns only its nearest rows, of all tenants
                     "hnsw.iterative_scan": "relaxed_order",
                     "hnsw.ef_search": str(self._settings.hnsw_ef_search),
                     "hnsw.max_scan_tuples": str(self._settings.hnsw_max_scan_tuples),
@@ -152,21 +154,21 @@ class Server:
 
     @asynccontextmanager
     async def opened(self, login: Login, *, name: str) -> AsyncGenerator[Database]:
-        """A pool of connections, open; Unavailable where the server or the login refuses."""
+        """Return an open pool of connections; raise Unavailable if the server or the login refuses."""
         database = self.pool(login, name=name)
-        await _answering(database.open())
+        await _or_unavailable(database.open())
         try:
             yield database
         finally:
             await database.close()
 
     async def _keep_running(self, embedded: EmbeddedPostgres) -> None:
-        """Start the embedded server again when it was killed; its own recovery keeps what was acknowledged."""
+        """Restart the embedded server after it was killed; its recovery keeps acknowledged transactions."""
         log = get_logger()
-        while not self._leaving.is_set():
+        while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WATCH_S):
-                    await self._leaving.wait()
+                    await self._stopping.wait()
                 return
             try:
                 if not await asyncio.to_thread(embedded.running):
@@ -176,8 +178,8 @@ class Server:
                 log.warning("postgres.restart_failed", code=error.code)
 
 
-async def _answering(work: Awaitable[T]) -> T:
-    """Wait for `work`; a server that does not answer, or refuses the login, is Unavailable."""
+async def _or_unavailable(work: Awaitable[T]) -> T:
+    """Await `work`; raise Unavailable if the server does not answer or refuses the login."""
     try:
         return await work
     except (OSError, asyncpg.PostgresConnectionError, asyncpg.InvalidAuthorizationSpecificationError,
@@ -185,5 +187,5 @@ async def _answering(work: Awaitable[T]) -> T:
             asyncpg.InvalidCatalogNameError, asyncpg.CannotConnectNowError, ValueError) as error:  # fmt: skip
         raise Unavailable(
             "database_unavailable",
-            "The database does not answer or refuses the login: look at TURNKEEP_DATABASE_URL and the server.",
+            "The database does not answer or refuses the login: check TURNKEEP_DATABASE_URL and the server.",
         ) from error

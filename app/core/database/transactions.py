@@ -1,9 +1,9 @@
-"""Postgres, as the capabilities see it: one transaction at a time, always inside one tenant.
+"""Transactions in Postgres, always of one tenant.
 
-Hides the pool, the roles, the wire format of vectors and the driver's errors. What always holds: a tenant
-transaction sets its tenant in the same message as BEGIN, so row-level security is on before the first statement;
-a lost server, a full pool or a time-out become `Unavailable`, a deadlock becomes `Busy`; and the code that calls
-the outside world can ask whether a transaction is open (`refuse_in_transaction`).
+Hides the pool, the roles, the wire format of vectors and the driver's errors. Invariants: a tenant transaction sets its
+tenant in the same message as BEGIN, so row-level security is on before the first statement. A lost server, a full pool
+or a timeout become `Unavailable`, a deadlock becomes `Busy`. Code that calls providers can check that no transaction is
+open (`refuse_in_transaction`).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _PING_TIMEOUT_S = 2.0
 
 FloatVector: TypeAlias = npt.NDArray[np.float32]
 
-_LOST = (
+_CONNECTION_ERRORS = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -40,43 +40,47 @@ _LOST = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InternalClientError,
 )
-_CONTENDED = (
+_CONTENTION_ERRORS = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
     asyncpg.SerializationError,
-    # the same id or name made twice at the same moment: sent again, the second finds what the first made
+    # two requests created the same id or name at once: a retry finds the row of the first
     asyncpg.UniqueViolationError,
 )
 
 
 class Transaction:
-    """An open transaction. `tenant_id` is what row-level security sees; None for the ops role."""
+    """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", tenant_id: TenantId | None) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
         self.after_commit: list[Callable[[], None]] = []
-        """What to call, at once and without failing, when the transaction is durable; not called if it is not."""
+        """Callbacks that run at once when the transaction is durable; they must not fail.
+
+        Not called after a rollback.
+        """
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
-        """All rows of one statement."""
+        """Return all rows of one statement."""
         return await self._connection.fetch(sql, *args)
 
     async def fetchrow(self, sql: str, *args: object) -> "asyncpg.Record | None":
-        """The first row of one statement, or None."""
+        """Return the first row of one statement, or None."""
         return await self._connection.fetchrow(sql, *args)
 
     async def execute(self, sql: str, *args: object) -> int:
-        """Run one statement; returns how many rows it touched."""
+        """Run one statement; return the number of affected rows."""
         status = await self._connection.execute(sql, *args)
         last = status.rsplit(" ", 1)[-1]
         return int(last) if last.isdigit() else 0
 
 
 def encode_vector(value: FloatVector | bytes) -> bytes:
-    """Pgvector's binary form: dimensions, a spare word, big-endian floats (its text form is 8 times slower).
+    """Encode a vector in pgvector's binary form: dimensions, an unused word, big-endian floats.
 
-    What is encoded already passes: in an array of vectors the driver would take an array for a nested one.
+    The text form is 8 times slower. Encoded values pass unchanged: in an array of vectors the driver would take an
+    array for a nested one.
     """
     if isinstance(value, bytes):
         return value
@@ -85,13 +89,13 @@ def encode_vector(value: FloatVector | bytes) -> bytes:
 
 
 def decode_vector(data: bytes) -> FloatVector:
-    """The reverse of `encode_vector`."""
+    """Decode a vector from pgvector's binary form."""
     return np.frombuffer(data, dtype=">f4", offset=4).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """How one pool connects. `role` is taken on by every connection when the URL's own role is a wider one."""
+    """How one pool connects. `role` is set by every connection if the URL's own role has more rights."""
 
     url: str
     size: int
@@ -103,7 +107,7 @@ class PoolOptions:
 
 
 async def _keep_session(_connection: object) -> None:
-    """Reset of a connection given back: nothing to do, every setting of ours is local to its transaction."""
+    """Skip the reset of a returned connection: all settings are local to their transaction."""
 
 
 async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
@@ -121,7 +125,7 @@ async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") 
 
 
 class Database:
-    """A pool of one role's connections."""
+    """A connection pool of one role."""
 
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
@@ -129,7 +133,7 @@ class Database:
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
 
     async def open(self) -> None:
-        """Connect. Raises Unavailable when the server does not answer."""
+        """Connect. Raises Unavailable if the server does not answer."""
         options = self._options
         timeout_ms = str(int(options.timeout_s * 1000))
         server_settings = {
@@ -148,16 +152,16 @@ class Database:
                 command_timeout=options.timeout_s + 1,
                 timeout=options.timeout_s,
                 server_settings=server_settings,
-                # a search by the most words that the settings allow is still prepared once
+                # a search with the maximum number of words is still prepared once
                 max_cacheable_statement_size=32 * 1024,
                 init=_prepare_connection,
                 reset=_keep_session,
             )
-        except (*_LOST, TimeoutError) as error:
+        except (*_CONNECTION_ERRORS, TimeoutError) as error:
             raise _unavailable() from error
 
     async def close(self) -> None:
-        """Wait for what is under way, then disconnect."""
+        """Wait for running work, then disconnect."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
@@ -166,12 +170,12 @@ class Database:
                 pool.terminate()
 
     def refuse_in_transaction(self) -> None:
-        """Raise when a transaction of this task is open: the outside world is never called while one is."""
+        """Raise if this task has an open transaction: providers are never called inside of one."""
         if self._inside.get():
             raise RuntimeError("a provider was called inside a database transaction")
 
     async def ping(self) -> None:
-        """Raise Unavailable unless the server answers within a moment."""
+        """Raise Unavailable unless the server answers within two seconds."""
         try:
             async with asyncio.timeout(_PING_TIMEOUT_S), self.across_tenants() as tx:
                 await tx.fetchrow("select 1")
@@ -179,7 +183,7 @@ class Database:
             raise _unavailable() from error
 
     async def require_role_without_bypass(self) -> None:
-        """Raise Unavailable when this role is not bound by row-level security: isolation would be a promise only."""
+        """Raise Unavailable if this role can bypass row-level security: tenants would not be isolated."""
         async with self.across_tenants() as tx:
             row = await tx.fetchrow(
                 "select rolsuper or rolbypassrls as unbound from pg_roles where rolname = current_user"
@@ -198,13 +202,13 @@ class Database:
         repeatable_read: bool = False,
         lock_wait_ms: int | None = None,
     ) -> AsyncGenerator[Transaction]:
-        """Everything inside happens in one transaction of one tenant, and is durable when the block has ended.
+        """Open a transaction of one tenant; it is durable when the block has ended.
 
-        With `repeatable_read` all its statements see the same moment; with `lock_wait_ms` one that waits for a lock for
-        longer raises Busy.
+        With `repeatable_read` all its statements read one snapshot; with `lock_wait_ms` a statement that waits longer
+        for a lock raises Busy.
         """
         mode = f"{' isolation level repeatable read' if repeatable_read else ''}{' read only' if read_only else ''}"
-        # a UUID's own text is safe to place in SQL; a function call instead of SET LOCAL would not reach Citus workers
+        # a UUID's text is safe in SQL; a function call instead of SET LOCAL would not reach Citus workers
         begin = f"begin{mode}; set local app.tenant = '{tenant_id}'"
         if lock_wait_ms is not None:
             begin += f"; set local lock_timeout = {int(lock_wait_ms)}"
@@ -213,13 +217,13 @@ class Database:
 
     @asynccontextmanager
     async def across_tenants(self) -> AsyncGenerator[Transaction]:
-        """A transaction that belongs to no tenant; only the ops role sees rows in it."""
+        """Open a transaction of no tenant; only the ops role sees rows in it."""
         async with self._run("begin", None) as transaction:
             yield transaction
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[Transaction]:
-        """A transaction that belongs to no tenant, reads only, and sees one moment in all its statements."""
+        """Open a read-only transaction of no tenant whose statements all read one snapshot."""
         async with self._run("begin isolation level repeatable read read only", None) as transaction:
             yield transaction
 
@@ -244,15 +248,15 @@ class Database:
                     await connection.execute("commit")
                 finally:
                     self._inside.reset(token)
-                # outside, so that tasks they begin are in no transaction
+                # outside, so that tasks they start are in no transaction
                 for told in transaction.after_commit:
                     told()
         except AppError:
             raise
-        except (*_LOST, TimeoutError, asyncpg.QueryCanceledError) as error:
+        except (*_CONNECTION_ERRORS, TimeoutError, asyncpg.QueryCanceledError) as error:
             raise _unavailable() from error
-        except _CONTENDED as error:
-            detail = "Something else is changing this right now; send it again."
+        except _CONTENTION_ERRORS as error:
+            detail = "Another request is changing this object; send the request again."
             raise Busy("resource_busy", detail, retry_after_s=1) from error
 
 

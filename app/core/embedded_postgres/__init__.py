@@ -1,4 +1,4 @@
 """A PostgreSQL server that Turnkeep starts itself, for installations without one.
 
-Public API: `server`. `location` decides which user, directories and binaries it uses.
+Public API: `server`. `location` chooses its user, directories and binaries.
 """

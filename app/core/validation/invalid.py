@@ -1,8 +1,8 @@
-"""What pydantic found wrong, as fields: JSON pointers, and texts that cannot quote the input.
+"""Pydantic's errors as fields: JSON pointers, and texts that cannot quote the input.
 
-What always holds: pointers name only members that are declared, and stop before the first that is not; texts are
-sentences of ours or of pydantic that have nothing of the input in them. The one exception is the name of an unknown
-field: it is repeated if it is short and plain (`unknown_field`).
+Invariants: pointers contain only declared members, and stop before the first undeclared one. Texts are sentences of
+ours or of pydantic that contain nothing of the input. The one exception is the name of an unknown field: it is repeated
+if it is short and simple (`unknown_field`).
 """
 
 import difflib
@@ -25,7 +25,7 @@ _MAX_READINGS: Final = 32
 _ECHOED_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SIMILAR: Final = 0.7
 _MIN_PART_CHARACTERS: Final = 4
-"""Characters that a part of a name needs to suggest the whole name."""
+"""Minimum characters of a partial name to suggest the whole name."""
 _UNKNOWN: Final = frozenset({UNKNOWN_FIELD, "extra_forbidden"})
 _PLACES: Final[Mapping[str, Place]] = {"body": "body", "query": "query", "path": "path"}
 _NO_REASON: Final = "This value is not valid here."
@@ -44,7 +44,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "datetime_from_date_parsing": "Input should be a valid time in RFC 3339.",
     "time_delta_parsing": "Input should be a valid duration.",
 }
-# pydantic's types whose text has words in it that come from the schema, never from the input
+# pydantic's error types whose text contains words of the schema, never of the input
 _VERBATIM: Final = frozenset(
     {
         "greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of",
@@ -57,9 +57,9 @@ _VERBATIM: Final = frozenset(
 
 
 def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldError]:
-    """Turn the errors of pydantic into fields: JSON pointers, and texts that cannot quote the input.
+    """Convert the errors of pydantic to fields: JSON pointers, and texts that cannot quote the input.
 
-    Pydantic puts the names of union branches into `loc`; they are told from members by walking the body along.
+    Pydantic puts the names of union branches into `loc`; walking the body distinguishes them from members.
     """
     found: dict[tuple[Place, str, str], tuple[FieldError, bool]] = {}
     for error in errors[: 4 * MAX_FIELDS]:
@@ -79,7 +79,7 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
 
 
 def fields_of(error: ValidationError, value: object, *, root: str = "") -> list[FieldError]:
-    """Return what pydantic found wrong with a value that stands at the pointer `root` of a body."""
+    """Return pydantic's errors for a value at the pointer `root` of a body."""
     found: list[ErrorDetails] = error.errors(include_url=False)
     placed = [cast("ErrorDetails", {**one, "loc": ("body", *one["loc"])}) for one in found]
     return [replace(field, pointer=root + field.pointer) for field in field_errors(placed, value)]
@@ -88,10 +88,10 @@ def fields_of(error: ValidationError, value: object, *, root: str = "") -> list[
 def unknown_field(
     path: Sequence[str | int], known: Iterable[str], *, among: Iterable[str] = (), place: Place = "body"
 ) -> FieldError:
-    """Name the unknown field or query parameter at `path`, and the most similar of the `known` names.
+    """Return the error for the unknown field or query parameter at `path`, with the most similar `known` name.
 
-    A name is repeated if it has at most 64 letters, digits, `_`, `-` and `.`; any other is content. The error then
-    says only which member of the object, or which parameter of the query (`among`), it is.
+    A name is repeated if it has at most 64 letters, digits, `_`, `-` and `.`; other names may be content. The error
+    then gives only the number of the member in the object, or of the parameter in the query (`among`).
     """
     what, whole = ("query parameter", "query") if place == "query" else ("field", "object")
     name = str(path[-1])
@@ -110,9 +110,9 @@ def unknown_field(
 
 
 def _closest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most similar to `name`, or whose other name is; None if none is similar.
+    """Return the known name most similar to `name`, compared with its other spellings; None if none is similar.
 
-    Neither case nor separators count.
+    Case and separators are ignored.
     """
     names = list(known)
     folded = {_fold(other): one for one in names for other in SPELLINGS.get(one, ())} | {
@@ -130,7 +130,7 @@ def _fold(name: str) -> str:
 
 
 def cut_fields(fields: Sequence[FieldError], known: frozenset[str]) -> list[FieldError]:
-    """Stop pointers into the body before the first member that is not among the known ones."""
+    """Cut pointers into the body before the first member that is not known."""
     cut: list[FieldError] = []
     for found in fields:
         field = found
@@ -150,7 +150,7 @@ def _is_index(step: str) -> bool:
 
 
 def property_names(document: JsonValue) -> Iterator[str]:
-    """Give the name of every member that a document of JSON schemas declares."""
+    """Yield the name of every member that a document of JSON schemas declares."""
     match document:
         case dict():
             for name, value in document.items():
@@ -165,7 +165,7 @@ def property_names(document: JsonValue) -> Iterator[str]:
 
 
 def _child(value: object, step: str | int) -> tuple[object, ...]:
-    """Return the member or item at `step` in a tuple, or nothing."""
+    """Return the member or item at `step` in a tuple, or an empty tuple."""
     if isinstance(value, dict):
         members = cast("dict[object, object]", value)
         return (members[step],) if step in members else ()
@@ -185,10 +185,10 @@ def _at(body: object, path: Sequence[str | int]) -> object:
 
 
 def _body_path(loc: Sequence[str | int], body: object, error: ErrorDetails) -> tuple[list[str | int], bool]:
-    """Read a `loc` of pydantic against the body: its path, and whether it ends in a branch of a union.
+    """Return the path of a pydantic `loc` in the body, and whether it ends in a branch of a union.
 
-    Every text in it may be a member or a branch; of the possible readings the one is taken that ends at the very
-    value the error is about, then the longest.
+    Every text in it may be a member or a branch. Of the possible paths, take the one that ends at the value of the
+    error, then the longest.
     """
     missing = error["type"] == "missing" and bool(loc)
     readings: list[tuple[tuple[str | int, ...], object, bool]] = [((), body, False)]
@@ -206,7 +206,7 @@ def _body_path(loc: Sequence[str | int], body: object, error: ErrorDetails) -> t
 
 
 def _without_lost_branches(found: list[tuple[FieldError, bool]]) -> list[FieldError]:
-    """Drop what other branches of a union say about the whole value where one branch got further into it."""
+    """Drop errors of union branches about the whole value if another branch matched further into it."""
     pointers = {field.pointer for field, _ in found if field.place == "body"}
     return [
         field
@@ -216,7 +216,7 @@ def _without_lost_branches(found: list[tuple[FieldError, bool]]) -> list[FieldEr
 
 
 def _reason(error: ErrorDetails) -> str:
-    """Say what is wrong without quoting the input."""
+    """Return the reason without quoting the input."""
     kind, context = error["type"], error.get("ctx", {})
     reason = _REASONS.get(kind)
     if kind in {"value_error", "assertion_error"}:
@@ -233,9 +233,10 @@ def _reason(error: ErrorDetails) -> str:
 
 
 def _literal_text(error: Exception) -> str | None:
-    """Return the text of an exception if it stands literally in the code that raised it; else it may quote the input.
+    """Return the text of an exception if it is a literal in the code that raised it; otherwise it may quote the input.
 
-    So a validator's `raise ValueError("a turn needs content")` is told to the caller, and int("…")'s complaint is not.
+    So the text of a validator's `raise ValueError("a turn needs content")` is shown to the caller, and the message of
+    `int("…")` is not.
     """
     trace: TracebackType | None = error.__traceback__
     while trace is not None and trace.tb_next is not None:

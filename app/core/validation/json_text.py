@@ -1,7 +1,7 @@
-"""Strict JSON: a text is UTF-8, unambiguous, shallow, storable and hashable, or what is wrong is said with its place.
+"""Strict JSON parsing: UTF-8, unambiguous, shallow, storable and hashable, or an error with its place.
 
-A text that is plain pays for a few passes over its bytes in C and for one call per object (duplicate members); only one
-that is wrong is walked in Python, with bounded work, to say where. Nothing here recurses.
+A valid text costs a few passes over its bytes in C and one call per object (duplicate members). Only an invalid text is
+walked in Python, with bounded work, to find the place. No function recurses.
 """
 
 import json
@@ -23,39 +23,39 @@ _FOLD_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NOT_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b'"[]{}')
 _FOLD_DIGITS: Final = bytes.maketrans(b"123456789E", b"000000000e")
 _SUSPICIOUS_NUMBERS: Final = (b"0" * 16, b"0e000", b"0e+000")
-"""In folded bytes: no number without one of these is beyond 2^53 - 1 or, as a float, infinite."""
+"""In folded bytes: a number without one of these is neither beyond 2^53 - 1 nor, as a float, infinite."""
 _SURROGATE_PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]', re.DOTALL)
 _MAX_STEPS: Final = 200_000
-"""Steps of the walk that looks for the place of an error; beyond, the error names the whole body."""
+"""Steps of the walk that finds the place of an error; beyond them, the error names the whole body."""
 _REFUSALS: Final = {
-    "duplicate_key": "An object names a member twice, so it is not clear which one is meant.",
-    "number_not_interoperable": "Integers must lie within ±(2^53 - 1), other numbers within a double; send it as text.",
-    "text_not_storable": "A text or the name of a member holds NUL or half of a surrogate pair: it cannot be stored.",
+    "duplicate_key": "An object has a duplicate member. Remove one of them.",
+    "number_not_interoperable": "Integers must be within ±(2^53 - 1), other numbers within a double; send it as text.",
+    "text_not_storable": "A text or a member name contains NUL or half of a surrogate pair: it cannot be stored.",
 }
 
 
 def json_pointer(path: Iterable[str | int]) -> str:
-    """Write a path as a JSON pointer (RFC 6901)."""
+    """Return a path as a JSON pointer (RFC 6901)."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 class _Members(list[tuple[str, object]]):
-    """An object as its members stand in the text, duplicates and all."""
+    """The members of an object in the order of the text, with duplicates."""
 
 
 class _BadNumber:
-    """Stands for a number that cannot be kept. `passes`: it is an integer of 64 bits."""
+    """A number that cannot be stored. `passes`: it is an integer of 64 bits."""
 
     def __init__(self, *, passes: bool) -> None:
         self.passes = passes
 
 
 class _RefusedError(Exception):
-    """Raised out of the parser at the first value that it must not make; `code` names the case."""
+    """Raised by the parser at the first refused value; `code` names the case."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -63,10 +63,10 @@ class _RefusedError(Exception):
 
 
 def parse_json(body: bytes, *, max_depth: int, passes: Callable[[str], bool] | None = None) -> JsonValue:
-    """Parse a JSON text, or say what is wrong with it and where.
+    """Parse a JSON text. Errors name their place.
 
-    `passes` says of a member of the whole object whether it is only passed on, to a model: in such a member integers
-    may have 64 bits and texts may hold NUL.
+    `passes` returns whether a member of the top-level object is only passed on to a model: in such a member integers
+    may have 64 bits and texts may contain NUL.
 
     Raises Malformed `malformed_json` and Invalid `json_too_deep`, `duplicate_key`, `text_not_storable` (NUL, a lone
     surrogate) and `number_not_interoperable` (an integer beyond ±(2^53 - 1), a float beyond a double).
@@ -75,7 +75,7 @@ def parse_json(body: bytes, *, max_depth: int, passes: Callable[[str], bool] | N
         text = body.decode()
     except UnicodeDecodeError as error:
         raise _malformed(f"The body is not UTF-8 at byte {error.start}.") from None
-    # without its escapes of backslashes and quotes, every other quote in a JSON text opens or closes a string
+    # after removing escaped backslashes and quotes, every other quote opens or closes a string
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in body else body
     if _nests_deeper(unescaped, max_depth):
         raise _too_deep(text, max_depth)
@@ -104,7 +104,7 @@ def _load(text: str, decoder: json.JSONDecoder) -> object:
 
 
 def _refuse_constant(_name: str) -> NoReturn:
-    raise _malformed("The body holds NaN or Infinity, which JSON does not have.")
+    raise _malformed("The body contains NaN or Infinity, which JSON does not have.")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -115,7 +115,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _exact_int(digits: str) -> int:
-    # the length first: int() of thousands of digits is slow, and an error
+    # check the length first: int() of thousands of digits is slow, or an error
     if len(digits) > 17 or abs(value := int(digits)) > MAX_SAFE_INTEGER:  # noqa: PLR2004 - sign and 16 digits
         raise _RefusedError("number_not_interoperable")
     return value
@@ -129,7 +129,7 @@ def _exact_float(digits: str) -> float:
 
 
 def _nests_deeper(unescaped: bytes, max_depth: int) -> bool:
-    """Say whether a JSON text nests too deeply; of what is not JSON, whether it could before a parser stops."""
+    """Return whether a JSON text nests too deeply; for invalid JSON, whether it could before a parser stops."""
     skeleton = unescaped.translate(_FOLD_BRACKETS, _NOT_STRUCTURE).replace(b'""', b"")
     outside_strings = b"".join(skeleton.split(b'"')[::2])
     if outside_strings.count(b"[") <= max_depth:
@@ -154,7 +154,7 @@ def _too_deep(text: str, max_depth: int) -> Invalid:
 
 
 def _pointer_to_depth(text: str, max_depth: int) -> str:
-    """Return the pointer to the first value inside of `max_depth` containers that is a container itself."""
+    """Return the pointer to the first container inside of `max_depth` containers."""
     path: list[str | int] = []
     last_string = ""
     for step, found in enumerate(_TOKEN.finditer(text)):
@@ -179,9 +179,9 @@ def _pointer_to_depth(text: str, max_depth: int) -> str:
 
 
 def _refusal(text: str, code: str, passes: Callable[[str], bool] | None) -> Invalid | None:
-    """Find the place of what the parser refused: parse again into a form that can hold it, and walk that.
+    """Return the error for a refused text: parse it again with a tolerant decoder, and find the place.
 
-    Return None if all that the parser refused stands in members that pass, and may stand there.
+    Return None if all refused values are in members that pass, and may be passed on.
     """
     path: tuple[str | int, ...] = ()
     places = list(_walk(_load(text, _TOLERANT_DECODER)))
@@ -209,7 +209,7 @@ def _may_pass(value: object) -> bool:
 
 
 def _fault(value: object) -> str | None:
-    """Return the code of what is wrong with one value by itself, if anything is."""
+    """Return the error code of a single value, or None."""
     if isinstance(value, _BadNumber):
         return "number_not_interoperable"
     if isinstance(value, str):
@@ -244,7 +244,7 @@ def _float_or_bad(digits: str) -> object:
 
 
 def _walk(root: object) -> Iterator[_Place]:
-    """Go through a parsed text in its own order, with a stack of ours, for at most `_MAX_STEPS` values."""
+    """Yield the values of a parsed text in its order, with an explicit stack, for at most `_MAX_STEPS` values."""
     stack: list[Iterator[_Place]] = [iter([((), root)])]
     steps = 0
     while stack and steps < _MAX_STEPS:
@@ -265,7 +265,7 @@ def _children(path: tuple[str | int, ...], container: list[object]) -> Iterator[
     return (((*path, index), item) for index, item in enumerate(container))
 
 
-# made once: making one costs as much as parsing a short body
+# created once: creating a decoder costs as much as parsing a short body
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
 _EXACT_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_unique, parse_int=_exact_int, parse_float=_exact_float, parse_constant=_refuse_constant

@@ -1,7 +1,7 @@
-"""The base of everything that a caller sends: unknown fields are errors that name them, other spellings are read.
+"""The base model of callers' input: unknown fields are errors that name them, other spellings are accepted.
 
-Hides how an error learns which fields its object has: pydantic says of an unknown field only where it stands, so each
-model adds its own field names to such an error before it leaves the model.
+Pydantic reports only the position of an unknown field, so each model adds its own field names to such an error before
+it leaves the model.
 """
 
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "ttl_s": ("ttl",),
     "usage": ("tokens",),
 }
-"""Other names that a field of this name may be sent under, in every model that has such a field."""
+"""Other accepted names of a field, in every model that has such a field."""
 
 UNKNOWN_FIELD: Final = "unknown_field"
-"""The type of the error for an unknown field. Its context has `known`: the names of the fields of that object."""
+"""Error type of an unknown field. Its context has `known`: the names of the fields of that object."""
 
 _MAX_MEMBERS: Final = 64
 _KNOWN_TYPES: Final = frozenset(cast("tuple[str, ...]", get_args(core_schema.ErrorType)))
@@ -46,16 +46,17 @@ def _spellings(name: str) -> AliasChoices | str:
 
 
 class Strict(BaseModel):
-    """An object that a caller sends. An unknown field is an error that names the fields that there are."""
+    """An object of a caller's input. An unknown field is an error that names the known fields."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=AliasGenerator(validation_alias=_spellings))
 
     @model_validator(mode="wrap")
     @classmethod
     def _name_known_fields(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        # pydantic makes an error of every unknown field: of an object full of them, millions, while nothing else runs
+        # pydantic creates an error for every unknown field: for an object with millions of them this would block the
+        # process
         if isinstance(value, dict) and len(value) > _MAX_MEMBERS:  # pyright: ignore[reportUnknownArgumentType]
-            raise ValueError("This object has far more fields than are known here.")
+            raise ValueError("This object has too many fields.")
         try:
             return handler(value)
         except ValidationError as error:
@@ -73,7 +74,7 @@ def _is_unknown_here(error: ErrorDetails) -> bool:
 
 
 def _with_known(error: ErrorDetails, known: list[str]) -> InitErrorDetails:
-    """Return the error as it is, or with the known fields if it is about an unknown field of this very object."""
+    """Return the error unchanged, or with the known fields if it is about an unknown field of this object."""
     kind, context = error["type"], error.get("ctx", {})
     raised: str | PydanticCustomError = kind
     if _is_unknown_here(error):

@@ -102,17 +102,17 @@ class LateVectors:
             tenants += len(tour.tenants)
             after = tour.after
         await self._revive(asked=asked, searched=searched)
-        await self._jobs.sweep_unclaimed(
+        await self._jobs.delete_unclaimed(
             _KINDS, but=[self.plan_kind, self.fill_kind, self.new_kind], older_than_s=_UNCLAIMED_S, limit=_REVIVE
         )
         return tenants
 
     async def _revive(self, *, asked: bool, searched: bool) -> None:
         kinds = [self.fill_kind, self.new_kind, *([VECTORS_JOB] if searched else [])]
-        if await self._jobs.any_parked(kinds, codes=_PASSING):
+        if await self._jobs.has_parked(kinds, codes=_PASSING):
             if not asked:
                 await self._ask()
-            count = await self._jobs.revive(kinds, codes=_PASSING, limit=_REVIVE)
+            count = await self._jobs.requeue_parked(kinds, codes=_PASSING, limit=_REVIVE)
             self._log.info("vectors.revived", count=count)
 
     async def _ask(self) -> bool:

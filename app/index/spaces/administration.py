@@ -247,7 +247,7 @@ class SpaceAdministration:
         async with self._ops.across_tenants() as tx:
             figures = await space_store.figures(tx, ids)
             indexed = await space_store.indexed(tx, ids)
-        jobs, errors = await self._jobs.states_of(_JOBS), await self._jobs.errors_of(_JOBS)
+        jobs, errors = await self._jobs.count_by_kind(_JOBS), await self._jobs.errors_by_kind(_JOBS)
         return [
             self._view(
                 world, row, figures.get(row.id, Figures(0, 0, 0, exact=True)), jobs, errors, indexed=row.id in indexed

@@ -1,4 +1,4 @@
-"""The object graph of one process: built once, closed in order. With `embedding`, what picks concrete providers."""
+"""The object graph of one process: built once, closed in order. Only it and `embedding` choose concrete providers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -91,19 +91,19 @@ class Container:
     ask_service: AskService
     tools: ToolServices
     first_tenant_id: TenantId | None = None
-    """The tenant that this start has made, where it is the first of the installation and nothing named its key."""
+    """The tenant that this start created, if it is the first start and no setting gave the key."""
 
     def end_live(self) -> None:
-        """End what follows conversations: the process is being stopped. May be called again."""
+        """End the live connections, because the process is stopping. May be called again."""
         self.follower.close()
         self.watcher.close()
 
     def memory_of(self, caller: Caller) -> MemoryGateway:
-        """The long-term memory of the agent that asks; Forbidden where its key has none."""
+        """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
         return self.tools.memory_of(caller)
 
     async def close_chat(self) -> None:
-        """Close the chat model's connections, and write what it has spent."""
+        """Close the chat model's connections, and write its usage."""
         await self.generation.close()
         if isinstance(self.chat, OpenAIChat):
             await self.chat.close()
@@ -119,8 +119,8 @@ class Container:
 
 @asynccontextmanager
 async def open_container(settings: Settings) -> AsyncGenerator[Container]:
-    """Start everything, and stop it in the reverse order."""
-    read_bootstrap_key(settings)  # before anything is made: a wrong key ends the start
+    """Start all services, and stop them in reverse order."""
+    read_bootstrap_key(settings)  # before anything is created: an invalid key ends the start
     async with AsyncExitStack() as stack:
         base = await stack.enter_async_context(
             open_foundation(settings, migrate=settings.migrate_on_start, epochs=TOKEN_EPOCHS)
@@ -146,7 +146,7 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         streaming = asyncio.create_task(container.conversations.streams.run_forever())
         stack.push_async_callback(container.conversations.streams.close)
         stack.push_async_callback(_end, streaming)
-        # first of all: answers that are being stored end before their turns are released
+        # closed first: answers that are being stored end before their turns are released
         stack.push_async_callback(container.close_chat)
         yield container
 
@@ -159,12 +159,12 @@ async def _end(task: "asyncio.Task[None]") -> None:
 async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
     tending.cancel()
     await asyncio.gather(tending, return_exceptions=True)
-    with suppress(AppError):  # a database that is gone must not keep the process from ending
+    with suppress(AppError):  # an unavailable database must not block the shutdown
         await tenancy.flush_last_used()
 
 
 def make_bus(settings: Settings, server: Server) -> Bus:
-    """The bus of an installation, not yet started: over NATS where it is set, else over the database."""
+    """Return the bus of an installation, not yet started: over NATS if configured, else over the database."""
     if settings.nats_url is not None:
         urls = settings.nats_url.get_secret_value()
         return NatsBus(NatsOptions.of(urls, subject=settings.nats_subject, queue_bytes=settings.bus_queue_bytes))
@@ -173,7 +173,7 @@ def make_bus(settings: Settings, server: Server) -> Bus:
 
 
 def _listener(container: Container, live: Listener) -> Listener:
-    """What the process does with what the bus brings: wakes its worker, and tells `live` of everything else."""
+    """Return the process's handler of bus messages: wake the worker or the spaces, pass other messages to `live`."""
 
     def hear(message: Message) -> None:
         if message.get("k") == _JOBS_MESSAGE["k"]:
@@ -284,7 +284,7 @@ def _spaces(
 ) -> Spaces:
     most = settings.max_vectors_per_entry
     made = {
-        # of two that make vectors of the same space, the first
+        # of two runtimes for the same space, keep the first
         tiers.space.id: EmbeddingSpaceRuntime(
             embedder,
             tiers,
@@ -338,7 +338,7 @@ def _recaller(
         facts=facts,
         memories=memories,
         index=index,
-        # searches are the longest statements: they leave connections for everything else
+        # searches are the longest statements; leave connections for others
         concurrent_searches=max(1, settings.database_pool_size // 2),
     )
 
@@ -387,7 +387,10 @@ def _compactor(
 def build_container(
     settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
 ) -> Container:
-    """Every service, over what is open already; the bus may still be silent. `sides`: the first embedder leads."""
+    """Build every service on the opened resources; the bus may still be stopped.
+
+    `runtimes`: the first embedder leads.
+    """
     counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
     counters["o200k_base"].load()
     queue = _queue(settings, base, bus)

@@ -1,7 +1,7 @@
-"""Which embedders a process has, by its settings: the first, and a second beside it while an installation moves to it.
+"""The embedders of a process by its settings: the first, and a second one during a move to another space.
 
-With the container the only place that picks concrete providers. A second embedder that cannot be started keeps no
-process from starting: it goes without, and says so.
+Only this module and the container choose concrete providers. If the second embedder cannot start, the process starts
+without it and logs a warning.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from app.settings import Settings
 async def open_embedders(
     settings: Settings, *, guard: Callable[[], None], stack: AsyncExitStack
 ) -> list[Embedder | None]:
-    """The embedders of the settings, started; None for a first of none. `stack` closes them."""
+    """Return the started embedders of the settings; None as the first if it is disabled. `stack` closes them."""
     first: Embedder | None = None
     if settings.embedder != "none":
         first = await _start(_embedder(settings, next_one=False, guard=guard), stack)
@@ -47,7 +47,7 @@ def _embedder(settings: Settings, *, next_one: bool, guard: Callable[[], None]) 
 
 
 def remote_options(settings: Settings, *, next_one: bool) -> RemoteOptions:
-    """How the first or the second endpoint is reached; how patient we are is the same for both."""
+    """Return the options of the first or the second endpoint; both share timeouts and limits."""
     root = settings.next_embeddings_base_url if next_one else settings.embeddings_base_url
     return RemoteOptions(
         base_url=root or OPENAI_ROOT,
@@ -63,12 +63,12 @@ def remote_options(settings: Settings, *, next_one: bool) -> RemoteOptions:
 
 
 def base_url(embedder: Embedder | None) -> str | None:
-    """Where an embedder is reached; None for one in this process."""
+    """Return the URL of an embedder; None for one in this process."""
     return embedder.base_url if isinstance(embedder, OpenAIEmbedder) else None
 
 
 async def make_tiers(settings: Settings, ops: Database, server: Server, embedder: Embedder | None) -> AnnMaintenance:
-    """The vector index of an embedder's space, whose row is made at first use."""
+    """Return the vector index of an embedder's space, whose row is created at first use."""
     space = await ensure_space(ops, embedder)
     return AnnMaintenance(
         ops,

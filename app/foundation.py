@@ -1,6 +1,6 @@
 """The server, the pools and tenancy: the part of the object graph that commands about keys need.
 
-Hides the order in which they start. It imports no capability above tenancy, so these commands start quickly.
+Hides the order of their start. It imports no capability above tenancy, so these commands start quickly.
 """
 
 from collections.abc import AsyncGenerator
@@ -30,7 +30,7 @@ WITHOUT_CONVERSATIONS = TokenEpochs(current=_no_epoch, move=_not_moved)
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What everything else stands on: the server, the pools of the application and of ops, and tenancy."""
+    """The base of all services: the server, the pools of the application and of the ops role, and tenancy."""
 
     server: Server
     database: Database
@@ -42,7 +42,7 @@ class Foundation:
 async def open_foundation(
     settings: Settings, *, migrate: bool, epochs: TokenEpochs = WITHOUT_CONVERSATIONS
 ) -> AsyncGenerator[Foundation]:
-    """Start the server, the pools and tenancy: all that commands about keys need."""
+    """Start the server, the pools and tenancy."""
     async with AsyncExitStack() as stack:
         if not migrate:
             _require_data(settings)
@@ -75,7 +75,7 @@ def _tenancy_options(settings: Settings) -> TenancyOptions:
 
 
 def _require_data(settings: Settings) -> None:
-    """Raise Unavailable where a command would make an empty database because it runs in the wrong folder."""
+    """Raise Unavailable if a command in the wrong folder would create an empty database."""
     if settings.database_url is None and not (settings.data_dir / "postgres").exists():
         raise Unavailable(
             "data_missing",

@@ -1,4 +1,4 @@
-"""The ASGI application: routers and edges around the container, which opens with the lifespan."""
+"""The ASGI application: routers and middleware around the container, which opens with the lifespan."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ _ROUTERS = tuple(
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application for these settings. Nothing is started before its lifespan."""
+    """Return the application for these settings. Nothing starts before its lifespan."""
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
@@ -60,7 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
             try:
                 app.state.container = await stack.enter_async_context(open_container(settings))
             except AppError as error:
-                # told to whoever started the process: the server only says that the start failed
+                # reported by the starting process: the server only says that the start failed
                 app.state.start_failure = error
                 raise
             await stack.enter_async_context(door.open(app.state.container))
@@ -83,7 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # exceptions as the log exporter writes them carry their messages, and with them content
+        # the log exporter would write the messages of exceptions, and with them content
         telemetry={"logs": False},
     )
     app.state.settings = settings
@@ -113,7 +113,7 @@ def _connection_limits(settings: Settings) -> ConnectionLimits:
 
 
 def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:
-    """Show whether other processes are heard as `turnkeep_bus_connected`."""
+    """Export the bus connection as `turnkeep_bus_connected`."""
     gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are heard.", registry=registry)
     gauge.set_function(lambda: float(bus.connected()))
 

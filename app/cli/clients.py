@@ -23,7 +23,7 @@ def tail_conversation(
     after_rev: Annotated[int | None, typer.Option(min=0, help="Begin with what changed after this rev.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print frames as lines of JSON.")] = False,  # noqa: FBT002
 ) -> None:
-    """Show a conversation and what is written to it, as it is written. The key: TURNKEEP_API_KEY, or the admin key."""
+    """Show a conversation and its new text as it is written. The key: TURNKEEP_API_KEY, or the admin key."""
     settings = read_settings(**({} if url is None else {"url": url}))
 
     from app.core.ids import format_id, parse_id
@@ -44,7 +44,7 @@ def mcp(
     agent: Annotated[str | None, typer.Option(help="The agent that asks, where the key is not an agent's own.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print what a client is told.")] = False,  # noqa: FBT002
 ) -> None:
-    """Give a model the tools of a running server over standard input and output. The key: as for `tail`."""
+    """Serve the tools of a running server to a model, over standard input and output. The key: as for `tail`."""
     settings = quiet_settings(**({} if url is None else {"url": url}))
 
     from app.mcp.client_config import Target, client_configuration
@@ -60,7 +60,7 @@ def mcp(
 
 
 def _running_server(settings: "Settings") -> tuple[str, str]:
-    """The URL of the server that commands speak to, and the key that they send."""
+    """Return the URL of the server for client commands, and their key."""
     key = settings.api_key.get_secret_value() if settings.api_key else admin_key(settings)
     if key is None:
         fail("there is no key: set TURNKEEP_API_KEY.")

@@ -1,4 +1,4 @@
-"""What several commands share: settings, the admin key, the tenant, how a refusal is shown."""
+"""Shared code of commands: settings, the admin key, the tenant, error output."""
 
 from typing import TYPE_CHECKING, NoReturn
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 def fail(sentence: str) -> NoReturn:
-    """Show one sentence on standard error and end with exit code 1."""
+    """Print one sentence on standard error and exit with code 1."""
     typer.echo(f"turnkeep: {sentence}", err=True)
     raise SystemExit(1)
 
 
 def read_settings(**given: object) -> "Settings":
-    """The settings of the environment and those given; each wrong one is a line on standard error, and ends it all."""
+    """Return the settings of the environment and the given ones; print each wrong one and exit with code 1."""
     from pydantic import ValidationError
 
     from app.settings import Settings
@@ -32,7 +32,7 @@ def read_settings(**given: object) -> "Settings":
 
 
 def quiet_settings(**given: object) -> "Settings":
-    """The settings, with logging from warnings upwards."""
+    """Return the settings, and log from warnings upwards."""
     from app.core.telemetry import configure_logging
 
     settings = read_settings(**given)
@@ -41,7 +41,7 @@ def quiet_settings(**given: object) -> "Settings":
 
 
 def admin_key(settings: "Settings") -> str | None:
-    """The administrator's key of this installation, where its setting or its file is at hand."""
+    """Return the administrator's key of this installation, if its setting or its file exists."""
     if settings.bootstrap_key is not None:
         return settings.bootstrap_key.get_secret_value()
     path = settings.admin_key_path
@@ -49,7 +49,7 @@ def admin_key(settings: "Settings") -> str | None:
 
 
 def tenant_named(settings: "Settings", text: str | None) -> "TenantId":
-    """The tenant of `--tenant`; without one, that of the admin key."""
+    """Return the tenant of `--tenant`; by default that of the admin key."""
     from app.core.ids import TenantId, parse_id
     from app.tenancy.key_text import parse_key
 

@@ -1,4 +1,4 @@
-"""`migrate`, `doctor` and `reembed`: work on the database of an installation."""
+"""`migrate`, `doctor` and `reembed`: commands for the database of an installation."""
 
 import asyncio
 from typing import Annotated
@@ -51,7 +51,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,  # noqa: FBT002
 ) -> None:
-    """Check the place Turnkeep runs in, or its data. Changes nothing; the exit code is 1 where something is wrong."""
+    """Check the environment of Turnkeep, or its data. Changes nothing; the exit code is 1 if a check fails."""
     settings = quiet_settings()
 
     from app.cli.screens import check_data, check_place
@@ -77,7 +77,7 @@ def reembed(
     rollback: Annotated[bool, typer.Option("--rollback", help="Search the space before again.")] = False,  # noqa: FBT002
     drop: Annotated[int | None, typer.Option(min=1, help="Delete this space's vectors.")] = None,
 ) -> None:
-    """Move to the embedder of TURNKEEP_NEXT_EMBEDDER: fill its space, compare, switch. May be ended and run again."""
+    """Move to the embedder of TURNKEEP_NEXT_EMBEDDER: fill its space, compare, switch. May be stopped and run again."""
     settings = quiet_settings()
 
     from app.core.jobs import INSTALLATION

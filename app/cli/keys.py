@@ -1,4 +1,4 @@
-"""`keys`: make, list and revoke API keys."""
+"""`keys`: create, list and revoke API keys."""
 
 import asyncio
 import sys
@@ -35,7 +35,7 @@ def create(
     agent: Annotated[str | None, typer.Option(help="The agent that asks with this key; default: who it says.")] = None,
     long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
 ) -> None:
-    """Make a key and print it, once."""
+    """Create a key and print it, once."""
     settings = quiet_settings()
 
     from app.foundation import open_foundation
@@ -78,7 +78,7 @@ def list_keys(
 
     async def run() -> Table:
         table = Table("name", "scopes", "created", "last used", "expires", "state")
-        # whole, whatever the width: it is what `keys revoke` takes
+        # never cut, whatever the width: `keys revoke` takes this value
         table.add_column("tenant/key", no_wrap=True, min_width=_KEY_COLUMN)
         async with open_foundation(settings, migrate=False) as base:
             for key in await base.tenancy.list_keys(tenant_id):
@@ -95,13 +95,13 @@ def list_keys(
                 )
         return table
 
-    # a pipe has no width: nothing is cut for it
+    # a pipe has no width: print wide lines
     Console(width=None if sys.stdout.isatty() else _WIDE).print(asyncio.run(run()))
 
 
 @commands.command("revoke")
 def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID as `keys list` shows them.")]) -> None:
-    """Revoke a key for good."""
+    """Revoke a key permanently."""
     settings = quiet_settings()
 
     from app.core.ids import KeyId, TenantId, parse_id

@@ -1,4 +1,4 @@
-"""The root of the command line: all groups of commands, `--version`, and how a refusal is shown."""
+"""The root of the command line: all groups of commands, `--version`, and the output of errors."""
 
 from importlib.metadata import version
 from typing import Annotated
@@ -18,7 +18,7 @@ cli.add_typer(keys.commands, name="keys")
 
 
 def main() -> None:
-    """Run the command line; a refusal is one sentence on standard error and exit code 1."""
+    """Run the command line; an error is one sentence on standard error and exit code 1."""
     try:
         cli()
     except AppError as error:

@@ -1,4 +1,4 @@
-"""What `doctor` shows: checks of the place and faults in the data, as tables or as JSON. Imported when it is run."""
+"""Output of `doctor`: checks of the environment and faults in the data, as tables or JSON. Imported when it runs."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from app.settings import Settings
 
 
 def check_place(settings: Settings, *, as_json: bool) -> bool:
-    """Show the checks of the place; says whether none failed."""
+    """Print the checks of the environment; return whether none failed."""
     checks = asyncio.run(examine(settings, environment=os.environ))
     healthy = all(check.level is not Level.FAIL for check in checks)
     if as_json:
@@ -35,8 +35,8 @@ def check_place(settings: Settings, *, as_json: bool) -> bool:
 
 
 def check_data(settings: Settings, tenant_id: TenantId | None, limit: int | None, *, as_json: bool) -> bool:
-    """Show the faults in the data; says whether there are none."""
-    # progress goes to standard error, so that what is printed can be read by machines
+    """Print the faults in the data; return whether there are none."""
+    # progress goes to standard error, so that programs can read standard output
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("conversations", total=None)
 

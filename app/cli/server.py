@@ -1,4 +1,4 @@
-"""What `serve` and `worker` run: uvicorn with the application, and a worker by itself. Imported when they are run."""
+"""The processes of `serve` and `worker`: uvicorn with the application, and a worker. Imported when they run."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ _POLL_S = 0.02
 
 
 def run_server(settings: Settings) -> None:
-    """Serve until the process is stopped. Raises AppError where it cannot start."""
+    """Serve until the process is stopped. Raises AppError if it cannot start."""
     configure_logging(settings)
     application = create_app(settings)
     http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=settings.body_timeout_s)
@@ -57,7 +57,7 @@ def run_server(settings: Settings) -> None:
 
 
 class _StartRefused(logging.Filter):
-    """Drops what uvicorn says of itself, and the stack that it logs of a start that was refused on purpose."""
+    """Drops uvicorn's own messages, and the stack that it logs for a refused start."""
 
     def __init__(self, application: FastAPI) -> None:
         super().__init__()
@@ -65,19 +65,19 @@ class _StartRefused(logging.Filter):
 
     @property
     def error(self) -> AppError | None:
-        """Why the start was refused."""
+        """The error of the refused start."""
         return cast("AppError | None", getattr(self._application.state, "start_failure", None))
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged."""
+        """Return whether a record is logged."""
         return record.levelno >= logging.WARNING and self.error is None
 
 
 class _Server(uvicorn.Server):
-    """A server that ends event streams when it is told to stop: they would not end by themselves."""
+    """A server that ends event streams at shutdown: they would not end by themselves."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let who follows connect elsewhere, then stop as always."""
+        """End live connections, so that clients connect elsewhere, then stop."""
         get_logger().info("server.stopping")
         application = cast("FastAPI", self.config.app)
         container = cast("Container | None", getattr(application.state, "container", None))
@@ -89,7 +89,7 @@ class _Server(uvicorn.Server):
 async def _serve(server: uvicorn.Server, settings: Settings) -> None:
     keep_large_blocks_apart()
     bound_threads()
-    # bound before anything starts, so that a taken port costs nothing and says so
+    # bound before anything starts, so that a taken port is reported at once
     with ExitStack() as stack:
         listening = stack.enter_context(_bind(settings.host, settings.port, "--port or TURNKEEP_PORT"))
         sockets = [listening]
@@ -104,14 +104,14 @@ async def _serve(server: uvicorn.Server, settings: Settings) -> None:
 
 
 async def _serve_until_stopped(server: uvicorn.Server, listening: list[socket.socket]) -> None:
-    # uvicorn leaves a failed start by SystemExit, which would end the loop before anything is closed
+    # uvicorn ends a failed start by SystemExit, which would end the loop before cleanup
     with suppress(SystemExit):
         await server.serve(sockets=listening)
 
 
 def _bind(host: str, port: int, setting: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # the protocol is named because asyncio looks at it before it turns off Nagle's delay, 40 ms on every answer
+    # the protocol is named because asyncio checks it before it disables Nagle's algorithm (40 ms per answer)
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -126,7 +126,10 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
 
 
 async def _introduce(application: FastAPI, listening: socket.socket, settings: Settings) -> None:
-    """Show where the service is, and where the admin key is. The first start shows a key, to a terminal only."""
+    """Print the URL of the service and the source of the admin key.
+
+    The first start prints a key, to a terminal only.
+    """
     port = listening.getsockname()[1]
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

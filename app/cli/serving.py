@@ -17,7 +17,7 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Port to listen on; default: TURNKEEP_PORT.")
     ] = None,
 ) -> None:
-    """Start the service: on the embedded Postgres unless TURNKEEP_DATABASE_URL names one."""
+    """Start the service, on the embedded Postgres unless TURNKEEP_DATABASE_URL is set."""
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = read_settings(**given)
 
@@ -28,7 +28,7 @@ def serve(
 
 @commands.command()
 def worker() -> None:
-    """Run jobs only, beside servers that have TURNKEEP_WORKER_IN_PROCESS=false or more work than they can do."""
+    """Run jobs only, beside servers with TURNKEEP_WORKER_IN_PROCESS=false or with too much work."""
     settings = read_settings()
 
     from app.cli.server import run_worker

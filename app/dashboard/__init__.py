@@ -1,1 +1,1 @@
-"""Pages that people look at, served under /dashboard: files of this package, nothing from elsewhere."""
+"""HTML pages under /dashboard, from files of this package only."""

@@ -53,7 +53,7 @@ async def get_home(request: Request) -> Response:
 
 
 def _accepts_html(accept: Sequence[str]) -> bool:
-    """Whether an Accept header takes HTML: by name or by a wildcard, or because there is no header."""
+    """Return whether an Accept header allows HTML: by name, by a wildcard, or because there is no header."""
     named = {item.partition(";")[0].strip().lower() for item in ",".join(accept).split(",")} - {""}
     by_wildcard = "*/*" in named and "application/json" not in named
     return not named or by_wildcard or not named.isdisjoint({"text/html", "text/*"})
@@ -67,7 +67,7 @@ async def get_demo() -> FileResponse:
 
 @router.get("/dashboard/demo/{name}")
 async def get_demo_file(name: str) -> FileResponse:
-    """Give one of the files that the demo is made of."""
+    """Return one of the demo's files."""
     file = _PAGES.get(name, name if name in _FILES else None)
     if file is None:
         raise HTTPException(404)

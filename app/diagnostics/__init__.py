@@ -1,4 +1,4 @@
-"""Figures and checks for operators: how much there is, whether the machine is fit, whether the data is consistent.
+"""Statistics and checks for operators: size of the data, fitness of the machine, consistency of the data.
 
 Public API: `service` and `schemas`. It reads the tables of every capability and writes none.
 """

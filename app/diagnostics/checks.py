@@ -1,4 +1,4 @@
-"""From facts to checks: what is right, what is doubtful, what is wrong, and how to mend it. Pure."""
+"""Convert facts of the environment to checks with a level and a remedy. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ def _ok(name: str, found: str) -> Check:
 
 
 def check_server(app: ServerFacts, ops: ServerFacts, settings: Settings, *, now: datetime) -> Iterator[Check]:
-    """Everything that a server says of itself, asked as the application and as ops. `now` is this process' clock."""
+    """Yield the checks of a server, queried as the application and as ops. `now` is this process's clock."""
     yield _check_version(app.version_num)
     for extension in EXTENSIONS:
         yield _check_extension(extension, app.extensions.get(extension), app.available.get(extension))
@@ -144,7 +144,7 @@ def _check_connections(facts: ServerFacts, wanted: int) -> Check:
 
 
 def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
-    """The schema of the database against the revisions of this release, oldest first."""
+    """Compare the schema of the database with the revisions of this release, oldest first."""
     state = schema_state(version, known)
     if version is None:
         return Check("schema", Level.FAIL, "there is none", "Run `turnkeep migrate`.")
@@ -159,7 +159,7 @@ def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
 
 
 def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:
-    """The spaces that settings name, the first of them first; of 0 dimensions where only the endpoint tells them."""
+    """Return the configured spaces, the first embedder's first; 0 dimensions if only the endpoint knows them."""
     given = [(settings.embedder, settings.embeddings_model, settings.embeddings_dimensions)]
     if settings.next_embedder is not None:
         given.append((settings.next_embedder, settings.next_embeddings_model, settings.next_embeddings_dimensions))
@@ -172,7 +172,7 @@ def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:
 
 
 def knows(configured: Sequence[EmbeddingSpaceName], space: EmbeddingSpaceName) -> bool:
-    """Whether one of the spaces is this one, as far as can be told without asking an endpoint."""
+    """Return whether one of the spaces is this one, as far as known without a request to an endpoint."""
     return any(
         (one.provider, one.model) == (space.provider, space.model) and one.dimensions in {0, space.dimensions}
         for one in configured
@@ -180,7 +180,7 @@ def knows(configured: Sequence[EmbeddingSpaceName], space: EmbeddingSpaceName) -
 
 
 def check_space(chosen: ChosenSpace | None, configured: Sequence[EmbeddingSpaceName]) -> Check:
-    """Whether a process with these settings searches what the installation searches."""
+    """Check that a process with these settings searches the space of the installation."""
     name = "embedding space"
     if chosen is None:
         return _ok(name, f"{_shown(configured[0])}, by the settings")
@@ -202,7 +202,7 @@ def _shown(space: EmbeddingSpaceName) -> str:
 
 
 def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
-    """Whether everything can be found by meaning; what cannot yet is found by words."""
+    """Check that every entry has vectors; an entry without is found by words only."""
     if not facts.waiting:
         return _ok("vectors", f"all {facts.entries} entries have theirs")
     found = (
@@ -224,7 +224,7 @@ def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
 
 
 def check_chat(found: Probe | None, model: str = "") -> Check:
-    """What the chat model's endpoint said when it was asked for its models; None where no model is configured."""
+    """Check the answer of the chat model's endpoint to a request for its models; None if no model is configured."""
     name = "chat model"
     if found is None:
         return _ok(name, "not configured: what needs one says model_not_configured, all else works")
@@ -241,7 +241,7 @@ def check_chat(found: Probe | None, model: str = "") -> Check:
 
 
 def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[Check]:
-    """Settings that contradict each other, or that nobody can have meant."""
+    """Check for settings that contradict each other, or that are probably mistakes."""
     found = [*_contradictions(settings), *_unknown_settings(environment)]
     return found or [_ok("settings", "nothing contradicts")]
 
@@ -299,7 +299,7 @@ def _unknown_settings(environment: Mapping[str, str]) -> Iterator[Check]:
 
 
 def check_disk(path: Path, free: int) -> Check:
-    """Whether the data has room to grow."""
+    """Check the free space for the data."""
     found = f"{free // _MiB} MiB free at {path}"
     if free < _LITTLE_DISK:
         level = Level.FAIL if free < _TOO_LITTLE_DISK else Level.WARN

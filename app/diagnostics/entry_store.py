@@ -1,4 +1,4 @@
-"""Queries of the doctor about the search index: whose entries and vectors are there."""
+"""Queries of the doctor on the search index: owners of entries and vectors."""
 
 from uuid import UUID
 
@@ -9,7 +9,7 @@ from app.core.ids import TenantId
 async def list_entry_owners(
     tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
 ) -> list[tuple[UUID, bool]]:
-    """Index entries by id, and whether what each stands for is there; what is no turn has its owner elsewhere."""
+    """Return index entries by id, and whether the owner of each exists."""
     rows = await tx.fetch(
         """
         select e.entry_id, case e.kind
@@ -31,7 +31,7 @@ async def list_entry_owners(
 async def list_vector_owners(
     tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
 ) -> list[tuple[UUID, bool]]:
-    """Entry ids that have vectors, and whether the entry is there."""
+    """Return entry ids that have vectors, and whether the entry exists."""
     rows = await tx.fetch(
         """
         select v.entry_id, exists (

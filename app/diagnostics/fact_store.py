@@ -9,10 +9,10 @@ from app.core.ids import TenantId
 
 @dataclass(frozen=True, slots=True)
 class CheckedFact:
-    """A fact, without a word of what it says.
+    """A fact, without its content.
 
-    `lost`: pieces of its evidence, and of what could be taken back, that rest on turns which say that no more.
-    `found`: it has a live entry in the index; `listed`: it shall have one.
+    `lost`: number of pieces of evidence, and of undoable decisions, whose turns do not support them any more. `found`:
+    it has a live entry in the index; `listed`: it should have one.
     """
 
     id: UUID
@@ -23,7 +23,7 @@ class CheckedFact:
 
 
 async def list_facts(tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int) -> list[CheckedFact]:
-    """Facts by id. What a revision has superseded a job takes out, so it is not counted as lost."""
+    """Return facts by id. Evidence of superseded turns is removed by a job, so it is not counted as lost."""
     rows = await tx.fetch(
         """
         select f.id,
@@ -47,7 +47,7 @@ async def list_facts(tx: Transaction, tenant_id: TenantId, *, after: UUID | None
 async def list_decisions(
     tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
 ) -> list[tuple[UUID, bool]]:
-    """Decisions that can be taken back, by id, and whether every turn that one rests on is there and not erased."""
+    """Return undoable decisions by id, and whether every source turn exists and is not erased."""
     rows = await tx.fetch(
         """
         select d.id, not exists (
@@ -68,7 +68,7 @@ async def list_decisions(
 async def list_marks(
     tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
 ) -> list[tuple[UUID, bool]]:
-    """Conversations by id, and whether each was looked through no further than it goes."""
+    """Return conversations by id, and whether their extraction marks are within their turns."""
     rows = await tx.fetch(
         """
         select h.conversation_id, h.facts_seq <= h.last_seq and h.facts_rev <= h.rev as sound

@@ -1,4 +1,4 @@
-"""What always holds in the data of one conversation. Pure: rows in, faults out.
+"""Invariants of the data of one conversation. Pure: rows in, faults out.
 
 Turns are fed in the order of their seq, a page at a time, so that a conversation of any length needs little memory. A
 fault names ids and numbers, never content.
@@ -27,7 +27,7 @@ _UNSEARCHED = frozenset({Kind.SYSTEM_INSTRUCTION.value, Kind.COMPACTION.value})
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A live turn, and where its entry stands; None without a live one."""
+    """A live turn and the position of its index entry; None without a live entry."""
 
     turn_id: UUID
     entry_position: int | None
@@ -36,11 +36,12 @@ class _Place:
 class ConversationCheck:
     """Checks one conversation: `feed` its turns, then `end`.
 
-    A turn without vectors in the present space is no fault: a job makes them, and the checks of the place count them.
+    A turn without vectors in the searched space is no fault: a job creates them, and the checks of the environment
+    count them.
     """
 
     def __init__(self, head: HeadRow, *, erased_position: int = 0) -> None:
-        """`erased_position`: how far retention has emptied the turns."""
+        """`erased_position`: the last position that retention has erased."""
         self._head = head
         self._erased_position = erased_position
         self._chain: bytes | None = head.chain_start or GENESIS
@@ -68,7 +69,7 @@ class ConversationCheck:
                     self._speakers.add(turn.actor)
 
     def unplaced(self, turn: CheckedTurn) -> Iterator[Fault]:
-        """Check what holds for every turn, with a seq or not."""
+        """Check the invariants of a turn that need no seq."""
         if turn.occurred_at is None:
             yield self._fault("time_not_finite", "occurred_at is an infinity, which is no time", turn.id)
         if turn.superseded_by is not None and not turn.successor:
@@ -94,7 +95,7 @@ class ConversationCheck:
 
     def _remains(self, turn: CheckedTurn) -> Iterator[Fault]:
         said = (turn.content, turn.tool_calls, turn.tool_call_id, turn.tool_results, turn.usage, turn.metadata)
-        # retention may leave the salt: of what a truncation has superseded since, anywhere
+        # retention may leave the salt of turns that a truncation has superseded since
         may_prove = (turn.position or 0) <= self._erased_position or turn.superseded_by is not None
         has_salt = turn.salt is not None and not (may_prove and turn.status == "committed")
         if has_salt or any(part is not None for part in said):
@@ -106,7 +107,7 @@ class ConversationCheck:
         seq = turn.seq or 0
         if seq != self._seq + 1:
             yield self._fault("seq_gap", f"seq {seq} follows {self._seq}", turn.id)
-            self._chain = None  # what is missing cannot be hashed; the chain is taken up again after it
+            self._chain = None  # a missing turn cannot be hashed; the chain is checked again after it
         self._seq = seq
         if turn.live:
             if (turn.position or 0) <= self._erased_position and not turn.erased:
@@ -139,7 +140,7 @@ class ConversationCheck:
         self._chain = turn.chain_hash
 
     def end(self) -> Iterator[Fault]:
-        """Check the head against all that was fed."""
+        """Check the head against all turns."""
         head = self._head
         if not head.head:
             yield self._fault("head_missing", "the conversation has no head")
@@ -155,12 +156,12 @@ class ConversationCheck:
             yield self._fault("counter_wrong", f"rev is {head.rev}, a turn has {self._rev}")
         if self._chain is not None and head.chain_hash != self._chain:
             yield self._fault("head_hash_wrong", "the head's chain_hash is not that of the last turn")
-        if head.turn_count == self._count:  # where turns are missing, all behind them stand wrong
+        if head.turn_count == self._count:  # if turns are missing, all later positions differ
             yield from self._misplaced()
         yield from self._silent_speakers()
 
     def _misplaced(self) -> Iterator[Fault]:
-        """The first entry whose position is not the number of live turns up to its own."""
+        """Yield the first entry whose position differs from the number of live turns up to its own."""
         for number, (_, place) in enumerate(sorted(self._places.items()), start=1):
             if place.entry_position not in {None, number}:
                 yield self._fault(
@@ -171,7 +172,7 @@ class ConversationCheck:
                 return
 
     def _silent_speakers(self) -> Iterator[Fault]:
-        # a caller may have changed the list since, and then it is the caller's
+        # a caller may have changed the list since
         if not self._head.untouched:
             return
         speakers, tools = _actors(self._head.participants), _actors(self._head.tools)
@@ -189,7 +190,7 @@ def _json(text: str | None) -> JsonValue:
 
 
 def _form(turn: CheckedTurn) -> bytes:
-    """What the content hash was made of, from the row: see `app.conversations.hash_chain`."""
+    """Return the canonical form of a row that the content hash is computed from: see `app.conversations.hash_chain`."""
     fields: dict[str, JsonValue] = {
         "role": turn.role,
         "kind": turn.kind,

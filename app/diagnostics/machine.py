@@ -1,4 +1,4 @@
-"""Looks at the machine, without changing it: processor, model files, data directory, disk, port."""
+"""Checks of the machine, without changes: processor, model files, data directory, disk, port."""
 
 import asyncio
 import errno
@@ -22,7 +22,7 @@ _ANSWER_BYTES = 4096
 
 
 def check_cpu() -> Check:
-    """Whether the embedded server's binaries run here."""
+    """Check that the embedded server's binaries run here."""
     try:
         require_cpu()
     except AppError as error:
@@ -31,7 +31,7 @@ def check_cpu() -> Check:
 
 
 def check_model(assets: Path = FOLDER) -> Check:
-    """Whether the bundled model is whole: it is loaded."""
+    """Check that the bundled model is complete, by loading it."""
     try:
         MiniLM(assets)
     except AppError as error:
@@ -40,7 +40,7 @@ def check_model(assets: Path = FOLDER) -> Check:
 
 
 def check_data_directory(settings: Settings) -> list[Check]:
-    """Who may read the data directory and the admin key in it, and how much room there is."""
+    """Check the permissions of the data directory and of the admin key in it, and the free space."""
     folder = settings.data_dir.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     checks: list[Check] = []
@@ -75,7 +75,7 @@ def _check_key(path: Path) -> Check:
 
 
 async def check_port(settings: Settings) -> Check:
-    """Whether the address can be listened on, and who does when it is taken."""
+    """Check that the address is free, or that Turnkeep uses it."""
     where = f"{settings.host} port {settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -1,4 +1,4 @@
-"""What those who run an installation ask for: figures, checks of the place it runs in, faults in its data."""
+"""Statistics, checks of the environment, and faults in the data."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -13,8 +13,8 @@ from app.core.ids import format_id
 class TableSize(BaseModel):
     """One table: rows and bytes with its indexes.
 
-    Of a tenant the rows are counted, and the bytes are its share of the table by rows. Of the installation the rows are
-    the planner's estimate, and the bytes are measured.
+    For a tenant the rows are counted, and the bytes are its share of the table by rows. For the installation the rows
+    are the planner's estimate, and the bytes are measured.
     """
 
     table: str
@@ -23,7 +23,7 @@ class TableSize(BaseModel):
 
 
 class ProjectStats(BaseModel):
-    """One project. `turns` are live ones, `tokens` theirs."""
+    """One project. `turns` and `tokens` count live turns."""
 
     project: str
     conversations: int
@@ -32,7 +32,7 @@ class ProjectStats(BaseModel):
 
 
 class TenantStats(BaseModel):
-    """One tenant. `turns` are live ones, `tokens` theirs."""
+    """One tenant. `turns` and `tokens` count live turns."""
 
     tenant_id: str
     name: str
@@ -42,12 +42,12 @@ class TenantStats(BaseModel):
 
 
 class Stats(BaseModel):
-    """How much there is. `bytes` is the sum over `tables`.
+    """Size of the data. `bytes` is the sum over `tables`.
 
-    `vectors_pending` are entries that have no vector in the embedding space searched now: they are found by words, and
-    jobs of the kinds `index.vectors` and `index.backfill_…` make theirs.
+    `vectors_pending` are entries that have no vector in the searched embedding space: they are found by words, and jobs
+    of the kinds `index.vectors` and `index.backfill_…` create their vectors.
 
-    `projects` are those with most turns, of a tenant only; `tenants` likewise, of the installation only.
+    `projects` are those with most turns, for a tenant only; `tenants` likewise, for the installation only.
     """
 
     of: Literal["tenant", "installation"]
@@ -64,7 +64,7 @@ class Stats(BaseModel):
 
 
 class Level(StrEnum):
-    """How a check ended. Only `fail` keeps the service from keeping its promises."""
+    """Result of a check. Only `fail` means that the service cannot work correctly."""
 
     OK = "ok"
     WARN = "warn"
@@ -73,7 +73,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: what was looked at, how it is, what it showed, and how to mend it (empty when all is well)."""
+    """One check: its subject, its level, the finding, and the remedy (empty if all is well)."""
 
     name: str
     level: Level
@@ -83,7 +83,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something in the data that should not be: a stable code, where it is, and a sentence without content."""
+    """A fault in the data: a stable code, its location, and a sentence without content."""
 
     code: str
     detail: str
@@ -92,5 +92,5 @@ class Fault:
     object_id: UUID | None = None
 
     def as_json(self) -> dict[str, str | None]:
-        """The fault with its ids as the API spells them."""
+        """Return the fault with its ids in the API's form."""
         return {name: format_id(value) if isinstance(value, UUID) else value for name, value in asdict(self).items()}

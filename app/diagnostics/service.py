@@ -1,7 +1,7 @@
-"""What those who run an installation ask for: how much there is, whether the place is fit, whether the data holds.
+"""Statistics, checks of the environment, and checks of the data.
 
-Nothing here changes anything. The checks of the place need no running service and go on without a database; those of
-the data read in bounded steps, each conversation in one snapshot, while the service may go on writing.
+Nothing here writes. The checks of the environment need no running service and continue without a database. Those of the
+data read in bounded steps, each conversation in one snapshot, while the service may write.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 
 
 class _Listing(Protocol):
-    """A query that gives ids by id, each with whether its owner is there."""
+    """A query that returns ids in order, each with whether its owner exists."""
 
     async def __call__(
         self, tx: Transaction, tenant_id: TenantId, /, *, after: UUID | None, limit: int
@@ -53,16 +53,19 @@ class _Listing(Protocol):
 
 
 class Statistics:
-    """Figures, of a tenant or of the installation."""
+    """Statistics of a tenant or of the installation."""
 
     def __init__(self, database: Database, *, ops: Database, searched: Callable[[], int]) -> None:
-        """`searched` gives the embedding space that is searched now."""
+        """`searched` returns the id of the searched embedding space."""
         self._database = database
         self._ops = ops
         self._searched = searched
 
     async def stats(self, caller: Caller, *, of: Literal["tenant", "installation"], top: int) -> Stats:
-        """How much there is, with the `top` largest projects or tenants. The installation is the operator's."""
+        """Return the size of the data, with the `top` largest projects or tenants.
+
+        The installation needs an operator.
+        """
         caller.require(Scope.OPERATOR if of == "installation" else Scope.ADMIN)
         if of == "installation":
             async with self._ops.snapshot() as tx:
@@ -103,7 +106,7 @@ def _share(size: TableSize, counts: Mapping[str, int]) -> TableSize:
         "vectors": "vectors",
     }
     rows = counts[of_table[size.table]]
-    # before the planner has looked at a table it knows of no rows in it
+    # before the planner has analysed a table, its row estimate is 0
     return TableSize(table=size.table, rows=rows, bytes=size.bytes * rows // max(size.rows, rows, 1))
 
 
@@ -111,7 +114,7 @@ def _share(size: TableSize, counts: Mapping[str, int]) -> TableSize:
 
 
 async def examine(settings: Settings, *, environment: Mapping[str, str]) -> list[Check]:
-    """Every check of the place: settings, machine, database. Starts and changes nothing."""
+    """Run every check of the environment: settings, machine, database. Starts and changes nothing."""
     checks = [*check_settings(settings, environment), *check_data_directory(settings), await check_port(settings)]
     if settings.database_url is None:
         checks.append(check_cpu())
@@ -150,7 +153,7 @@ async def _examine_database(settings: Settings) -> list[Check]:
 
 
 async def _facts(server: Server, login: Login, use: str) -> tuple[ServerFacts | None, Check | None]:
-    """What the server says to a login, and a check where the login's role cannot be had."""
+    """Return the server's answers to a login, and a check if the login's role is not available."""
     try:
         return await _ask(server, login), None
     except AppError as error:
@@ -198,10 +201,10 @@ async def _examine_vectors(server: Server, settings: Settings) -> list[Check]:
 async def check_installation(
     settings: Settings, *, tenant_id: TenantId | None, limit: int | None, progress: Progress
 ) -> list[Fault]:
-    """All faults in the data, of one tenant or of all, in the `limit` conversations of each that were made last.
+    """Return all faults in the data, of one tenant or of all, in the `limit` newest conversations of each.
 
-    `progress` is told how many conversations are done, of how many. Raises Unavailable without a database, NotFound
-    without the tenant.
+    `progress` receives the number of finished and of all conversations. Raises Unavailable without a database, NotFound
+    for an unknown tenant.
     """
     server = Server(settings)
     await server.look()
@@ -233,7 +236,7 @@ class DataCheck:
         self._tenant_id = tenant_id
 
     async def conversations(self, *, limit: int | None) -> AsyncIterator[list[Fault]]:
-        """The faults of one conversation after the other, those made last first."""
+        """Yield the faults of one conversation after the other, newest first."""
         before: UUID | None = None
         left = limit
         while left is None or left > 0:
@@ -271,7 +274,7 @@ class DataCheck:
         return [*faults, *check.end()]
 
     async def leftovers(self) -> list[Fault]:
-        """Entries, vectors and remembered requests whose owner is gone; facts that nothing speaks for."""
+        """Return faults of rows without an owner: entries, vectors, open turns, decisions, marks, facts, results."""
         return [*await self._orphans(entry_store.list_entry_owners, "entry_orphan", "an index entry of nothing"),
                 *await self._orphans(entry_store.list_vector_owners, "vector_orphan", "a vector of no entry"),
                 *await self._orphans(store.list_open_turns, "stream_torn", "an open turn without writer or text"),
@@ -324,7 +327,7 @@ class DataCheck:
 
 
 def _torn_repeats(tenant_id: TenantId, rows: Sequence[tuple[str, int, int]]) -> Iterator[Fault]:
-    """A request's turns are all there, or, with their conversation, all gone; other results are no turns."""
+    """Yield results of requests with some of their turns missing; all or none may be missing."""
     for _key, ids, found in rows:
         if 0 < found < ids:
             yield Fault("repeat_torn", f"of the {ids} turns of a remembered request {found} are there", tenant_id)

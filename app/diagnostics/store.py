@@ -1,6 +1,6 @@
 """Queries for operators. Each takes the open transaction first.
 
-These read the tables of every capability, on purpose and nowhere else: whether they agree is the very question. They
+These queries, and no others, read the tables of every capability, because they check whether the tables agree. They
 never write.
 """
 
@@ -25,7 +25,7 @@ def _counts(row: asyncpg.Record | None) -> dict[str, int]:
 
 
 def _waits(space_id: int) -> str:
-    """The condition for an index entry `e` that has no vector in a space; without a space, that one is due."""
+    """Return the condition for an index entry `e` without a vector in a space; without a space, that one is due."""
     if space_id == 0:
         return "e.live and e.vectors_due"
     return f"""e.live and not exists (
@@ -34,7 +34,7 @@ def _waits(space_id: int) -> str:
 
 
 async def count_tenant(tx: Transaction, tenant_id: TenantId, space_id: int) -> dict[str, int]:
-    """What one tenant has; heads know the turns, so that the largest table is not read."""
+    """Count the data of one tenant; turns are summed from heads, so that the largest table is not read."""
     row = await tx.fetchrow(
         f"""
         select h.conversations, h.live_turns, h.all_turns, h.tokens, e.entries, e.pending, v.vectors
@@ -53,7 +53,7 @@ async def count_tenant(tx: Transaction, tenant_id: TenantId, space_id: int) -> d
 
 
 async def count_installation(tx: Transaction, space_id: int) -> dict[str, int]:
-    """What all tenants have (ops role)."""
+    """Count the data of all tenants (ops role)."""
     row = await tx.fetchrow(
         f"""
         select h.conversations, h.live_turns, h.tokens, e.entries, e.pending, v.vectors
@@ -70,7 +70,7 @@ async def count_installation(tx: Transaction, space_id: int) -> dict[str, int]:
 
 
 async def table_sizes(tx: Transaction) -> list[TableSize]:
-    """Bytes of each table with its indexes and long values, and its rows as the planner estimates them."""
+    """Return the bytes of each table with its indexes and TOAST, and its rows as the planner estimates them."""
     rows = await tx.fetch(
         """
         select relname, greatest(reltuples, 0)::bigint as rows, pg_total_relation_size(oid) as bytes from pg_class
@@ -83,7 +83,7 @@ async def table_sizes(tx: Transaction) -> list[TableSize]:
 
 
 async def top_projects(tx: Transaction, tenant_id: TenantId, limit: int) -> list[ProjectStats]:
-    """The projects of a tenant with most live turns."""
+    """Return the projects of a tenant with most live turns."""
     rows = await tx.fetch(
         """
         select c.project, count(*) as conversations, sum(h.turn_count)::bigint as turns,
@@ -98,7 +98,7 @@ async def top_projects(tx: Transaction, tenant_id: TenantId, limit: int) -> list
 
 
 async def top_tenants(tx: Transaction, limit: int) -> list[TenantStats]:
-    """The tenants with most live turns (ops role)."""
+    """Return the tenants with most live turns (ops role)."""
     rows = await tx.fetch(
         """
         select t.tenant_id, t.name, count(h.conversation_id) as conversations,
@@ -125,7 +125,7 @@ async def top_tenants(tx: Transaction, limit: int) -> list[TenantStats]:
 
 @dataclass(frozen=True, slots=True)
 class RoleFacts:
-    """A role and what it may do besides its policies."""
+    """A role, and whether it can bypass row-level security."""
 
     name: str
     unbound: bool
@@ -133,7 +133,7 @@ class RoleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself to the role that asks. Extensions are by name; `bare_tables` lack row security."""
+    """A server's answers to a role. Extensions are by name; `unprotected_tables` lack row security."""
 
     version_num: int
     now: datetime
@@ -151,7 +151,7 @@ class ServerFacts:
 
 
 async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
-    """Everything that is asked of a server, in one statement. `roles` are those that must be there."""
+    """Query all facts of a server, in one statement. `roles` are the required roles."""
     row = await tx.fetchrow(
         """
         select current_setting('server_version_num')::integer as version_num, clock_timestamp() as now,
@@ -200,9 +200,9 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class VectorFacts:
-    """How many live entries there are, how many have no vector in a space, and the jobs that make vectors, by state.
+    """Number of live entries, of those without a vector in a space, and of the jobs that create vectors, by state.
 
-    `errors` are the codes that any of them failed with last, and those that look for what lacks vectors.
+    `errors` are the last error codes of these jobs, and of those that search for missing vectors.
     """
 
     entries: int
@@ -214,7 +214,7 @@ class VectorFacts:
 
 
 async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions: int | None) -> VectorFacts:
-    """What there is in a space; of several dimensions that made last, where none are given (ops role)."""
+    """Count the vectors of a space; without dimensions, of the newest space of this model (ops role)."""
     space = await tx.fetchrow(
         """
         select id from embedding_spaces where provider = $1 and model = $2 and ($3::integer is null or dimensions = $3)
@@ -251,7 +251,7 @@ async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions
 
 @dataclass(frozen=True, slots=True)
 class HeadRow:
-    """A conversation with its head; `head` is False when it has none, and then its counters say nothing."""
+    """A conversation with its head; if `head` is False it has none, and its counters are meaningless."""
 
     tenant_id: UUID
     id: UUID
@@ -269,9 +269,9 @@ class HeadRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckedTurn:
-    """A turn with what the index holds of it. JSON columns are text. Field order is the order of the statement.
+    """A turn with its index data. JSON columns are text. Field order is the order of the statement.
 
-    `occurred_at` is None where it is an infinity, which is no time.
+    `occurred_at` is None if the stored value is an infinity.
     """
 
     id: UUID
@@ -312,18 +312,18 @@ class CheckedTurn:
 
 
 async def count_conversations(tx: Transaction, tenant_id: TenantId | None) -> int:
-    """How many conversations there are, of one tenant or of all."""
+    """Count the conversations of one tenant or of all."""
     row = await tx.fetchrow("select count(*) from conversations where $1::uuid is null or tenant_id = $1", tenant_id)
     return 0 if row is None else int(row[0])
 
 
 async def list_tenants(tx: Transaction) -> list[TenantId]:
-    """The ids of all tenants."""
+    """Return the ids of all tenants."""
     return [TenantId(row["tenant_id"]) for row in await tx.fetch("select tenant_id from tenants order by tenant_id")]
 
 
 async def list_heads(tx: Transaction, tenant_id: TenantId, *, before: UUID | None, limit: int) -> list[UUID]:
-    """Conversations of a tenant, those made last first, below the id `before`."""
+    """Return conversations of a tenant below the id `before`, newest first."""
     rows = await tx.fetch(
         """
         select c.id from conversations c
@@ -339,7 +339,7 @@ async def list_heads(tx: Transaction, tenant_id: TenantId, *, before: UUID | Non
 
 
 async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> HeadRow | None:
-    """One conversation with its head."""
+    """Return one conversation with its head."""
     row = await tx.fetchrow(
         """
         select c.tenant_id, c.id, c.participants::text as participants, c.tools::text as tools,
@@ -388,7 +388,7 @@ _CHECKED_TURNS = """
 async def list_turns(
     tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, after: int, limit: int
 ) -> list[CheckedTurn]:
-    """Turns that have a seq, in its order."""
+    """Return turns with a seq, in its order."""
     rows = await tx.fetch(
         f"{_CHECKED_TURNS} where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 order by t.seq limit $4",
         tenant_id,
@@ -402,7 +402,7 @@ async def list_turns(
 async def list_unplaced_turns(
     tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, limit: int
 ) -> list[CheckedTurn]:
-    """Turns without a seq: pending and aborted ones."""
+    """Return turns without a seq: pending and aborted ones."""
     rows = await tx.fetch(
         f"{_CHECKED_TURNS} where t.tenant_id = $1 and t.conversation_id = $2 and t.seq is null limit $3",
         tenant_id,
@@ -415,7 +415,7 @@ async def list_unplaced_turns(
 async def list_open_turns(
     tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
 ) -> list[tuple[UUID, bool]]:
-    """Turns that are being written, and whether each has one writer and text without holes; streams of none besides."""
+    """Return open turns and streams, and whether each has a turn, one writer, and text without gaps."""
     rows = await tx.fetch(
         """
         select o.id, exists (
@@ -442,7 +442,7 @@ async def list_open_turns(
 
 
 async def list_repeats(tx: Transaction, tenant_id: TenantId, *, after: str, limit: int) -> list[tuple[str, int, int]]:
-    """Remembered requests by their key: how many ids each has, and how many of those are turns that exist."""
+    """Return stored results of requests by key: the number of ids, and how many of them are existing turns."""
     rows = await tx.fetch(
         """
         select r.key, cardinality(r.result_ids) as ids, (

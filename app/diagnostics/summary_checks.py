@@ -1,4 +1,4 @@
-"""What always holds between the summaries of a conversation, its turns and its head. Pure: rows in, faults out."""
+"""Invariants of the summaries of a conversation, its turns and its head. Pure: rows in, faults out."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ _SUMMARY = "summary"
 def check_coverage(
     tenant_id: UUID, conversation_id: UUID, mark: MarkRow, summaries: Sequence[SummaryRow], covered: Covered
 ) -> Iterator[Fault]:
-    """Check the summaries, and that the head says how far they stand for the turns."""
+    """Check the summaries, and the head's marks of what they cover."""
 
     def fault(code: str, detail: str, object_id: UUID | None = None) -> Fault:
         return Fault(code, detail, tenant_id, conversation_id, object_id)
@@ -55,7 +55,7 @@ def _of_summary(row: SummaryRow, mark: MarkRow, covered: Covered) -> Iterator[tu
 
 
 def _reach(standing: Sequence[SummaryRow], erased_position: int) -> int:
-    """How far summaries stand without a hole, in words of our own: the service has its function for that."""
+    """Return the last position that summaries cover without a gap, computed independently of the service."""
     position = erased_position
     for row in standing:
         if row.from_position > position + 1:

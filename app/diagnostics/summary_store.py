@@ -10,7 +10,7 @@ from app.core.ids import TenantId
 
 @dataclass(frozen=True, slots=True)
 class MarkRow:
-    """How far a head says that its conversation is summarised and emptied."""
+    """The head's marks of summarised and erased turns."""
 
     through: UUID | None
     position: int
@@ -21,10 +21,10 @@ class MarkRow:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """A summary with what the index holds of it, without a word of what it says.
+    """A summary with its index state, without its content.
 
-    `stands`: nothing has replaced it. `replaced_well`: what has is there. `lines_lost`: of its `lines`, those of turns
-    that do not stand in its range, or say nothing any more. `entry_live` is None without an index entry.
+    `stands`: nothing has replaced it. `replaced_well`: its replacement exists. `lines_lost`: those of its `lines` whose
+    turns are outside of its range or erased. `entry_live` is None without an index entry.
     """
 
     id: UUID
@@ -41,9 +41,9 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """Of the live turns through the head's mark: how many, their tokens, the last; and of all, the last position.
+    """Live turns through the head's mark: count, tokens, the last turn; and the last position of all turns.
 
-    `turns` has the tombstones behind the mark as well, which need no summary.
+    `turns` also counts tombstones after the mark, which need no summary.
     """
 
     turns: int
@@ -53,7 +53,7 @@ class Covered:
 
 
 async def find_mark(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> MarkRow | None:
-    """What the head says."""
+    """Return the head's marks."""
     row = await tx.fetchrow(
         """
         select summarized_through, summarized_position, summarized_turns, summarized_tokens, erased_position
@@ -66,7 +66,7 @@ async def find_mark(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
 
 
 async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> Sequence[SummaryRow]:
-    """All summaries by range, replaced ones too."""
+    """Return all summaries by range, replaced ones too."""
     rows = await tx.fetch(
         """
         select s.id, s.kind, s.from_position, s.to_position, s.rev, s.replaced_by is null as stands,
@@ -90,7 +90,7 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
 
 
 async def measure(tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, position: int) -> Covered:
-    """What the turns through a position come to."""
+    """Measure the turns through a position."""
     row = await tx.fetchrow(
         """
         select count(*) filter (

@@ -1,1 +1,1 @@
-"""Turnkeep for models: tools and resources over the Model Context Protocol, on the services that REST stands on."""
+"""The Model Context Protocol: tools and resources for models, on the services that REST uses."""

@@ -1,9 +1,9 @@
-"""Standard input and output: a bridge to `/mcp` of a running server, which does the rest.
+"""Bridge from standard input and output to `/mcp` of a running server.
 
-Every line that a client writes is the body of one request over HTTP, byte for byte, with the key of the environment,
-and its answer one line. So both generations of the protocol pass as they are, what is a message and what a key may do
-is decided in one place, and a client that comes and goes starts no database and no embedding model. Of a line only what
-the headers and the answer need is read here. Standard output carries the protocol and nothing else.
+Every line that a client writes is the body of one HTTP request, unchanged, with the key of the environment; its answer
+is one line. So both generations of the protocol pass unchanged, the server alone validates messages and checks rights,
+and a short-lived client starts no database and no embedding model. The bridge reads only what headers and answers need.
+Standard output carries the protocol and nothing else.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _CANCELLED: Final = "notifications/cancelled"
 
 
 class Writer(Protocol):
-    """Where answers go."""
+    """The stream for answers."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write one message."""
@@ -49,13 +49,13 @@ class Writer(Protocol):
 
 
 async def serve_stdio(target: Target) -> None:
-    """Pass messages on until standard input ends."""
-    # the SDK writes, and keeps what else is printed out of the way; as it reads, a number that JSON cannot hold is null
+    """Forward messages until standard input ends."""
+    # the SDK writes, and keeps other output apart; its reader would turn a number that JSON cannot express into null
     nothing = anyio.wrap_file(io.StringIO())
     async with (
         httpx2.AsyncClient(headers=target.headers, timeout=_TIMEOUT_S) as http,
         stdio_server(stdin=nothing) as (_, writing),
-        writing,  # closed when all is answered: standard output is written until then
+        writing,  # closed when all requests are answered: standard output is written until then
         asyncio.TaskGroup() as tasks,
     ):
         bridge = Bridge(target, http, writing)
@@ -66,7 +66,7 @@ async def serve_stdio(target: Target) -> None:
 
 
 async def _lines() -> AsyncGenerator[bytes]:
-    """Standard input by lines, in a thread of its own that nobody waits for: what ends the process ends it at once."""
+    """Yield the lines of standard input, read by a daemon thread that does not delay the end of the process."""
     loop = asyncio.get_running_loop()
     waiting = asyncio.Queue[bytes | None](_MAX_AT_ONCE)
 
@@ -74,7 +74,7 @@ async def _lines() -> AsyncGenerator[bytes]:
         asyncio.run_coroutine_threadsafe(waiting.put(line), loop).result()
 
     def read() -> None:
-        # the loop may be closed meanwhile, or what waits for room cancelled
+        # the loop may be closed meanwhile, or the waiting put cancelled
         with suppress(RuntimeError, CancelledError), open(_STANDARD_INPUT, "rb", closefd=False) as lines:
             for line in lines:
                 give(line)
@@ -86,7 +86,7 @@ async def _lines() -> AsyncGenerator[bytes]:
 
 
 class Line:
-    """What a client wrote, and as much of it as is needed here. What is wrong with it, the server says."""
+    """A message of a client, and the members that the bridge needs. The server validates it."""
 
     def __init__(self, body: bytes) -> None:
         self.body: Final = body
@@ -102,18 +102,18 @@ class Line:
         self.method: Final = str(members.get("method"))
         self.params: Final = cast("dict[str, object]", params) if isinstance(params, dict) else {}
         self.is_answered: Final = "id" in members or not is_object
-        """Whether somebody waits for an answer; it has the id null where nobody can say whose it is."""
+        """Whether the client expects an answer; its id is null if the message has no valid one."""
 
 
 def _is_name(name: object) -> TypeGuard[str | int]:
-    # half of a surrogate pair has no bytes: an answer that named it could not be written
+    # a lone surrogate has no bytes: an answer with such an id could not be written
     if isinstance(name, str):
         return not any("\ud800" <= one <= "\udfff" for one in name)
     return isinstance(name, int) and not isinstance(name, bool)
 
 
 class Bridge:
-    """Messages under way between a client and the server."""
+    """The running messages between a client and the server."""
 
     def __init__(self, target: Target, http: httpx2.AsyncClient, writer: Writer) -> None:
         self._target = target
@@ -125,7 +125,7 @@ class Bridge:
         self._turn = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def start(self, line: Line, tasks: asyncio.TaskGroup) -> None:
-        """Pass a line on once fewer than the most are under way; meanwhile more are read, since one may cancel."""
+        """Forward a line when a place is free; meanwhile more lines are read, since one may cancel a request."""
         await self._room.acquire()
         task = tasks.create_task(self._in_turn(line))
         if line.name is not None:
@@ -133,7 +133,7 @@ class Bridge:
         task.add_done_callback(lambda ended: self._end(line.name, ended))
 
     def cancels(self, line: Line) -> bool:
-        """Give up the request that a message cancels, if it is such a message: nobody waits for its answer."""
+        """Cancel the request that a cancellation names; return whether the message is a cancellation."""
         if line.method != _CANCELLED or line.is_answered:
             return False
         name = line.params.get("requestId")
@@ -192,7 +192,7 @@ class Bridge:
         await self._writer.send(SessionMessage(parsed))
 
     def _headers(self, line: Line) -> dict[str, str]:
-        """The headers that say again what a message says, as its generation of the protocol wants them."""
+        """Return the headers that repeat members of a message, as its generation of the protocol requires."""
         headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         meta = line.params.get("_meta")
         version = cast("dict[str, object]", meta).get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
@@ -213,7 +213,7 @@ class Bridge:
 
 
 def _header(text: str) -> str:
-    # half of a surrogate pair has no bytes; the server refuses the body that holds one
+    # a lone surrogate has no bytes; the server refuses a body with one
     return encode_header_value(text.encode(errors="replace").decode())
 
 

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that is spoken to, and as whom."""
+    """URL of a server, and the credentials for it."""
 
     url: str
     key: str = field(repr=False)
@@ -16,18 +16,18 @@ class Target:
 
     @property
     def endpoint(self) -> str:
-        """Where it takes messages."""
+        """URL for messages."""
         return f"{self.url}/mcp"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """Headers of every request."""
         agent = {} if self.agent is None else {"X-Agent-Id": self.agent}
         return {"Authorization": f"Bearer {self.key}", **agent}
 
 
 def client_configuration(target: Target, *, command: str) -> dict[str, JsonValue]:
-    """What a client's configuration says: `turnkeep` by standard input and output, `turnkeep-http` by the URL."""
+    """Return a client's configuration: `turnkeep` by standard input and output, `turnkeep-http` by the URL."""
     environment: dict[str, JsonValue] = {"TURNKEEP_URL": target.url, "TURNKEEP_API_KEY": target.key}
     arguments: Sequence[str] = ["mcp"] if target.agent is None else ["mcp", "--agent", target.agent]
     return {

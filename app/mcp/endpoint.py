@@ -1,8 +1,8 @@
 """`/mcp`: streamable HTTP without sessions, so that any replica answers any request.
 
-Before the SDK sees a request its place, its key and its body are checked here: who may not ask costs no parsing, a
-body is as strict as over REST, and no answer repeats what was sent. Refusals before the protocol begins are problems;
-what is no message of the protocol is answered by an error of JSON-RPC.
+Origin, key and body of a request are checked here, before the SDK: an unauthorised request costs no parsing, a body is
+as strict as over REST, and no answer repeats the input. Refusals before the protocol starts are problems; an invalid
+message is answered by a JSON-RPC error.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from app.tenancy.schemas import Caller, agent_name
 
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "cursor"})
 _ENVELOPE_DEPTH: Final = 2
-"""Levels of a message around the arguments of a tool, which are as deep as a body over REST may be."""
+"""Levels of a message around the arguments of a tool, which may be as deep as a REST body."""
 _INLINE_BYTES: Final = 64 * 2**10
 _NOT_ONE_MESSAGE: Final = "The body is one JSON-RPC request or notification: an object with jsonrpc, method and params."
 
 
 class McpEndpoint:
-    """The endpoint, as an ASGI application. Errors of ours that it raises are answered by the application around it."""
+    """The endpoint, as an ASGI application. The application around it turns its `AppError`s into problems."""
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class McpEndpoint:
 
     @asynccontextmanager
     async def open(self, services: Container) -> AsyncGenerator[None]:
-        """Answer requests with these services; once at a time."""
+        """Answer requests with these services, until the block ends; one block at a time."""
         self._server.services = services
         self._manager = StreamableHTTPSessionManager(
             self._server.protocol_server(),
@@ -70,7 +70,7 @@ class McpEndpoint:
             await running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, and account for it."""
+        """Answer one request, and log it."""
         state = cast("dict[str, object]", scope["state"])
         account = Account(str(state.get("request_id", "")))
         with self._accounts.of_request(account):
@@ -128,13 +128,13 @@ class McpEndpoint:
 
 
 async def _run_until(manager: StreamableHTTPSessionManager, stopping: asyncio.Event) -> None:
-    # in a task of its own: what it opens is to be closed by the same task, and a lifespan may be closed by another
+    # in a task of its own: the task that opens the manager must close it, and another task may close a lifespan
     async with manager.run():
         await stopping.wait()
 
 
 async def _authenticate(request: Request, account: Account, services: Container) -> Caller:
-    """The caller that the key or token stands for, as the agent that it names. Raises as over REST."""
+    """Return the caller of the key or token, as the named agent. Raises as over REST."""
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     key = credentials.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
     caller = await services.tenancy.authenticate(key or None)
@@ -146,7 +146,7 @@ async def _authenticate(request: Request, account: Account, services: Container)
 
 
 def _require_origin(headers: Headers, settings: Settings) -> None:
-    """Refuse what a page of another site makes a browser send. `Host` is checked before, as for all requests."""
+    """Refuse requests that a page of another site makes a browser send. `Host` is checked earlier, for all requests."""
     origin, allowed = headers.get("origin"), settings.cors_origins or ()
     if origin is None or "*" in allowed or origin.lower() in allowed:
         return
@@ -156,7 +156,7 @@ def _require_origin(headers: Headers, settings: Settings) -> None:
 
 
 def _one_message(message: JsonValue) -> tuple[str, JsonValue]:
-    """The method of a request or a notification, and the name in it. Answers of clients have nobody who waits here."""
+    """Return the method of a request or notification, and the name in its params. Answers of clients are refused."""
     refused = Invalid("invalid_request", _NOT_ONE_MESSAGE)
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise refused
@@ -169,13 +169,13 @@ def _one_message(message: JsonValue) -> tuple[str, JsonValue]:
 
 
 def _trimmed(scope: Scope) -> Scope:
-    """The same request, its headers without the spaces around them: servers keep those behind, and the SDK compares."""
+    """Return the request without spaces around header values: servers keep trailing ones, and the SDK compares."""
     headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
     return {**scope, "headers": [(name, value.strip(b" \t")) for name, value in headers]}
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that has been read, and then what comes."""
+    """Return a `receive` that returns the read body first, and then the following messages."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

@@ -1,6 +1,6 @@
-"""Errors as they leave over MCP: of tools as results that say so, of everything else as errors of the protocol.
+"""Errors over MCP: tool errors as results, all other errors as protocol errors.
 
-What REST says in a problem stands in both under the same names, and content is echoed in neither.
+Both have the members of a REST problem under the same names, and never repeat content.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from app.core.errors import AppError, FieldError
 from app.core.validation.invalid import MAX_FIELDS, cut_fields
 
 RESOURCE_NOT_FOUND: Final = -32002
-"""Of revisions before 2026-07-28, which retired it: there it is INVALID_PARAMS."""
+"""Used before revision 2026-07-28, which replaced it by INVALID_PARAMS."""
 _OURS: Final = frozenset({"internal", "unavailable", "rate_limited"})
-"""Kinds that the one who asks cannot mend by asking for something else."""
+"""Kinds that the caller cannot fix by changing the request."""
 
 
 def error_members(error: AppError, *, request_id: str, known: frozenset[str]) -> dict[str, JsonValue]:
-    """The members of an error; `known` are the names that pointers may hold."""
+    """Return the members of an error; `known` are the names that pointers may contain."""
     fields: Sequence[FieldError] = cut_fields(error.fields[:MAX_FIELDS], known)
     return {
         **error.extra,
@@ -36,14 +36,14 @@ def error_members(error: AppError, *, request_id: str, known: frozenset[str]) ->
 
 
 def tool_error(error: AppError, *, request_id: str, known: frozenset[str]) -> CallToolResult:
-    """An error as the result of a tool: a sentence for the model, and the members for the program around it."""
+    """Return an error as a tool result: a sentence for the model, and the members for the program."""
     members = error_members(error, request_id=request_id, known=known)
     text = error_text(error, known)
     return CallToolResult(content=[TextContent(text=text)], structured_content=members, is_error=True)
 
 
 def protocol_error(error: AppError, *, request_id: str, version: str) -> MCPError:
-    """An error as one of the protocol, for a resource."""
+    """Return an error as a protocol error, for a resource."""
     if error.kind == "not_found" and version not in MODERN_PROTOCOL_VERSIONS:
         code = RESOURCE_NOT_FOUND
     else:

@@ -1,4 +1,4 @@
-"""How the SDK ended a request that no handler of ours was reached for, read off the answer as it passes."""
+"""Status of requests that the SDK answered without a handler of ours, read from the answer."""
 
 import json
 from typing import Final, cast
@@ -26,11 +26,11 @@ _CODES: Final = {
 _OTHER: Final = "protocol_error"
 _LEAST_ERROR_STATUS: Final = 400
 _MAX_ERROR_BYTES: Final = 16 * 2**10
-"""An answer that is longer is no error: those of the SDK are a sentence."""
+"""Longer answers are no errors: errors of the SDK are one sentence."""
 
 
 class Outcome:
-    """Passes an answer on. `status` is then `ok` or what the error is called in accounts; None: nothing was sent."""
+    """Forwards an answer. `status` is `ok` or an error name for the log; None: nothing was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -38,7 +38,7 @@ class Outcome:
         self._body = bytearray()
 
     async def send(self, message: Message) -> None:
-        """Pass one part of the answer on."""
+        """Forward one part of the answer."""
         if message["type"] == "http.response.start":
             self._http_status = int(message["status"])
         elif len(self._body) <= _MAX_ERROR_BYTES:
@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def status(self) -> str | None:
-        """How it ended."""
+        """Status of the answer."""
         if self._http_status is None:
             return None
         code = self._error_code()

@@ -1,7 +1,7 @@
-"""Of every request one log line and one count: which tool, whose, how long, how it ended. Never what was said.
+"""One log line and one count per MCP request: tool, caller, duration, status. Never content.
 
-A handler that begins to carry a request out writes its line when it ends, however long after the client has gone. Of
-what no handler was reached for (refusals, pings, notifications) the door writes it.
+A handler that starts a request logs it when it ends, even after the client has disconnected. Requests that reach no
+handler (refusals, pings, notifications) are logged by the endpoint.
 """
 
 import time
@@ -17,13 +17,13 @@ from app.core.ids import format_id
 from app.core.telemetry import get_logger
 
 UNKNOWN: Final = "unknown"
-"""Stands for every tool and method that is none of ours: a caller's text is no label."""
+"""Label of every tool and method that is not ours: a caller's text must not become a label."""
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass(slots=True)
 class Account:
-    """A request under way. `status` is `ok` or the code of the error; one that is never ended was cancelled.
+    """A running request. `status` is `ok` or the code of the error; an unfinished request was cancelled.
 
     `tool` is the name of a tool or of a method, and never the caller's text.
     """
@@ -58,7 +58,7 @@ class Accounts:
 
     @contextmanager
     def of_request(self, account: Account) -> Generator[None]:
-        """Account for a request, unless a handler does."""
+        """Log a request, unless a handler does."""
         try:
             yield
         finally:
@@ -67,7 +67,7 @@ class Accounts:
 
     @contextmanager
     def of_call(self, account: Account, tool: str) -> Generator[None]:
-        """Account for what a handler carries out, however it ends."""
+        """Log the call of a handler when it ends."""
         account.tool, account.is_carried = tool, True
         try:
             yield

@@ -1,4 +1,4 @@
-"""Conversations, turns and the memory of sessions as resources: what a program may show a model without a tool call."""
+"""Conversations, turns and the memory of sessions as resources, shown to models without a tool call."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from app.mcp.schemas import ConversationContents
 from app.tenancy.schemas import Caller, Scope
 
 NEWEST_TURNS: Final = 50
-"""Turns that the resource of a conversation shows; `get_history` gives the rest."""
+"""Turns in the resource of a conversation; `get_history` returns the rest."""
 PAGE: Final = 50
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
@@ -37,7 +37,7 @@ class ConversationUri:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUri:
-    """A place in the memory of a session."""
+    """A node in the memory of a session."""
 
     project: str
     session_id: str
@@ -45,7 +45,7 @@ class MemoryUri:
 
 
 def templates(caller: Caller) -> list[ResourceTemplate]:
-    """Return how the resources are named that the caller may read."""
+    """Return the URI templates of the resources that the caller may read."""
     if caller.bound is None and Scope.READ not in caller.scopes:
         return []
     named = [
@@ -79,13 +79,13 @@ def templates(caller: Caller) -> list[ResourceTemplate]:
 
 
 def parse_uri(uri: str) -> ConversationUri | MemoryUri:
-    """What a URI names. Raises NotFound for what names nothing."""
+    """Parse a resource URI. Raises NotFound for an unknown form."""
     try:
         if (found := _URI.fullmatch(uri)) is not None:
             return ConversationUri(parse_id(found["id"]), None if found["turn"] is None else parse_id(found["turn"]))
         if (found := _MEMORY.fullmatch(uri)) is not None:
             names = [unquote(found[name] or "", errors="strict") for name in ("project", "session", "path")]
-            # no name that is stored holds NUL, and the database takes none to look for
+            # no stored name has NUL, and the database does not accept one as a parameter
             if not any("\0" in name for name in names):
                 return MemoryUri(*names)
     except ValueError:
@@ -94,7 +94,7 @@ def parse_uri(uri: str) -> ConversationUri | MemoryUri:
 
 
 async def list_page(services: Container, caller: Caller, *, cursor: str | None) -> tuple[list[Resource], str | None]:
-    """Conversations by latest activity, and the cursor of the next page; for a token's holder its conversation."""
+    """Return conversations by latest activity, and the next cursor; for a conversation token its conversation."""
     if caller.bound is not None:
         conversation = await services.conversations.get(caller, ConversationId(caller.bound.conversation_id))
         return [_listed(conversation)], None
@@ -108,7 +108,7 @@ async def list_page(services: Container, caller: Caller, *, cursor: str | None) 
 async def read(
     services: Container, caller: Caller, *, uri: str, named: ConversationUri | MemoryUri
 ) -> ReadResourceResult:
-    """What a resource says: JSON, or of a place in memory its text."""
+    """Return the contents of a resource: JSON, or the text of a memory node."""
     if isinstance(named, MemoryUri):
         node = await services.lifecycle.read(
             caller, project=named.project, session_id=named.session_id, path=named.path

@@ -1,4 +1,4 @@
-"""What resources say that no REST call says in one answer."""
+"""Contents of resources that no REST call returns in one response."""
 
 from pydantic import BaseModel
 
@@ -6,7 +6,7 @@ from app.conversations.schemas.conversations import Conversation, Turn
 
 
 class ConversationContents(BaseModel):
-    """What the resource of a conversation says: the conversation, and its newest turns, the oldest of them first."""
+    """The resource of a conversation: the conversation, and its newest turns, the oldest of them first."""
 
     conversation: Conversation
     turns: list[Turn]

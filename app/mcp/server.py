@@ -1,7 +1,7 @@
-"""The protocol server: the official SDK's, with handlers that know who asks by the request they are called in.
+"""The protocol server: the official SDK's, with handlers that take the caller from the request.
 
-It is bound to no tenant: every request brings its caller (`Asking`), and no handler looks anywhere else for one.
-Nothing but errors of the protocol leaves a handler: the SDK puts the texts of other exceptions on the wire.
+It is bound to no tenant: every request brings its caller (`RequestContext`), and handlers use no other. Only protocol
+errors leave a handler, because the SDK sends the texts of other exceptions.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -43,7 +43,7 @@ from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 ASKING: Final = "mcp_asking"
-"""Under this name the state of a request holds its `Asking`."""
+"""Key of a `RequestContext` in the state of a request."""
 
 _METHODS: Final = frozenset(
     {
@@ -51,7 +51,7 @@ _METHODS: Final = frozenset(
         "tools/list", "resources/list", "resources/templates/list", "resources/read",
     }
 )  # fmt: skip
-"""Methods that accounts call by their names; that of `tools/call` is the tool's."""
+"""Methods that the log names; `tools/call` is logged by the name of the tool."""
 
 Context: TypeAlias = ServerRequestContext[None, Request]
 ResultT = TypeVar("ResultT")
@@ -59,7 +59,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who asks, and the account of the request."""
+    """The caller and the log entry of a request."""
 
     caller: Caller
     account: Account
@@ -71,7 +71,7 @@ class Asking:
 
 
 class McpServer:
-    """Tools and resources for whoever a request comes from. `services` is given when they are there."""
+    """Tools and resources for the caller of a request. `services` is set when the application opens."""
 
     def __init__(self, settings: Settings, accounts: Accounts) -> None:
         self.services: Container | None = None
@@ -82,16 +82,16 @@ class McpServer:
         self.known: Final = MEMBER_NAMES.union(
             name for one in schemas for name in property_names(cast("JsonValue", one))
         )
-        """Every member that arguments may have by name."""
+        """Every member name that arguments may have."""
 
     def label(self, method: str, name: JsonValue) -> str:
-        """What a message asks for as accounts call it: the tool, else the method; what is none of ours, `unknown`."""
+        """Return the log label of a message: the tool, else the method; `unknown` for names that are not ours."""
         if method == "tools/call":
             return name if isinstance(name, str) and name in self._tools else UNKNOWN
         return method if method in _METHODS else UNKNOWN
 
     def protocol_server(self) -> Server[None]:
-        """A server of the SDK over this one; one for each time that the application is opened."""
+        """Return an SDK server on this one; the application needs a new one each time it opens."""
         server = Server[None](
             "turnkeep",
             title="Turnkeep",
@@ -104,7 +104,7 @@ class McpServer:
             on_list_resource_templates=self._list_templates if self._has_resources else None,
             on_read_resource=self._read_resource if self._has_resources else None,
         )
-        # its traces name spans after what the caller sent; requests are traced by the application
+        # its traces name spans by the caller's input; the application traces requests
         server.middleware[:] = [_unquoted, self._instruct]
         return server
 
@@ -121,7 +121,7 @@ class McpServer:
         return None if tool is None else tool.input_schema
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        """List the tools that the caller may use. A call of another one is still answered, with the reason."""
+        """List the tools that the caller may use. A call of another tool is still answered, with the reason."""
         _refuse_cursor(params)
         caller = _asking(context).caller
         return ListToolsResult(tools=[listed(tool) for tool in self._tools.values() if tool.access.allows(caller)])
@@ -194,7 +194,7 @@ async def _no_lifespan(_server: Server[None]) -> AsyncGenerator[None]:
 
 
 async def _unquoted(ctx: ServerRequestContext[None, object], call_next: CallNext) -> HandlerResult:
-    """The SDK names a method that is not there in its refusal: what was sent is not repeated."""
+    """Remove the method name from the SDK's refusal: input is not repeated."""
     try:
         return await call_next(ctx)
     except MCPError as error:
@@ -204,7 +204,7 @@ async def _unquoted(ctx: ServerRequestContext[None, object], call_next: CallNext
 
 
 def _asking(context: Context) -> Asking:
-    """Who sent the very request that a handler is called in."""
+    """Return the context of the request that a handler is called for."""
     if context.request is None:
         raise RuntimeError("a call without a request")
     return cast("Asking", context.request.scope["state"][ASKING])
@@ -216,7 +216,7 @@ def _refuse_cursor(params: PaginatedRequestParams | None) -> None:
 
 
 def _refusal(error: Exception, account: Account) -> AppError:
-    """What is told of an exception: ours as it is, of any other that it is our fault, with its places in the log."""
+    """Return the public error for an exception, and log unexpected ones with their stack."""
     if not isinstance(error, AppError):
         get_logger().error("mcp.failed", code="internal_error", error_type=error_type(error), stack=error_stack(error))
         error = AppError("internal_error", "This is our fault; the log has the request id.")

@@ -1,4 +1,4 @@
-"""The table of tools as the protocol lists it: which of them this installation offers, and in which words."""
+"""The list of tools for the protocol: the offered tools of this installation, and their instructions."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -37,7 +37,7 @@ def instructions(tools: Iterable[Tool], caller: Caller) -> str:
 
 
 def listed(tool: Tool) -> ListedTool:
-    """An entry of the table as the protocol lists it."""
+    """Return a tool as the protocol lists it."""
     return ListedTool(
         name=tool.name,
         title=tool.title,
@@ -49,7 +49,7 @@ def listed(tool: Tool) -> ListedTool:
 
 
 def offered_tools(settings: Settings) -> Mapping[str, Tool]:
-    """The tools that this installation offers, by name. Raises Unavailable where a hidden one does not exist."""
+    """Return the offered tools by name. Raises Unavailable if a hidden tool does not exist."""
     tools = {one.name: one for one in all_tools()}
     hidden = frozenset(settings.mcp_hidden_tools or ())
     if hidden - tools.keys():
@@ -61,7 +61,7 @@ def offered_tools(settings: Settings) -> Mapping[str, Tool]:
 
 
 def agent_is_exclusive(settings: Settings) -> bool:
-    """Return whether `ask_agent` takes the place of all other tools, and of the resources."""
+    """Return whether `ask_agent` replaces all other tools and the resources."""
     return settings.enable_internal_agent and settings.internal_agent_exclusive
 
 

@@ -1,1 +1,1 @@
-"""Everything over HTTP: parse, authenticate, call one service method, shape the response."""
+"""The HTTP transport: parse, authenticate, call one service method, shape the response."""

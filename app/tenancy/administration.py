@@ -1,10 +1,9 @@
-"""Keys and tenants, as callers administer them over the API.
+"""Administration of keys and tenants over the API.
 
-What always holds: nobody gives, renews or takes away more scopes than it has itself; a key that was revoked, wherever,
-changes no key any more, and neither does a secret that has been replaced: whoever holds a leaked one would end the
-rotation that was to shut it out; the text of a key is in one answer and nowhere else, so a repeated request is refused
-instead of replayed; and a tenant keeps a key that administers it, unless the caller insists. Everything here is by the
-ops role, and names the caller's tenant.
+Invariants: a caller never grants, renews or revokes more scopes than it has. A revoked key changes no keys any more, on
+any replica; neither does a replaced secret, because a leaked one could end the rotation against it. The text of a key
+is in one answer only, so a repeated request is refused instead of replayed. A tenant keeps a key that administers it,
+unless the caller forces it. Every statement uses the ops role and names the caller's tenant.
 """
 
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ Order = Literal["asc", "desc"]
 
 
 class Administration:
-    """The door to keys and tenants."""
+    """Public API of keys and tenants."""
 
     def __init__(self, ops: Database, *, tenancy: Tenancy, cursors: Cursors) -> None:
         self._ops = ops
@@ -51,7 +50,7 @@ class Administration:
     # keys, of the caller's own tenant
 
     async def list_keys(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Key]:
-        """Keys by the time they were made, revoked and expired ones too."""
+        """List keys by creation time, including revoked and expired ones."""
         caller.require(Scope.ADMIN)
         scope = f"keys|{caller.tenant_id}|{order}"
         after = self._after(scope, cursor)
@@ -62,7 +61,10 @@ class Administration:
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
 
     async def create_key(self, caller: Caller, *, body: KeyCreate, repeat: IdempotencyKey | None) -> KeyMade:
-        """A new key. Raises Forbidden for a scope that the caller lacks, Conflict `secret_shown_once` for a repeat."""
+        """Create a key.
+
+        Raises Forbidden for a scope that the caller lacks, Conflict `secret_shown_once` for a repeat.
+        """
         caller.require(Scope.ADMIN)
         _require_within(caller, body.scopes)
         if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
@@ -81,7 +83,7 @@ class Administration:
     async def rotate_key(
         self, caller: Caller, key_id: KeyId, *, body: KeyRotate, repeat: IdempotencyKey | None
     ) -> KeyMade:
-        """The key with a new secret; the old one holds for `grace_s` seconds more, and elsewhere `key_cache_s`."""
+        """Give a key a new secret; the old one stays valid for `grace_s`, on other replicas also for `key_cache_s`."""
         caller.require(Scope.ADMIN)
         text = KeyText(caller.tenant_id, key_id, generate_key().secret)
         async with self._ops.across_tenants() as tx:
@@ -98,7 +100,7 @@ class Administration:
         return KeyMade(**(rotated or key).model_dump(), key=str(text))
 
     async def revoke_key(self, caller: Caller, key_id: KeyId, *, force: bool) -> None:
-        """Revoke a key for good: at once here, within `key_cache_s` on every other replica."""
+        """Revoke a key permanently: at once in this process, within `key_cache_s` on every other replica."""
         caller.require(Scope.ADMIN)
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
@@ -139,7 +141,7 @@ class Administration:
     # tenants, by operators
 
     async def list_tenants(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Tenant]:
-        """All tenants by the time they were made."""
+        """List all tenants by creation time."""
         caller.require(Scope.OPERATOR)
         scope = f"tenants|{order}"
         after = self._after(scope, cursor)
@@ -148,7 +150,7 @@ class Administration:
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
 
     async def create_tenant(self, caller: Caller, *, body: TenantCreate, repeat: IdempotencyKey | None) -> TenantMade:
-        """A new tenant with its first key."""
+        """Create a tenant with its first key."""
         caller.require(Scope.OPERATOR)
         text = generate_key()
         async with self._ops.across_tenants() as tx:
@@ -161,13 +163,13 @@ class Administration:
         return TenantMade(**tenant.model_dump(), first_key=key)
 
     async def tenant(self, caller: Caller, tenant_id: TenantId) -> Tenant:
-        """One tenant."""
+        """Return one tenant."""
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
             return await _tenant(tx, tenant_id)
 
     async def update_tenant(self, caller: Caller, tenant_id: TenantId, *, body: TenantUpdate) -> Tenant:
-        """Give a tenant another name."""
+        """Rename a tenant."""
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
             tenant = await store.rename_tenant(tx, tenant_id, body.name)
@@ -207,7 +209,7 @@ async def _tenant(tx: Transaction, tenant_id: TenantId) -> Tenant:
 
 
 async def _require_valid(caller: Caller, tx: Transaction) -> None:
-    """Whoever changes keys is looked up anew: a replica trusts a key for a moment after it was revoked elsewhere."""
+    """Check the caller's key in the database: a replica caches a key for a moment after its revocation elsewhere."""
     key = await store.lock_key(tx, caller.tenant_id, caller.key_id)
     if key is None or key.state != "valid":
         code = "key_expired" if key is not None and key.state == "expired" else "key_revoked"
@@ -222,7 +224,7 @@ async def _require_valid(caller: Caller, tx: Transaction) -> None:
 
 
 def _require_within(caller: Caller, scopes: Sequence[Scope]) -> None:
-    """Nobody hands on more than it has, nor gets at a key that may do more."""
+    """Raise Forbidden for scopes that the caller does not have."""
     for scope in scopes:
         caller.require(scope)
 

@@ -1,4 +1,4 @@
-"""The key that an installation begins with: given by a setting, or made and kept in a file of the data folder."""
+"""The first key of an installation: given by a setting, or created and kept in a file of the data folder."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from app.tenancy.service import Tenancy
 
 
 def read_bootstrap_key(settings: Settings) -> KeyText | None:
-    """The key of BOOTSTRAP_KEY, None without one; Unavailable where it is no key."""
+    """Return the key of BOOTSTRAP_KEY, None without one; raise Unavailable for an invalid one."""
     if settings.bootstrap_key is None:
         return None
     key = parse_key(settings.bootstrap_key.get_secret_value())
@@ -25,10 +25,10 @@ def read_bootstrap_key(settings: Settings) -> KeyText | None:
 
 
 async def install_first_key(settings: Settings, tenancy: Tenancy) -> TenantId | None:
-    """Make the first key valid: BOOTSTRAP_KEY, or the one in the data directory, made where there is none yet.
+    """Make the first key valid: BOOTSTRAP_KEY, or the one in the data directory, created if missing.
 
-    Gives the tenant where this is the first start of the installation, and its admin key is in the file. The file is
-    written before the key is stored, so a crash in between leaves a file that the next start makes valid.
+    Returns the tenant at the first start of the installation if its admin key is in the file. The file is written
+    before the key is stored, so a crash in between leaves a file that the next start makes valid.
     """
     given = read_bootstrap_key(settings)
     if given is not None:
@@ -42,14 +42,14 @@ async def install_first_key(settings: Settings, tenancy: Tenancy) -> TenantId | 
 
 
 async def _install(tenancy: Tenancy, key: KeyText, *, name: str, tenant_name: str) -> bool:
-    """Make the key valid; says whether it was not there before."""
+    """Make the key valid; return whether it is new."""
     is_new = await tenancy.install_key(key, name=name, tenant_name=tenant_name)
     if is_new:
         get_logger().info("key.installed", key_id=key.key_id)
     try:
         await tenancy.authenticate(str(key))
     except Unauthenticated as error:
-        # revoked on purpose, or TURNKEEP_SECRET_KEY is not what it was when the key was made
+        # revoked on purpose, or TURNKEEP_SECRET_KEY has changed since the key was created
         get_logger().warning("key.refused", key_id=key.key_id, code=error.code)
     return is_new
 
@@ -57,7 +57,7 @@ async def _install(tenancy: Tenancy, key: KeyText, *, name: str, tenant_name: st
 def _read_or_make_key(path: Path) -> KeyText:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
-        # linked into place whole, so that two processes starting at once read the same key
+        # linked into place when complete, so that two processes starting at once read the same key
         draft = path.with_name(f"{path.name}.{os.getpid()}")
         draft.touch(mode=0o600)
         draft.write_text(f"{generate_key()}\n")

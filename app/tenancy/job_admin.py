@@ -1,7 +1,8 @@
-"""Jobs as those see them who run an installation or a tenant in it: list, try again, take back.
+"""Administration of jobs: list, retry, cancel.
 
-An admin's key reaches the jobs of its own tenant, an operator's those of all tenants and of the installation when it
-says so. A list of one tenant's is read under row-level security; changes are the ops role's, and name the tenant.
+A key with the scope `admin` reaches the jobs of its own tenant; one with `operator` also those of all tenants and of
+the installation. The list of one tenant is read under row-level security; changes use the ops role, and name the
+tenant.
 """
 
 from collections.abc import AsyncGenerator
@@ -21,10 +22,10 @@ from app.tenancy.schemas import Caller, Scope
 
 
 class JobView(BaseModel):
-    """A job that has not finished; finished ones are gone.
+    """A job that has not finished; finished ones are deleted.
 
     `state` is `queued` (waits for `run_at`, or for a worker), `running`, `parked` (failed `max_attempts` times, and
-    waits for a retry) or `cancelled`. `last_error` is an error code. `subject_ids` name what it is about.
+    waits for a retry) or `cancelled`. `last_error` is an error code. `subject_ids` are the ids of its subjects.
     """
 
     id: str
@@ -41,7 +42,7 @@ class JobView(BaseModel):
 
 
 class JobAdministration:
-    """The door to jobs."""
+    """Public API of jobs."""
 
     def __init__(self, database: Database, ops: Database, *, queue: JobQueue, cursors: Cursors) -> None:
         self._database = database
@@ -60,7 +61,7 @@ class JobAdministration:
         limit: int,
         cursor: str | None,
     ) -> Page[JobView]:
-        """Jobs that have not finished, by age."""
+        """List unfinished jobs by age."""
         tenant_id = _reach(caller, all_tenants)
         scope = f"jobs|{tenant_id}|{order}|{kind}|{state}"
         after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
@@ -77,7 +78,10 @@ class JobAdministration:
         )
 
     async def retry(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
-        """Make a parked, cancelled or waiting job due now. Conflict while it runs, or when the same work waits."""
+        """Make a parked, cancelled or waiting job due now.
+
+        Conflict if it runs, or if another job for the same work waits.
+        """
         async with self._ops.across_tenants() as tx:
             job = await self._lock(caller, tx, job_id, all_tenants)
             if _state(job) == "running":
@@ -89,7 +93,7 @@ class JobAdministration:
         return _view(again)
 
     async def cancel(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
-        """Take a job back; one that runs is given up when its worker next renews its lease."""
+        """Cancel a job; a running one stops when its worker next renews its lease."""
         async with self._ops.across_tenants() as tx:
             return _view(await cancel_job(tx, await self._lock(caller, tx, job_id, all_tenants)))
 
@@ -111,7 +115,7 @@ class JobAdministration:
 
 
 def _reach(caller: Caller, all_tenants: bool) -> TenantId | None:  # noqa: FBT001
-    """Whose jobs a caller asks for; None for everybody's, which takes an operator."""
+    """Return the tenant whose jobs the caller may reach; None for all, which needs an operator."""
     if all_tenants:
         caller.require(Scope.OPERATOR)
         return None

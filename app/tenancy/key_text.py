@@ -1,6 +1,6 @@
 """The text form of API keys: `tk_<tenant ULID>_<key ULID>_<43 characters, 256 random bits>`.
 
-Pure. The tenant stands in the key, so that looking it up needs no query across tenants.
+Pure. The key contains the tenant, so that its lookup needs no query across tenants.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """An API key taken apart. `secret` never leaves memory unhashed."""
+    """A parsed API key. `secret` never leaves memory unhashed."""
 
     tenant_id: TenantId
     key_id: KeyId
@@ -31,13 +31,13 @@ class KeyText:
 
 
 def generate_key(tenant_id: TenantId | None = None) -> KeyText:
-    """A fresh key, of a fresh tenant unless one is given."""
+    """Return a new key, of a new tenant unless one is given."""
     tenant = tenant_id or TenantId(new_uuid())
     return KeyText(tenant, KeyId(new_uuid()), secrets.token_urlsafe(_SECRET_BYTES))
 
 
 def parse_key(text: str) -> KeyText | None:
-    """Read a key's text; None when it has not the form of one."""
+    """Parse a key's text; return None for any other text."""
     match = _FORM.fullmatch(text)
     if match is None:
         return None
@@ -48,5 +48,5 @@ def parse_key(text: str) -> KeyText | None:
 
 
 def key_hmac(pepper: bytes, key: KeyText) -> bytes:
-    """What is stored of a key (32 bytes). The secret has 256 random bits, so a slow hash would add nothing."""
+    """Return the stored hash of a key (32 bytes). The secret has 256 random bits, so a slow hash adds nothing."""
     return hmac.digest(pepper, b"api-key:" + str(key).encode(), hashlib.sha256)

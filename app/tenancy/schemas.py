@@ -1,4 +1,4 @@
-"""Who is asking."""
+"""The caller of a request, and the schemas of keys, tenants and tokens."""
 
 import hashlib
 import re
@@ -20,13 +20,13 @@ from app.formats.schemas import Role
 from app.tenancy.scopes import Scope
 
 DEFAULT_AGENT: Final = "default"
-"""The agent of who names none."""
+"""The agent of a caller that names none."""
 AGENT_PATTERN: Final = "^[!-~]([ -~]*[!-~])?$"
 MAX_AGENT_CHARACTERS: Final = 256
 
 
 def agent_name(text: str) -> str:
-    """The name of an agent as a request's header gives it. Raises Invalid for what is none."""
+    """Return the agent of a request's header. Raises Invalid for an invalid name."""
     if len(text) > MAX_AGENT_CHARACTERS or re.fullmatch(AGENT_PATTERN, text) is None:
         field = FieldError("/x-agent-id", f"1 to {MAX_AGENT_CHARACTERS} characters of ASCII", "header")
         raise Invalid("invalid_request", "The name in X-Agent-Id is not that of an agent.", fields=[field])
@@ -34,7 +34,7 @@ def agent_name(text: str) -> str:
 
 
 class Access(StrEnum):
-    """What a conversation token opens: reading, or reading and appending."""
+    """Rights of a conversation token: reading, or reading and appending."""
 
     READ = "read"
     APPEND = "append"
@@ -47,13 +47,13 @@ _SCOPES_OF_ACCESS: Final[Mapping[Access, frozenset[Scope]]] = {
 
 
 def scopes_of(access: Access) -> frozenset[Scope]:
-    """The scopes that a token hands on, inside its conversation; the key that makes it has them."""
+    """Return the scopes of a token inside its conversation; the key that creates it has them too."""
     return _SCOPES_OF_ACCESS[access]
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a conversation token binds its holder to. With `append` there is an actor, and `roles` are what it plays."""
+    """The limits of a conversation token. With `append` there is an actor, and `roles` are the roles it may write."""
 
     conversation_id: ConversationId
     access: Access
@@ -62,24 +62,23 @@ class Binding:
     expires_at: datetime
 
     def left_s(self) -> float:
-        """How long the token holds, in seconds; nothing or less when its time is over."""
+        """Seconds until the token expires; zero or less afterwards."""
         return (self.expires_at - datetime.now(UTC)).total_seconds()
 
 
 def token_expired() -> Unauthenticated:
-    """What is said of a token whose time is over."""
+    """Return the error for an expired token."""
     return Unauthenticated("token_expired", "This conversation token has expired; ask for another.")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A checked key or conversation token: everything a service may know of who asks.
+    """An authenticated key or conversation token: all that a service knows of the caller.
 
-    A caller with a token is `bound`, and reaches nothing by itself: it has no scope, and `tenant_id`, without which
-    there is no statement, raises. A service method that is meant for tokens opens it by `require_conversation`; so one
-    that was never thought of for them refuses, whatever it forgets. `key_tenant_id` is for logs and the like.
-    `agent_id` is the key's; where it has none, whom the request names.
-    `digest` stands for the secret or token that was given, by which it is told from others of the same key.
+    A caller with a token is `bound`: it has no scope, and `tenant_id`, which every statement needs, raises. A service
+    method for tokens calls `require_conversation`; every other method therefore refuses tokens. `key_tenant_id` is for
+    logs. `agent_id` is the key's agent; if the key has none, the request's. `digest` identifies the given secret or
+    token among those of the same key.
     """
 
     key_tenant_id: TenantId
@@ -92,17 +91,17 @@ class Caller:
 
     @property
     def tenant_id(self) -> TenantId:
-        """The tenant, which bounds all that the caller can reach. Raises Forbidden for a bound caller."""
+        """The tenant that limits everything the caller can reach. Raises Forbidden for a bound caller."""
         self._refuse_bound()
         return self.key_tenant_id
 
     @property
     def agent(self) -> str:
-        """The agent that asks: the key's, else the one that the request names, else `default`."""
+        """The calling agent: the key's, else the one that the request names, else `default`."""
         return self.agent_id or DEFAULT_AGENT
 
     def acting_as(self, agent_id: str | None) -> "Caller":
-        """The caller as the agent that a request names; who has a key of an agent stays that agent."""
+        """Return the caller as the request's agent; a key with an agent keeps its own."""
         return self if agent_id is None or self.agent_id is not None else replace(self, agent_id=agent_id)
 
     def require_long_term(self) -> None:
@@ -118,11 +117,11 @@ class Caller:
             raise Forbidden("forbidden", f"This key does not have the scope {scope.value}.")
 
     def require_conversation(self, scope: Scope, conversation_id: ConversationId) -> "Caller":
-        """The caller to go on with in one conversation, which a conversation token may open.
+        """Return the caller for one conversation, which a conversation token may open.
 
-        Gives a caller that is no longer bound: use it for nothing but this conversation, and only in a service method
-        that holders of tokens are meant to reach. What they may write is for `require_may_write` of conversations.
-        Raises Forbidden, and NotFound for any other conversation than the token's.
+        The result is no longer bound: use it only for this conversation, and only in a service method that is meant for
+        tokens. `require_may_write` of conversations checks what tokens may write. Raises Forbidden, and NotFound for
+        any other conversation than the token's.
         """
         if self.bound is None:
             self.require(scope)
@@ -140,7 +139,7 @@ class Caller:
 
 
 def job_caller(tenant_id: TenantId) -> Caller:
-    """Who a job of a tenant runs as: it reads and writes there, and stands for no key."""
+    """Return the caller of a tenant's job: it may read and write there, and has no key."""
     return Caller(
         key_tenant_id=tenant_id,
         key_id=KeyId(UUID(int=0)),
@@ -152,10 +151,10 @@ def job_caller(tenant_id: TenantId) -> Caller:
 
 @dataclass(frozen=True, slots=True)
 class TokenEpochs:
-    """How the owner of conversations tells which tokens hold; inside the transaction given, in its tenant.
+    """Validity of tokens, as told by the owner of conversations, inside the given transaction of its tenant.
 
-    `current` gives what a token of the conversation must say, None where there is none. `move` makes that another
-    text, so that no token made before holds; false where there is no such conversation.
+    `current` returns the epoch that a token of the conversation must have, None for an unknown conversation. `move`
+    changes it, so that no earlier token is valid; false for an unknown conversation.
     """
 
     current: Callable[[Transaction, TenantId, ConversationId], Awaitable[str | None]]
@@ -178,13 +177,13 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A request that carries an Idempotency-Key: the key, which is never stored, and an HMAC of the request."""
+    """The Idempotency-Key of a request, which is never stored, and an HMAC of the request."""
 
     key: str
     request_hmac: bytes
 
     def of(self, caller: Caller) -> "IdempotencyKey":
-        """The request as this caller's: who holds a token neither meets nor takes the keys of anybody else."""
+        """Return the key for this caller: holders of tokens have keys of their own."""
         bound = caller.bound
         if bound is None:
             return self
@@ -192,17 +191,17 @@ class IdempotencyKey:
         return replace(self, key=f"token:{hashlib.sha256(name.encode()).hexdigest()}")
 
     def made_id(self, caller: Caller) -> UUID:
-        """The id of what this caller makes by the request: the same whenever it is sent again."""
+        """Return the id of the object that this request creates, the same for every repeat."""
         return _named(caller.tenant_id.bytes + self.request_hmac + self.key.encode())
 
     def by_agent(self, agent_id: str) -> "IdempotencyKey":
-        """The request as this agent's, where whose it is stands in a header and not in what was hashed."""
+        """Return the key for this agent, which a header names and the hash does not contain."""
         return replace(self, request_hmac=hashlib.sha256(self.request_hmac + agent_id.encode()).digest())
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a request with this key did the first time: enough to render the same answer from the rows."""
+    """Result of the first request with this key: enough to render the same answer from the rows."""
 
     status: int
     result_ids: Sequence[UUID]
@@ -212,7 +211,7 @@ _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256
 
 
 class KeyCreate(Strict):
-    """A key to make. Its scopes are some of the caller's own."""
+    """A key to create. Its scopes are some of the caller's own."""
 
     name: _Name
     scopes: list[Scope] = Field(default=[Scope.READ, Scope.WRITE], min_length=1, max_length=4)
@@ -222,13 +221,13 @@ class KeyCreate(Strict):
 
 
 class KeyRotate(Strict):
-    """A new secret for a key. The old one holds for `grace_s` seconds more."""
+    """A new secret for a key. The old one is valid for `grace_s` more seconds."""
 
     grace_s: Annotated[StrictInt, Field(ge=0, le=86_400)] = 0
 
 
 class Key(BaseModel):
-    """A key, without its secret. `previous_expires_at`: until when the secret before the last rotation holds."""
+    """A key, without its secret. `previous_expires_at`: end of validity of the secret before the last rotation."""
 
     id: str
     name: str
@@ -244,19 +243,19 @@ class Key(BaseModel):
 
 
 class KeyMade(Key):
-    """A key with its text, which is given this once and kept nowhere."""
+    """A key with its text, which only this answer contains."""
 
     key: str
 
 
 class TenantCreate(Strict):
-    """A tenant to make."""
+    """A tenant to create."""
 
     name: _Name
 
 
 class TenantUpdate(Strict):
-    """What of a tenant may change."""
+    """The fields of a tenant that may change."""
 
     name: _Name
 
@@ -270,7 +269,7 @@ class Tenant(BaseModel):
 
 
 class TenantMade(Tenant):
-    """A tenant with its first key (read, write, admin), whose text is given this once and kept nowhere."""
+    """A tenant with its first key (read, write, admin), whose text only this answer contains."""
 
     first_key: KeyMade
 
@@ -278,8 +277,8 @@ class TenantMade(Tenant):
 class TokenCreate(Strict):
     """A short-lived token for one conversation: to read it, or to read it and append to it.
 
-    To append takes an `actor`: turns are written as that one alone, in one of `roles`. A token that only reads has no
-    use for roles. `ttl_s` is the setting's where it is left out (15 minutes), and an hour at most.
+    Appending needs an `actor`: turns are written as this actor only, in one of `roles`. A token that only reads ignores
+    roles. `ttl_s` defaults to the setting (15 minutes), and is at most an hour.
     """
 
     access: Access
@@ -289,7 +288,7 @@ class TokenCreate(Strict):
 
 
 class TokenMade(BaseModel):
-    """A conversation token, whose text is given this once and kept nowhere."""
+    """A conversation token, whose text only this answer contains."""
 
     token: str
     expires_at: TimeOut
@@ -300,10 +299,10 @@ class TokenMade(BaseModel):
 
 
 class ModelUsageDay(BaseModel):
-    """What a tenant took of a chat model in one day (UTC), for one purpose.
+    """A tenant's usage of a chat model on one day (UTC), for one purpose.
 
-    `calls` are those that took tokens, `failed` those among them that came to nothing. `cost` is in the currency of the
-    prices that were set when it arose.
+    `calls` are calls that used tokens, `failed` those of them without a result. `cost` is in the currency of the prices
+    that were set at that time.
     """
 
     tenant_id: str

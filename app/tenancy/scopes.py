@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a key may do. `admin` is for one tenant's administration, `operator` for the whole installation."""
+    """Rights of a key. `admin` is for one tenant's administration, `operator` for the whole installation."""
 
     READ = "read"
     WRITE = "write"

@@ -1,8 +1,8 @@
-"""Tenants, keys, conversation tokens, and requests that may be repeated safely.
+"""Tenants, keys, conversation tokens and idempotency keys.
 
-A key is checked against an HMAC in constant time, trusted for half a second after that (setting), and its last use
-is written once a minute. A token is checked by its signature, then against its key and its conversation's epoch, and
-trusted as long, never beyond its end. Nothing here ever stores or logs a secret.
+A key is compared with an HMAC in constant time and cached for half a second (setting); its last use is written once a
+minute. A token is checked by its signature, its key and its conversation's epoch, and cached as long, never beyond its
+expiry. Secrets are never stored or logged.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class TenancyOptions:
 
 
 class Tenancy:
-    """Checks keys and tokens, and remembers requests for their repetition."""
+    """Authenticates keys and tokens, and stores results of idempotent requests."""
 
     def __init__(
         self, database: Database, ops: Database, *, secret: bytes, options: TenancyOptions, epochs: TokenEpochs
@@ -75,11 +75,11 @@ class Tenancy:
         self._used: dict[tuple[TenantId, KeyId], datetime] = {}
 
     def secret_for(self, purpose: str) -> bytes:
-        """A secret of the installation for one purpose (32 bytes), so that no two share a key."""
+        """Return the installation's secret for one purpose (32 bytes), so that no two purposes share one."""
         return hmac.digest(self._secret, b"purpose:" + purpose.encode(), hashlib.sha256)
 
     async def authenticate(self, token: str | None) -> Caller:
-        """The caller that a key, or a conversation token, stands for; Unauthenticated when it does not hold."""
+        """Return the caller of a key or conversation token; raise Unauthenticated for an invalid one."""
         if not token:
             raise Unauthenticated("unauthenticated", _NO_KEY)
         if token.startswith(PREFIX):
@@ -99,7 +99,7 @@ class Tenancy:
 
     def _trust(self, digest: bytes, caller: Caller, *, for_s: float, asked_at: int) -> None:
         if asked_at != self._forgotten:
-            return  # what was looked up may be older than what has been revoked since
+            return  # the row may be older than a later revocation
         while len(self._checked) >= self._options.key_cache_entries:
             del self._checked[next(iter(self._checked))]
         self._checked.pop(digest, None)
@@ -109,7 +109,7 @@ class Tenancy:
         asked_at = self._forgotten
         async with self._database.transaction(key.tenant_id, read_only=True) as tx:
             row = await store.find_key(tx, key.tenant_id, key.key_id)
-        # compared even when there is no such key, so that time tells nothing
+        # compared even for an unknown key, so that timing reveals nothing
         current = hmac.compare_digest(row.secret_hmac if row else bytes(32), digest)
         previous = hmac.compare_digest((row.previous_hmac if row else None) or bytes(32), digest)
         if row is None or not (current or previous):
@@ -132,7 +132,7 @@ class Tenancy:
     # conversation tokens
 
     async def create_token(self, caller: Caller, conversation_id: ConversationId, *, body: TokenCreate) -> TokenMade:
-        """A token for one conversation. Raises NotFound, Invalid; Forbidden where it would do more than the key."""
+        """Create a token for a conversation. Raises NotFound, Invalid; Forbidden if it had more rights than the key."""
         for scope in sorted({Scope.WRITE, *scopes_of(body.access)}):
             caller.require(scope)
         ttl_s, max_s = body.ttl_s or self._options.token_ttl_s, self._options.token_max_ttl_s
@@ -169,7 +169,7 @@ class Tenancy:
         )
 
     async def void_tokens(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Void all tokens of a conversation: at once here, within `key_cache_s` on every other replica."""
+        """Revoke all tokens of a conversation: at once in this process, within `key_cache_s` on every other replica."""
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id) as tx:
             if not await self._epochs.move(tx, caller.tenant_id, conversation_id):
@@ -203,7 +203,7 @@ class Tenancy:
             key_id=claims.key_id,
             scopes=frozenset(),
             agent_id=key.agent_id,
-            long_term_enabled=False,  # memories are no part of a conversation
+            long_term_enabled=False,  # memories are not part of a conversation
             bound=Binding(
                 conversation_id=claims.conversation_id,
                 access=claims.access,
@@ -219,12 +219,12 @@ class Tenancy:
     # administration, by the ops role
 
     async def has_tenants(self) -> bool:
-        """Whether the installation has been started before."""
+        """Return whether the installation has a tenant."""
         async with self._ops.across_tenants() as tx:
             return await store.any_tenant(tx)
 
     async def install_key(self, key: KeyText, *, name: str, tenant_name: str) -> bool:
-        """Make `key` valid with all scopes, and its tenant; false when it is there already (revoked or not)."""
+        """Make `key` valid with all scopes, and create its tenant; false if it exists already (revoked or not)."""
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, tenant_name)
             return await store.add_key(
@@ -237,7 +237,7 @@ class Tenancy:
             )
 
     async def create_tenant(self, name: str) -> tuple[TenantId, KeyText]:
-        """A new tenant with its first key (read, write, admin)."""
+        """Create a tenant with its first key (read, write, admin)."""
         key = generate_key()
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, name)
@@ -256,7 +256,7 @@ class Tenancy:
         agent_id: str | None = None,
         long_term_enabled: bool = True,
     ) -> KeyText:
-        """A new key of a tenant that exists; its secret is given once, here."""
+        """Create a key of an existing tenant; only this result contains its secret."""
         key = generate_key(tenant_id)
         async with self._ops.across_tenants() as tx:
             if not await store.tenant_exists(tx, tenant_id):
@@ -275,28 +275,28 @@ class Tenancy:
         return key
 
     async def list_keys(self, tenant_id: TenantId | None) -> list[ApiKey]:
-        """The newest keys, of one tenant or of all."""
+        """List the newest keys, of one tenant or of all."""
         async with self._ops.across_tenants() as tx:
             return await store.list_keys(tx, tenant_id, _LIST_LIMIT)
 
     def digest(self, key: KeyText) -> bytes:
-        """What is stored of a key."""
+        """Return the stored hash of a key."""
         return key_hmac(self._secret, key)
 
     def forget_checked(self) -> None:
-        """Look every key up again, and what stands on one: one was revoked or has another secret."""
+        """Clear the cache of keys and tokens, after a revocation or rotation."""
         self._forgotten += 1
         self._checked.clear()
 
     async def revoke_key(self, tenant_id: TenantId, *, key_id: KeyId) -> None:
-        """Revoke a key: at once here, within `key_cache_s` on every other replica."""
+        """Revoke a key: at once in this process, within `key_cache_s` on every other replica."""
         async with self._ops.across_tenants() as tx:
             if not await store.revoke_key(tx, tenant_id, key_id):
                 raise NotFound("not_found", "There is no such key.")
         self.forget_checked()
 
     async def flush_last_used(self) -> None:
-        """Write when keys were used last; what cannot be written now is kept for the next time."""
+        """Write the last use of keys; if that fails, they are kept for the next time."""
         used, self._used = self._used, {}
         if not used:
             return
@@ -309,15 +309,15 @@ class Tenancy:
             raise
 
     async def sweep_repeats(self) -> int:
-        """Forget requests whose time is over, a bounded number at a time; says how many. Run by a job."""
+        """Delete expired results of requests, a limited number at a time; return their number. Called by a job."""
         await self.hash_plain_repeats()
         async with self._ops.across_tenants() as tx:
             return await store.sweep_repeats(tx, _SWEEP_LIMIT)
 
     async def hash_plain_repeats(self) -> int:
-        """Hash the Idempotency-Keys that release 0.1.0 has stored as they came; says how many.
+        """Hash the Idempotency-Keys that release 0.1.0 stored in plain text; return their number.
 
-        Does nothing while a replica of that release is connected: it would not find them, and do a request twice.
+        Does nothing while a replica of that release is connected: it would not find them, and repeat a request.
         """
         async with self._ops.across_tenants() as tx:
             found = await store.list_plain_repeats(tx, _SWEEP_LIMIT)
@@ -327,7 +327,7 @@ class Tenancy:
         return len(found)
 
     async def tend_forever(self) -> None:
-        """Flush by the minute, until cancelled."""
+        """Write the last use of keys every minute, until cancelled."""
         while True:
             await asyncio.sleep(_TEND_S)
             try:
@@ -338,14 +338,17 @@ class Tenancy:
     # requests that may be repeated
 
     def repeatable(self, key: str, *parts: bytes) -> IdempotencyKey:
-        """A request under an Idempotency-Key; `parts` (method, path, body) are what must be the same next time."""
+        """Return the idempotency key of a request; `parts` (method, path, body) must be equal in a repeat."""
         digest = hmac.new(self._secret, b"idempotency:", hashlib.sha256)
         for part in parts:
             digest.update(len(part).to_bytes(8, "big") + part)
         return IdempotencyKey(key, digest.digest())
 
     async def find_replay(self, caller: Caller, tx: Transaction, *, request: IdempotencyKey) -> Replay | None:
-        """What this request did before; None when it is new. Another request under the same key is a Conflict."""
+        """Return the result of the first such request; None if it is new.
+
+        Conflict for another request with the same key.
+        """
         row = await store.find_repeat(tx, caller.tenant_id, self._stored_key(caller, request))
         if row is None:
             return None
@@ -354,7 +357,7 @@ class Tenancy:
         return row.replay
 
     async def claim(self, caller: Caller, tx: Transaction, *, request: IdempotencyKey) -> Replay | None:
-        """Lock the key for this transaction; gives the replay if the first one has ended meanwhile."""
+        """Lock the key for this transaction; return the result if the first request has ended meanwhile."""
         if not await store.try_lock_repeat(tx, caller.tenant_id, self._stored_key(caller, request)):
             raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
         return await self.find_replay(caller, tx, request=request)
@@ -362,7 +365,7 @@ class Tenancy:
     async def remember(
         self, caller: Caller, tx: Transaction, *, request: IdempotencyKey, status: int, result_ids: Sequence[UUID]
     ) -> None:
-        """Remember what was done, in the transaction that does it."""
+        """Store the result of a request, in its transaction."""
         await store.remember_repeat(
             tx,
             caller.tenant_id,
@@ -374,7 +377,7 @@ class Tenancy:
         )
 
     def key_id(self, caller: Caller, request: IdempotencyKey) -> UUID:
-        """An id of the Idempotency-Key alone, the same for every request of the tenant under it."""
+        """Return an id of the Idempotency-Key alone, the same for every request of the tenant with this key."""
         return UUID(bytes=self._key_hmac(caller.tenant_id, request.key)[:16])
 
     def _stored_key(self, caller: Caller, request: IdempotencyKey) -> store.RepeatKey:
@@ -388,6 +391,6 @@ class Tenancy:
 
 
 async def installation_secret(ops: Database) -> bytes:
-    """The secret of the installation, made at its first migration: every replica has the same."""
+    """Return the secret of the installation, created at its first migration; all replicas share it."""
     async with ops.across_tenants() as tx:
         return await store.installation_secret(tx)

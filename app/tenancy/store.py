@@ -1,4 +1,4 @@
-"""Queries on tenants, keys and repeatable requests. Each takes the open transaction first."""
+"""Queries on tenants, keys and idempotent requests. Each takes the open transaction first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from app.tenancy.schemas import ApiKey, Key, Replay, Scope, Tenant
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """What a check of a key needs."""
+    """The columns that authentication needs."""
 
     secret_hmac: bytes
     previous_hmac: bytes | None
@@ -28,7 +28,7 @@ class KeyRow:
 
 
 async def installation_secret(tx: Transaction) -> bytes:
-    """The secret made at the first migration."""
+    """Return the secret created at the first migration."""
     row = await tx.fetchrow("select secret from installation")
     if row is None:
         raise RuntimeError("the installation row is missing")
@@ -36,7 +36,7 @@ async def installation_secret(tx: Transaction) -> bytes:
 
 
 async def find_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> KeyRow | None:
-    """A key of this tenant; None when there is none."""
+    """Return a key of this tenant, or None."""
     row = await tx.fetchrow(
         """
         select secret_hmac, case when previous_expires_at > now() then previous_hmac end as previous_hmac,
@@ -61,17 +61,17 @@ async def find_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> KeyRo
 
 
 async def any_tenant(tx: Transaction) -> bool:
-    """Whether the installation has a tenant (ops role)."""
+    """Return whether the installation has a tenant (ops role)."""
     return await tx.fetchrow("select 1 from tenants limit 1") is not None
 
 
 async def add_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> None:
-    """Make a tenant unless it exists (ops role)."""
+    """Create a tenant unless it exists (ops role)."""
     await tx.execute("insert into tenants (tenant_id, name) values ($1, $2) on conflict do nothing", tenant_id, name)
 
 
 async def tenant_exists(tx: Transaction, tenant_id: TenantId) -> bool:
-    """Whether there is such a tenant (ops role)."""
+    """Return whether the tenant exists (ops role)."""
     return await tx.fetchrow("select 1 from tenants where tenant_id = $1", tenant_id) is not None
 
 
@@ -87,7 +87,7 @@ async def add_key(
     long_term_enabled: bool = True,
     expires_at: datetime | None = None,
 ) -> bool:
-    """Make a key unless one of this id exists; says whether it was made (ops role)."""
+    """Create a key unless its id exists; return whether it was created (ops role)."""
     added = await tx.execute(
         """
         insert into api_keys (tenant_id, id, name, secret_hmac, scopes, agent_id, expires_at, long_term_enabled)
@@ -106,7 +106,7 @@ async def add_key(
 
 
 async def revoke_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> bool:
-    """Revoke a key for good; false when there is none (ops role)."""
+    """Revoke a key permanently; false if there is none (ops role)."""
     touched = await tx.execute(
         "update api_keys set revoked_at = coalesce(revoked_at, now()) where tenant_id = $1 and id = $2",
         tenant_id,
@@ -116,7 +116,7 @@ async def revoke_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> boo
 
 
 async def list_keys(tx: Transaction, tenant_id: TenantId | None, limit: int) -> list[ApiKey]:
-    """The newest keys, of one tenant or of all (ops role)."""
+    """List the newest keys, of one tenant or of all (ops role)."""
     rows = await tx.fetch(
         """
         select tenant_id, id, name, scopes, created_at, expires_at, revoked_at, last_used_at
@@ -174,7 +174,7 @@ async def page_keys(
     after: tuple[datetime, UUID] | None,
     limit: int,
 ) -> list[Key]:
-    """Keys of one tenant by the time they were made; `after` is the sort key of the last one of the page before."""
+    """List keys of one tenant by creation time; `after` is the sort key of the last row of the previous page."""
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     args: list[object] = [tenant_id, limit, *(after or ())]
     bound = "" if after is None else f" and (created_at, id) {beyond} ($3, $4)"
@@ -187,7 +187,7 @@ async def page_keys(
 
 
 async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key | None:
-    """One key, with the keys of its tenant held until the transaction ends; None when there is none."""
+    """Return one key and lock its tenant's keys until the transaction ends; None if there is none."""
     await tx.execute("select 1 from tenants where tenant_id = $1 for update", tenant_id)
     row = await tx.fetchrow(
         f"select {_KEY_COLUMNS} from api_keys where tenant_id = $1 and id = $2",  # noqa: S608
@@ -200,7 +200,7 @@ async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key |
 async def secret_standing(
     tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, digest: bytes
 ) -> Literal["present", "previous"] | None:
-    """Whether a secret of a key is the present one, or the one before in its time of grace; None when it is neither."""
+    """Return whether a secret is the key's present or, during its grace period, its previous one; None if neither."""
     row = await tx.fetchrow(
         """
         select secret_hmac = $3 as present,
@@ -219,7 +219,7 @@ async def secret_standing(
 async def rotate_key(
     tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, secret_hmac: bytes, grace_s: int
 ) -> Key | None:
-    """Give a key another secret; the one it had holds for `grace_s` seconds more."""
+    """Give a key another secret; the old one is valid for `grace_s` more seconds."""
     row = await tx.fetchrow(
         f"""
         update api_keys set previous_hmac = case when $4 > 0 then secret_hmac end,
@@ -235,7 +235,7 @@ async def rotate_key(
 
 
 async def has_other_admin_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> bool:
-    """Whether another key of the tenant holds that administers it."""
+    """Return whether another valid key administers the tenant."""
     row = await tx.fetchrow(
         """
         select 1 from api_keys
@@ -255,7 +255,7 @@ def _tenant(row: asyncpg.Record) -> Tenant:
 async def page_tenants(
     tx: Transaction, *, newest_first: bool, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[Tenant]:
-    """Tenants by the time they were made."""
+    """List tenants by creation time."""
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     args: list[object] = [limit, *(after or ())]
     bound = "" if after is None else f" where (created_at, tenant_id) {beyond} ($2, $3)"
@@ -268,13 +268,13 @@ async def page_tenants(
 
 
 async def find_tenant(tx: Transaction, tenant_id: TenantId) -> Tenant | None:
-    """One tenant."""
+    """Return one tenant, or None."""
     row = await tx.fetchrow("select tenant_id, name, created_at from tenants where tenant_id = $1", tenant_id)
     return None if row is None else _tenant(row)
 
 
 async def rename_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> Tenant | None:
-    """Give a tenant another name."""
+    """Rename a tenant."""
     row = await tx.fetchrow(
         "update tenants set name = $2 where tenant_id = $1 returning tenant_id, name, created_at", tenant_id, name
     )
@@ -284,7 +284,7 @@ async def rename_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> Tena
 async def flush_last_used(
     tx: Transaction, tenant_ids: Sequence[TenantId], key_ids: Sequence[KeyId], used_at: Sequence[datetime]
 ) -> None:
-    """Note when keys were used last (ops role)."""
+    """Store when keys were used last (ops role)."""
     await tx.execute(
         """
         update api_keys k set last_used_at = greatest(k.last_used_at, u.used_at)
@@ -298,10 +298,11 @@ async def flush_last_used(
 
 
 HASHED = "hmac:"
-"""How a hashed Idempotency-Key begins in `idempotency_records`."""
+"""Prefix of a hashed Idempotency-Key in `idempotency_records`."""
 
-# Release 0.1.0 stores keys as they come, and finds no others. While one of its replicas is connected, so does this
-# release; `list_plain_repeats` gives what is hashed afterwards. With the support of 0.1.0 all of `plain` goes.
+# Release 0.1.0 stores keys in plain text and finds only such keys. While one of its replicas is connected, this release
+# does the same; `list_plain_repeats` returns the keys to hash afterwards. Remove all of `plain` with the support of
+# 0.1.0.
 _FIRST_RELEASE_RUNS = f"""exists (
     select from pg_stat_activity
     where datname = current_database() and application_name like 'turnkeep%/{FIRST_RELEASE}'
@@ -318,14 +319,14 @@ class RepeatKey:
 
 @dataclass(frozen=True, slots=True)
 class RepeatRow:
-    """A remembered request."""
+    """The stored result of a request."""
 
     request_hmac: bytes
     replay: Replay
 
 
 async def find_repeat(tx: Transaction, tenant_id: TenantId, key: RepeatKey) -> RepeatRow | None:
-    """The request remembered under this key, unless its time is over."""
+    """Return the result stored for this key, unless it has expired."""
     row = await tx.fetchrow(
         """
         select request_hmac, status, result_ids from idempotency_records
@@ -340,7 +341,7 @@ async def find_repeat(tx: Transaction, tenant_id: TenantId, key: RepeatKey) -> R
 
 
 async def try_lock_repeat(tx: Transaction, tenant_id: TenantId, key: RepeatKey) -> bool:
-    """Lock this key until the transaction ends, also against release 0.1.0; false when another request has it."""
+    """Lock this key until the transaction ends, also against release 0.1.0; false if another request has the lock."""
     row = await tx.fetchrow(
         "select pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2, 0)) as locked",
         str(tenant_id),
@@ -359,7 +360,7 @@ async def remember_repeat(
     result_ids: Sequence[UUID],
     ttl_h: int,
 ) -> None:
-    """Remember what a request did; an expired record of the same key gives way."""
+    """Store the result of a request; it replaces an expired record of the same key."""
     await tx.execute(
         f"""
         insert into idempotency_records (tenant_id, key, request_hmac, status, result_ids, expires_at)
@@ -380,7 +381,7 @@ async def remember_repeat(
 
 
 async def list_plain_repeats(tx: Transaction, limit: int) -> list[tuple[TenantId, str]]:
-    """Tenants and keys of requests remembered under a plain key; none while release 0.1.0 needs them (ops role)."""
+    """List requests stored under a plain key; none while release 0.1.0 needs them (ops role)."""
     rows = await tx.fetch(
         f"""
         select tenant_id, key from idempotency_records where not starts_with(key, '{HASHED}')
@@ -394,7 +395,7 @@ async def list_plain_repeats(tx: Transaction, limit: int) -> list[tuple[TenantId
 async def hash_repeats(
     tx: Transaction, tenant_ids: Sequence[TenantId], plain: Sequence[str], hashed: Sequence[str]
 ) -> None:
-    """Remember requests under the hashed key instead of the plain one (ops role)."""
+    """Replace plain keys by hashed ones (ops role)."""
     await tx.execute(
         """
         with plain as (
@@ -416,7 +417,7 @@ async def hash_repeats(
 
 
 async def sweep_repeats(tx: Transaction, limit: int) -> int:
-    """Forget up to `limit` requests whose time is over (ops role)."""
+    """Delete up to `limit` expired records (ops role)."""
     return await tx.execute(
         """
         delete from idempotency_records r using (

@@ -1,4 +1,4 @@
-"""Rows of tenants, their keys, requests that may be repeated, and what is spent on chat models."""
+"""Tables of tenants, their keys, idempotent requests, and usage of chat models."""
 
 from sqlalchemy import (
     ARRAY,
@@ -30,7 +30,7 @@ def _tenant() -> Column[object]:
     return Column("tenant_id", Uuid, reference, primary_key=True)
 
 
-# as Postgres prints it: only equal texts are equal, since two evaluations never are
+# in the form that Postgres prints, because two random values are never equal
 _RANDOM_BYTES = (
     "sha256(convert_to((((gen_random_uuid())::text || (gen_random_uuid())::text)"
     " || (gen_random_uuid())::text), 'UTF8'::name))"

@@ -1,7 +1,7 @@
-"""The text form of conversation tokens: `tkc_` and a JWT, signed with HS256 by a secret of the installation's own.
+"""The text form of conversation tokens: `tkc_` and a JWT, signed with HS256 by a secret of the installation.
 
-Pure. Nothing of a token is stored: it says all of itself, and its epoch is compared with the conversation's. A token
-has one text only, down to the spare bits of its last character.
+Pure. Tokens are not stored: a token contains its claims, and its epoch is compared with the conversation's. A token has
+exactly one text, down to the unused bits of its last character.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ from app.tenancy.schemas import Access
 PREFIX: Final = "tkc_"
 
 _ALGORITHM: Final = "HS256"
-# whoever reads a token asks for its time, and tells "over" from "never held"
+# the caller checks the expiry, to distinguish an expired token from an invalid one
 _OPTIONS: Final[Options] = {"verify_signature": True, "verify_exp": False, "verify_iat": False}
 _MAX_CHARACTERS: Final = 8192
-# 43 characters of base64url hold 258 bits, a signature 256: so the last character is one of sixteen
+# 43 characters of base64url have 258 bits, a signature 256: so the last character is one of sixteen
 _FORM: Final = re.compile(r"tkc_([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """What a token says. `key_id` is the key that made it; times are whole seconds."""
+    """The claims of a token. `key_id` is the key that created it; times are whole seconds."""
 
     tenant_id: TenantId
     conversation_id: ConversationId
@@ -53,7 +53,7 @@ _Id = Annotated[UUID, BeforeValidator(_read_id)]
 
 
 class _Payload(BaseModel):
-    """The claims as they stand in the JWT."""
+    """The claims of the JWT."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,7 +69,7 @@ class _Payload(BaseModel):
 
 
 def sign_token(secret: bytes, claims: TokenClaims) -> str:
-    """The text of a token."""
+    """Return the text of a token."""
     payload = {
         "tenant": format_id(claims.tenant_id),
         "conversation": format_id(claims.conversation_id),
@@ -85,7 +85,7 @@ def sign_token(secret: bytes, claims: TokenClaims) -> str:
 
 
 def read_token(secret: bytes, text: str) -> TokenClaims | None:
-    """What a token says, once its signature holds; None for any other text. Whether its time is over is not asked."""
+    """Verify a token's signature and return its claims; None for any other text. The expiry is not checked."""
     match = _FORM.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
     if match is None:
         return None
@@ -108,5 +108,5 @@ def read_token(secret: bytes, text: str) -> TokenClaims | None:
 
 
 def token_hmac(secret: bytes, text: str) -> bytes:
-    """What a checked token is remembered by (32 bytes)."""
+    """Return the cache key of a checked token (32 bytes)."""
     return hmac.digest(secret, b"conversation-token:" + text.encode(errors="surrogatepass"), hashlib.sha256)

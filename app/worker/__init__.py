@@ -1,1 +1,1 @@
-"""Runs the jobs."""
+"""Runs the background jobs."""

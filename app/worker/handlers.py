@@ -1,4 +1,4 @@
-"""Which service does which kind of job. Each may be run twice: the services see to that."""
+"""The handler of each kind of job. Each is idempotent."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,12 +27,12 @@ _SWEEP_LIMIT = 10_000
 
 
 def handlings(container: Container) -> Mapping[str, Handling]:
-    """The table of all kinds that this process can do; a kind that is not here is left to another worker."""
+    """Return the handlers of all kinds that this process can run; other kinds are left to other workers."""
     return {**_housekeeping(container), **_index(container), **_summaries(container), **_facts(container)}
 
 
 def _housekeeping(container: Container) -> dict[str, Handling]:
-    """What removes what has expired, each again and again."""
+    """Return the periodic jobs that remove expired data."""
     settings = container.settings
 
     async def sweep(_job: Job) -> None:
@@ -132,7 +132,7 @@ def _summaries(container: Container) -> dict[str, Handling]:
 
 
 def handlings_of(container: Container, side: EmbeddingSpaceRuntime) -> Mapping[str, Handling]:
-    """The kinds that fill one embedding space."""
+    """Return the handlers that fill one embedding space."""
     indexing, late = container.conversations.indexing, side.late
 
     async def fill(job: Job) -> None:
@@ -155,7 +155,7 @@ def handlings_of(container: Container, side: EmbeddingSpaceRuntime) -> Mapping[s
 
 
 def make_worker(container: Container, *, only: Mapping[str, Handling] | None = None) -> Worker:
-    """A worker for everything this process can do, or for some kinds only."""
+    """Return a worker for all kinds of this process, or for some kinds only."""
     settings = container.settings
     return Worker(
         container.queue,

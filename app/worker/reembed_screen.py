@@ -1,4 +1,4 @@
-"""What `turnkeep reembed` shows and asks."""
+"""Output and questions of `turnkeep reembed`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command was told. `ask` asks a person for a yes or no."""
+    """Options of the command. `ask` asks the user for a yes or no."""
 
     queries: Sequence[str]
     yes: bool
@@ -33,7 +33,7 @@ class Wanted:
 
 
 async def move(settings: Settings, tenant_id: TenantId, wanted: Wanted) -> None:
-    """Do what was wanted, and show it. Raises what the steps raise."""
+    """Run the command and print its results. Raises the errors of the steps."""
     console = Console()
     async with reembedding(settings, tenant_id) as steps:
         if wanted.status:

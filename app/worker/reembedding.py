@@ -1,7 +1,7 @@
-"""Moving an installation to another embedding space by a command: what `turnkeep reembed` does, step by step.
+"""The steps of `turnkeep reembed`, which moves an installation to another embedding space.
 
-Beside the servers, which go on meanwhile. The command fills the space itself, with the same jobs as every worker, so
-that it needs none to be running, and may be ended and run again at any time.
+Servers keep running meanwhile. The command fills the space itself, with the same jobs as every worker, so that it needs
+no running worker, and may be stopped and run again at any time.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ Progress = Callable[[EmbeddingSpace], None]
 
 
 class Reembedding:
-    """The steps of a move, by the operator of an installation. `tenant_id` is whose turns spaces are compared on."""
+    """The steps of a move. `tenant_id` is the tenant whose turns are compared."""
 
     def __init__(self, container: Container, tenant_id: TenantId) -> None:
         self._container = container
         self._caller = replace(job_caller(tenant_id), scopes=frozenset(Scope))
 
     async def spaces(self) -> list[EmbeddingSpace]:
-        """All spaces, the newest first."""
+        """Return all spaces, newest first."""
         return (await self._container.spaces.list_spaces(self._caller)).data
 
     async def fill(self, *, progress: Progress) -> EmbeddingSpace:
-        """Add the space of the settings' last embedder and fill it, until it lacks nothing that can be made.
+        """Add the space of the last configured embedder and fill it completely.
 
-        Raises Conflict `space_not_configured` where the installation searches that one already, and as the embedder
-        does.
+        Raises Conflict `space_not_configured` if the installation already searches this space, and the errors of the
+        embedder.
         """
         side = self._wanted()
         name = side.embedder.space if side.embedder is not None else None
@@ -59,7 +59,7 @@ class Reembedding:
             while True:
                 lacking = await self._container.index.spaces.plan(side)
                 space = await self._until_done(space.id, progress)
-                # what a model will not take stays without
+                # texts that a model refuses have no vectors
                 if not lacking or space.covered == covered:
                     break
                 covered = space.covered
@@ -88,7 +88,7 @@ class Reembedding:
     async def compare(
         self, space_id: int, *, queries: Sequence[str], k: int
     ) -> tuple[list[str], SpaceComparisonResult | None]:
-        """Compare a space with the one searched, by these queries or by turns of users; None where there are none."""
+        """Compare a space with the searched one, by these queries or by turns of users; None if there are none."""
         asked = list(queries)[:_MAX_QUERIES] or await self._sample()
         if not asked:
             return [], None
@@ -96,7 +96,7 @@ class Reembedding:
         return asked, await self._container.recaller.compare(self._caller, space_id, request=request)
 
     async def _sample(self) -> list[str]:
-        """The newest turns of users in the tenant's latest conversations: what is asked for is like what was said."""
+        """Return the newest turns of users in the tenant's latest conversations, as sample queries."""
         conversations = self._container.conversations
         page = await conversations.list_conversations(
             self._caller, where=ConversationFilter(), order="desc", limit=_SAMPLED_CONVERSATIONS, cursor=None
@@ -115,14 +115,14 @@ class Reembedding:
         return await self._container.spaces.switch(self._caller, space_id, body=SpaceSwitch(force=force))
 
     async def roll_back(self, *, force: bool) -> EmbeddingSpace:
-        """Search the space again that was searched before; by force whatever it lacks."""
+        """Search the previous space again; with `force` also if it is incomplete."""
         previous = next((space for space in await self.spaces() if space.previous), None)
         if force and previous is not None:
             return await self.switch(previous.id, force=True)
         return await self._container.spaces.roll_back(self._caller)
 
     async def drop(self, space_id: int, *, progress: Progress) -> EmbeddingSpace:
-        """Delete a space's vectors and its vector index, and wait until they are gone."""
+        """Delete a space's vectors and its vector index, and wait until they are deleted."""
         space = await self._container.spaces.drop(self._caller, space_id)
         only = {DROP_JOB: handlings(self._container)[DROP_JOB]}
         async with working(make_worker(self._container, only=only)):
@@ -135,6 +135,6 @@ class Reembedding:
 
 @asynccontextmanager
 async def reembedding(settings: Settings, tenant_id: TenantId) -> AsyncGenerator[Reembedding]:
-    """The steps, on the installation of these settings, whose schema is left as it is."""
+    """Yield the steps for the installation of these settings, without migrating its schema."""
     async with open_container(settings.model_copy(update={"migrate_on_start": False})) as container:
         yield Reembedding(container, tenant_id)

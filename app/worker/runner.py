@@ -1,8 +1,8 @@
-"""Takes due jobs and runs them, a few at a time, until told to stop.
+"""Claims due jobs and runs them, a few at a time, until it is stopped.
 
-Hides leases and retries from the handlers: a handler gets a job and either returns or raises. What always holds: while
-a job runs its lease is renewed, and one that is lost (to a cancel, or because this process stood still) is given up;
-a stop finishes what it can in the time allowed and gives the rest back. Any number of workers may run, anywhere.
+Hides leases and retries from the handlers: a handler gets a job and returns or raises. Invariants: a running job's
+lease is renewed, and a job whose lease is lost (by a cancel, or because this process stood still) is cancelled. A stop
+finishes jobs within its time limit and releases the others. Any number of workers may run, on any machine.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ _RENEWALS_PER_LEASE = 3
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How jobs of one kind are done. A periodic kind is due again `every_s` after it was done.
+    """The handler of a kind of job. A periodic kind is due again `every_s` after its end.
 
-    `at_start`: it is due besides whenever a worker starts.
+    `at_start`: it is also due whenever a worker starts.
     """
 
     run: Callable[[Job], Awaitable[None]]
@@ -60,10 +60,10 @@ class Worker:
         self._periodic_ensured = False
         self._log = get_logger()
         self.counts: Mapping[str, int] = {}
-        """How many jobs the installation has in each state, as of the last renewal."""
+        """Number of the installation's jobs in each state, at the last renewal."""
 
     async def run(self) -> None:
-        """Work until `stop`, then end in order."""
+        """Run jobs until `stop`, then end in order."""
         renewing = asyncio.create_task(self._renew_forever())
         try:
             while not self._stopping.is_set():
@@ -76,12 +76,12 @@ class Worker:
             await asyncio.gather(renewing, return_exceptions=True)
 
     def stop(self) -> None:
-        """Take no more jobs, and let `run` end."""
+        """Claim no more jobs, and let `run` end."""
         self._stopping.set()
         self._queue.enqueued.set()
 
     async def drain(self) -> int:
-        """Run jobs until none is due; says how many were run. For tests and commands that wait."""
+        """Run jobs until none is due; return their number. For tests and commands that wait."""
         done = 0
         while await self._claim():
             done += len(self._running)
@@ -110,14 +110,14 @@ class Worker:
         return len(jobs)
 
     async def _claim_fairly(self, free: int) -> list[Job]:
-        """Take jobs for the free places: of tenants that have half of all places already, only what others leave."""
+        """Claim jobs for the free slots; tenants with half of all slots get only slots that others leave."""
         kinds = list(self._handlings)
         most = max(1, self._options.concurrency // 2)
         held = Counter(job.tenant_id for job, _ in self._running.values() if job.tenant_id != INSTALLATION)
         jobs: list[Job] = []
         while len(jobs) < free:
             greedy = [tenant_id for tenant_id, count in held.items() if count >= most]
-            # no more at once than the one with most places may still have, for they may all be of that one
+            # claim at most the free share of the busiest tenant, because all jobs may belong to it
             at_once = most - max((count for count in held.values() if count < most), default=0)
             some = await self._queue.claim(
                 self._id, kinds=kinds, limit=min(at_once, free - len(jobs)), skipped_tenants=greedy
@@ -129,7 +129,7 @@ class Worker:
         return jobs
 
     async def _wait(self) -> None:
-        """Until there is something to do: a job was enqueued here, a place is free again, or it is time to look."""
+        """Wait until a job is enqueued here, a slot is free, or the next poll is due."""
         if len(self._running) >= self._options.concurrency:
             ended: set[asyncio.Task[object]] = {task for _, task in self._running.values()}
             stopping = asyncio.create_task(self._stopping.wait())
@@ -156,7 +156,7 @@ class Worker:
             if job.key not in self._given_up:
                 raise
             self._given_up.discard(job.key)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises, the worker goes on
+        except Exception as error:  # noqa: BLE001 - the worker continues after any exception of a handler
             self._log.error("job.crashed", job_id=format_id(job.id), kind=job.kind, error_type=error_type(error),
                             exc_info=error)  # fmt: skip
             await self._settle(job, how, "internal_error")
@@ -164,7 +164,7 @@ class Worker:
             await self._settle(job, how, None)
 
     async def _settle(self, job: Job, how: Handling, code: str | None, *, not_before_s: float = 0.0) -> None:
-        """Write how a job ended. If that fails the lease runs out, and the job is run again."""
+        """Store the result of a job. If that fails, the lease expires and the job runs again."""
         fields = {"job_id": format_id(job.id), "kind": job.kind, "attempt": job.attempts}
         try:
             if code is None:
@@ -188,7 +188,7 @@ class Worker:
                 self._log.warning("jobs.renewal_failed", code=error.code)
                 continue
             for key in mine:
-                # one that ended since is not ours any more either, and is not running
+                # an ended job is not leased any more either, but is not running
                 if key not in held and key in self._running:
                     self._log.warning("job.lost", job_id=format_id(key.id))
                     self._given_up.add(key)
@@ -202,25 +202,25 @@ class Worker:
         for _, task in left:
             task.cancel()
         await asyncio.gather(*(task for _, task in left), return_exceptions=True)
-        with suppress(AppError):  # a lease that is not given back runs out by itself
+        with suppress(AppError):  # a lease that is not released expires
             await self._queue.release(self._id, [job for job, _ in left])
 
 
 def add_job_metrics(registry: CollectorRegistry, worker: Worker) -> None:
-    """Show the worker's counts as `turnkeep_jobs{state}`."""
+    """Export the worker's counts as `turnkeep_jobs{state}`."""
     gauge = Gauge("turnkeep_jobs", "Jobs of the installation by state.", ["state"], registry=registry)
     for state in ("queued", "running", "parked", "cancelled"):
         gauge.labels(state).set_function(lambda state=state: worker.counts.get(state, 0))
 
 
 class _Swept(Collector):
-    """Reads what has been deleted when it is asked for."""
+    """Reads the counts of deleted rows when metrics are collected."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
-        """Give one counter with a sample for each name."""
+        """Yield one counter with a sample for each name."""
         counter = CounterMetricFamily(
             "turnkeep_swept", "What sweeps and large deletions have deleted.", labels=["what"]
         )
@@ -230,13 +230,13 @@ class _Swept(Collector):
 
 
 def add_sweep_metrics(registry: CollectorRegistry, counts: Mapping[str, int]) -> None:
-    """Show as `turnkeep_swept_total{what}` what this process has deleted: `expired` conversations, rows by table."""
+    """Export as `turnkeep_swept_total{what}` the deletions of this process: `expired` conversations, rows by table."""
     registry.register(_Swept(counts))
 
 
 @asynccontextmanager
 async def working(worker: Worker) -> AsyncGenerator[Worker]:
-    """A worker that runs beside the block, and has ended after it."""
+    """Run a worker during the block, and stop it afterwards."""
     task = asyncio.create_task(worker.run())
     try:
         yield worker

@@ -1,7 +1,7 @@
-"""The AsyncAPI document of the WebSocket and the event streams, made from the models of their frames. Pure.
+"""The AsyncAPI document of the WebSocket and the event streams, generated from the models of their frames. Pure.
 
-What always holds: every frame that a connection can carry is a message in it, with the schema that is used to read or
-write it. `openapi/asyncapi.json` is what this makes.
+Invariant: every frame of a connection is a message in the document, with the schema that reads or writes it.
+`openapi/asyncapi.json` is its output.
 """
 
 from typing import Final, TypeAlias, get_args
@@ -37,7 +37,7 @@ CLOSE_CODES: Final[dict[int, str]] = {
     connection.TOO_LATE: "No key came in time, or what the server sent was not taken for too long.",
     connection.TOO_MANY: "Too many live connections: an `error` before says whose. Close some, or connect again later.",
 }
-"""What the server closes a WebSocket with, and why."""
+"""The codes with which the server closes a WebSocket, and their reasons."""
 _LIVE: Final = "live"
 _EVENTS: Final = "conversationEvents"
 _LIST: Final = "listEvents"
@@ -101,7 +101,7 @@ _AFTERWARDS: Final[dict[type[BaseModel], str]] = {
 
 
 def asyncapi_document(version: str) -> Json:
-    """The document, for a release of this number."""
+    """Return the document for a release."""
     codes = "\n".join(f"- `{code}`: {text}" for code, text in sorted(CLOSE_CODES.items()))
     return {
         "asyncapi": "3.1.0",
@@ -130,12 +130,12 @@ def asyncapi_document(version: str) -> Json:
 
 
 def client_frames() -> tuple[type[BaseModel], ...]:
-    """What a client may send."""
+    """Return the frames that a client may send."""
     return get_args(get_args(ClientFrame)[0])
 
 
 def server_frames() -> tuple[type[BaseModel], ...]:
-    """What the WebSocket's client may be sent."""
+    """Return the frames that the server may send to a WebSocket client."""
     return (*get_args(ServerFrame), FactRecordedFrame)
 
 
@@ -153,7 +153,7 @@ def _type(model: type[BaseModel]) -> str:
 
 
 def _sentences(model: type[BaseModel]) -> tuple[str, str]:
-    """The first sentence of a model's docstring, and all of it."""
+    """Return the first sentence of a model's docstring, and all of it."""
     text = (model.__doc__ or "").strip()
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
     return paragraphs[0].split(". ")[0].rstrip("."), "\n\n".join(paragraphs)
@@ -181,7 +181,7 @@ def _schemas() -> Json:
 
 
 def _tidy(schema: JsonValue) -> JsonValue:
-    """Without the default beside a constant, which generators take for a member that may be left out."""
+    """Remove defaults of constants, which generators read as optional members."""
     if isinstance(schema, list):
         return [_tidy(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,6 +1,6 @@
-"""The interactive documentation, from files that come with the package: nothing is fetched from elsewhere.
+"""The interactive documentation, from files of the package: nothing is loaded from other servers.
 
-A page runs only the scripts of this package and its own inline one, talks only to this server, and cannot be framed.
+A page runs only scripts of this package and its own inline script, connects only to this server, and cannot be framed.
 """
 
 import base64
@@ -43,7 +43,7 @@ async def get_docs() -> HTMLResponse:
 
 @router.get("/docs/errors")
 async def get_error_codes() -> HTMLResponse:
-    """Show the catalogue of error codes: what the `type` of a problem leads to."""
+    """Show the catalogue of error codes, the target of a problem's `type`."""
     rows = "".join(
         f'<dt id="{code}"><code>{code}</code></dt><dd>{html.escape(text)}</dd>' for code, text in ERROR_CODES.items()
     )

@@ -1,4 +1,4 @@
-"""The OpenAPI document: the routes as FastAPI describes them, and the parts that are the same for all of them. Pure."""
+"""The OpenAPI document: FastAPI's description of the routes, and the parts that all operations share. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from app.routers.http.problems import add_head_problem, add_problem_schemas
 
 EXAMPLES_PATH: Final = Path(__file__).parent / "examples.json"
-"""One example of each operation: `parameters`, `request`, `status` and `response`, in an order in which they work."""
+"""One example per operation: `parameters`, `request`, `status` and `response`, in an order in which they work."""
 DESCRIPTION: Final = """
 Turnkeep keeps conversations and builds the context a model should see.
 
@@ -48,7 +48,7 @@ _TAGS: Final = {
 
 
 def openapi_document(app: FastAPI) -> dict[str, object]:
-    """Return the OpenAPI document of the application, made once."""
+    """Return the OpenAPI document of the application, generated once."""
     if app.openapi_schema is None:
         document: dict[str, object] = get_openapi(
             title=app.title,
@@ -71,7 +71,7 @@ def _operations(document: dict[str, object]) -> Iterator[dict[str, Any]]:
 
 
 def _mark_public(document: dict[str, object]) -> dict[str, object]:
-    """Say of every operation without authentication that it needs none, in place."""
+    """Mark every operation without authentication as public, in place."""
     for operation in _operations(document):
         operation.setdefault("security", [])
     return document

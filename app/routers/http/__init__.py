@@ -1,1 +1,1 @@
-"""What all routes share: middleware, problems, request bodies, dependencies, protocols of uvicorn."""
+"""Shared parts of all routes: middleware, problems, request bodies, dependencies, protocols of uvicorn."""

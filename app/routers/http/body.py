@@ -1,8 +1,7 @@
-"""Strict requests: a JSON body is UTF-8, unambiguous, shallow, storable and hashable; a query has declared names only.
+"""Strict requests: bodies are unambiguous, storable JSON; queries have declared names only.
 
-`StrictJsonRoute` reads and checks the body (`core/json_text`) before FastAPI does, and hands FastAPI what it parsed.
-FastAPI passes over query parameters that no route declares, and all but the last value of one that takes one value;
-`StrictJsonRoute` refuses both by name.
+`StrictJsonRoute` parses the body (`core/validation/json_text`) before FastAPI, and passes the parsed value on. FastAPI
+ignores undeclared query parameters, and all but the last value of a repeated one; `StrictJsonRoute` refuses both.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from app.core.validation.json_text import parse_json
 from app.settings import Settings
 
 _INLINE_BYTES: Final = 64 * 2**10
-"""A larger body is parsed in a thread: one of small objects takes 0.1 s a megabyte."""
+"""A larger body is parsed in a thread: small objects take 0.1 s per megabyte."""
 
 _READ_HERE: Final = frozenset(
     {"model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"}
@@ -32,17 +31,16 @@ BodyGuard: TypeAlias = Callable[[Request], Coroutine[object, object, None]]
 
 
 class StrictJsonRoute(APIRoute):
-    """A route whose JSON body and query are strict. Use it as `APIRouter(route_class=StrictJsonRoute)`.
+    """A route with a strict JSON body and query. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
-    The depth of a body is bounded by `max_json_depth` of the settings that the application keeps as
-    `app.state.settings`. `app.state.body_guard` is awaited before anything of a body is read, and before a query is
-    refused: it refuses whom the work is not done for.
+    `max_json_depth` of `app.state.settings` limits the depth of a body. `app.state.body_guard` is awaited before a body
+    is read and before a query is refused; it authenticates the request.
     """
 
     refuses_unknown_parameters: ClassVar[bool] = True
 
     def passes(self, _member: str) -> bool:
-        """Return whether a member of the body is only passed on to the model, and may be so (`parse_json`)."""
+        """Return whether a member of the body is only passed on to the model (`parse_json`)."""
         return False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
@@ -72,7 +70,7 @@ class StrictJsonRoute(APIRoute):
 
 
 class PassThroughRoute(StrictJsonRoute):
-    """A route of the OpenAI API: query parameters that it does not declare are passed over."""
+    """A route of the OpenAI API: undeclared query parameters are ignored."""
 
     refuses_unknown_parameters = False
 
@@ -81,7 +79,7 @@ class ModelRequestRoute(PassThroughRoute):
     """A route of the OpenAI API whose body goes to the model. Stored messages are checked where they are read."""
 
     def passes(self, member: str) -> bool:
-        """Return whether no member of this name is read here."""
+        """Return whether this service does not read the member."""
         return member not in _READ_HERE
 
 
@@ -89,7 +87,7 @@ class GenerateRoute(StrictJsonRoute):
     """A strict route whose `parameters` go to the model."""
 
     def passes(self, member: str) -> bool:
-        """Return whether the member is that of the parameters."""
+        """Return whether the member is `parameters`."""
         return member == "parameters"
 
 
@@ -100,9 +98,9 @@ async def _guard(request: Request) -> None:
 
 
 def _query_parameters(route: APIRoute) -> Iterator[tuple[str, bool]]:
-    """Give the name of every query parameter of a route, and whether it takes several values."""
+    """Yield the name of every query parameter of a route, and whether it takes several values."""
     for field in get_flat_params(route.dependant):
-        # a field of a model of parameters says no place; no route has a model of headers
+        # a field of a parameter model has no location; no route has a model of headers
         if getattr(field.field_info, "in_", params.ParamTypes.query) == params.ParamTypes.query:
             yield field.alias, _is_list(field.field_info.annotation)
 
@@ -112,7 +110,7 @@ def _is_list(annotation: object) -> bool:
 
 
 def _wrong_parameters(request: Request, declared: Mapping[str, bool]) -> Invalid | None:
-    """Return the error for a query that names parameters that are not declared, or one twice that takes one value."""
+    """Return the error for undeclared or wrongly repeated query parameters, or None."""
     given = Counter(name for name, _ in request.query_params.multi_items())
     unknown = [name for name in given if name not in declared]
     if unknown:
@@ -123,7 +121,7 @@ def _wrong_parameters(request: Request, declared: Mapping[str, bool]) -> Invalid
 
 
 def unknown_parameters(names: Sequence[str], known: Sequence[str], *, among: Sequence[str]) -> Invalid:
-    """Return the error for query parameters that are not known; `among` are all names of the query."""
+    """Return the error for unknown query parameters; `among` are all names of the query."""
     return _invalid([unknown_field([name], known, among=among, place="query") for name in names[:MAX_FIELDS]])
 
 
@@ -145,7 +143,7 @@ class _ParsedRequest(Request):
 
 
 def _require_json_type(request: Request) -> None:
-    message = email.message.Message()  # as FastAPI reads it, so that the two agree
+    message = email.message.Message()  # parsed as FastAPI does, so that both agree
     message["content-type"] = request.headers.get("content-type", "")
     subtype = message.get_content_subtype()
     if message.get_content_maintype() != "application" or not (subtype == "json" or subtype.endswith("+json")):

@@ -1,4 +1,4 @@
-"""Reads the body of one request: within its size, in time, and counted among the bytes in flight."""
+"""Reads a request body with limits on size and time, and counts it among the bytes in flight."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ _LOOK_AGAIN_S: Final = 1.0
 
 
 def too_large(max_bytes: int) -> AppError:
-    """The error for a body over the limit."""
+    """Return the error for a body over the limit."""
     return TooLarge("body_too_large", f"A request body may have up to {max_bytes} bytes.")
 
 
 class Body:
-    """A body as it comes. `refusal` is the error that `receive` has raised, if any."""
+    """A request body that is being received. `refusal` is the error that `receive` has raised, if any."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Body:
 
     async def receive(self) -> Message:
         """Receive the next part. Raises TooLarge, RateLimited `body_too_slow`, and Unavailable `overloaded`."""
-        if self._is_whole:  # then it is the end of the connection that is waited for
+        if self._is_whole:  # the body is complete: the next message is the disconnect
             return await self._receive()
         try:
             return await self._receive_part()

@@ -1,8 +1,8 @@
-"""The bytes of request bodies that one process works on at once, by tenant.
+"""The bytes of request bodies that one process handles at once, by tenant.
 
-A body takes several times its size in memory, from its first byte until its answer is sent. A large request for which
-there is no room waits, unread, for a while. Bodies of up to 64 KiB are counted apart from larger ones, and only once
-they are whole: neither large requests nor senders that stop in the middle keep small ones from being served.
+A body takes several times its size in memory until its answer is sent. A large request without room waits, unread, for
+a limited time. Bodies of up to 64 KiB have a separate limit, and count only when they are complete: neither large
+requests nor stalled senders block small ones.
 """
 
 from typing import Final
@@ -13,15 +13,15 @@ from app.core.fair_shares import TenantShares
 from app.core.ids import TenantId
 
 NO_TENANT: Final = TenantId(UUID(int=0))
-"""The tenant of bodies that are read without authentication."""
+"""Tenant of bodies that are read without authentication."""
 SMALL_BODY_BYTES: Final = 64 * 2**10
 _SMALL_PART: Final = 4
-"""Small bodies have a quarter of what large ones have, in addition."""
+"""Small bodies have a quarter of the limit of large ones, in addition."""
 _RETRY_AFTER_S: Final = 2
 
 
 class BytesInFlight:
-    """Counts the bytes of bodies that are being worked on, of small bodies and of large ones."""
+    """Counts the bytes of small and of large bodies that are being handled."""
 
     def __init__(self, *, max_bytes: int, wait_s: float) -> None:
         self.wait_s = wait_s
@@ -35,7 +35,7 @@ class BytesInFlight:
 
     @property
     def used(self) -> int:
-        """Bytes that are being worked on."""
+        """Bytes that are being handled."""
         return self._large.used + self._small.used
 
     def shares_for(self, size: int) -> TenantShares:
@@ -52,17 +52,17 @@ class BodyReservation:
         self._size = 0
 
     async def make(self, size: int, tenant: TenantId) -> None:
-        """Reserve the bytes of a body of this size. Raises Unavailable `overloaded` where there is no room in time."""
+        """Reserve the bytes of a body of this size. Raises Unavailable `overloaded` if there is no room in time."""
         wait_s = self._bytes_in_flight.wait_s
         if not await self._bytes_in_flight.shares_for(size).wait(tenant, size, timeout_s=wait_s):
             raise _overloaded()
         self._tenant, self._size = tenant, size
 
     async def grow_to(self, size: int, tenant: TenantId, *, is_whole: bool) -> None:
-        """Reserve more for a body of which so much has come. Raises Unavailable `overloaded`.
+        """Reserve more for a partly received body. Raises Unavailable `overloaded`.
 
-        A small body waits for room once it is whole. A large one that said no length does not wait: each could wait for
-        what the other one has.
+        A small body waits for room when it is complete. A large one without a declared length does not wait, because
+        two such bodies could wait for each other.
         """
         if size <= SMALL_BODY_BYTES and not self._size:
             if is_whole and size:
@@ -88,7 +88,7 @@ class BodyReservation:
         return self._bytes_in_flight.is_awaited
 
     def release(self) -> None:
-        """Give the bytes back. May be called again."""
+        """Release the bytes. May be called again."""
         if self._size:
             self._bytes_in_flight.shares_for(self._size).give_back(self._tenant, self._size)
             self._size = 0

@@ -1,4 +1,4 @@
-"""What every route takes in the same way: who asks, which conversation, how much of a list."""
+"""Shared dependencies of routes: caller, conversation, paging, idempotency key."""
 
 import re
 from typing import Annotated, Literal, TypeAlias, cast
@@ -22,7 +22,7 @@ _header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same
 
 
 def get_container(request: Request) -> Container:
-    """The services of this process."""
+    """Return the services of this process."""
     return cast("Container", request.app.state.container)
 
 
@@ -35,7 +35,7 @@ async def get_caller(
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     key: Annotated[str | None, Depends(_header)],
 ) -> Caller:
-    """The caller that the key or token stands for. Whatever takes it asks it for what it needs, by `require…`."""
+    """Return the caller of the key or token. Its users check the needed rights with `require…`."""
     caller = await services.tenancy.authenticate(bearer.credentials if bearer is not None else key)
     request.state.tenant = caller.key_tenant_id
     request.state.tenant_id = format_id(caller.key_tenant_id)
@@ -47,41 +47,41 @@ async def get_token(
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     key: Annotated[str | None, Depends(_header)],
 ) -> str | None:
-    """The key itself, for a connection that lasts and has it checked again."""
+    """Return the key itself, for a long connection that checks it again."""
     return bearer.credentials if bearer is not None else key
 
 
 async def require_caller(request: Request) -> None:
-    """Refuse a request without a good key or token before anything of its body is read."""
+    """Refuse a request without a valid key or token before its body is read."""
     await get_caller(request, get_container(request), await _bearer(request), await _header(request))
 
 
 async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """A caller whose key may read."""
+    """Return a caller whose key may read."""
     caller.require(Scope.READ)
     return caller
 
 
 async def get_writer(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """A caller whose key may write."""
+    """Return a caller whose key may write."""
     caller.require(Scope.WRITE)
     return caller
 
 
 async def get_admin(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """A caller whose key administers its tenant."""
+    """Return a caller whose key administers its tenant."""
     caller.require(Scope.ADMIN)
     return caller
 
 
 async def get_operator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """A caller whose key is for the whole installation."""
+    """Return a caller whose key is for the whole installation."""
     caller.require(Scope.OPERATOR)
     return caller
 
 
 async def get_administrator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """A caller whose key administers its tenant, or the installation."""
+    """Return a caller whose key administers its tenant, or the installation."""
     if Scope.OPERATOR not in caller.scopes:
         caller.require(Scope.ADMIN)
     return caller
@@ -106,7 +106,7 @@ ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id
 async def get_conversation_reader(
     caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
 ) -> Caller:
-    """A caller that may read this conversation: by its key, or by a token for it."""
+    """Return a caller that may read this conversation, by its key or by a token for it."""
     caller.require_conversation(Scope.READ, conversation_id)
     return caller
 
@@ -114,7 +114,7 @@ async def get_conversation_reader(
 async def get_conversation_writer(
     caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
 ) -> Caller:
-    """A caller that may append to this conversation: by its key, or by a token for it."""
+    """Return a caller that may append to this conversation, by its key or by a token for it."""
     caller.require_conversation(Scope.WRITE, conversation_id)
     return caller
 
@@ -132,12 +132,12 @@ _AgentName: TypeAlias = Annotated[
 
 
 async def get_agent_reader(caller: Reader, agent_id: _AgentName = None) -> Caller:
-    """A caller whose key may read, as the agent that it is or names."""
+    """Return a caller whose key may read, as its own or the named agent."""
     return caller.acting_as(agent_id)
 
 
 async def get_agent_writer(caller: Writer, agent_id: _AgentName = None) -> Caller:
-    """A caller whose key may write, as the agent that it is or names."""
+    """Return a caller whose key may write, as its own or the named agent."""
     return caller.acting_as(agent_id)
 
 
@@ -224,7 +224,7 @@ def _entity_tags(
         ),
     ] = None,
 ) -> frozenset[str] | None:
-    """The revs of which one is asked for; None where any will do. A weak tag never matches (RFC 9110)."""
+    """Return the revs of which one must match; None if any may. A weak tag never matches (RFC 9110)."""
     if if_match is None or if_match.strip() == "*":
         return None
     if _TAGS.fullmatch(if_match) is None:
@@ -249,7 +249,7 @@ async def get_repeatable(
         ),
     ] = None,
 ) -> IdempotencyKey | None:
-    """The request as one that may be repeated, when it carries an Idempotency-Key."""
+    """Return the request's idempotency key, if it has an Idempotency-Key."""
     if idempotency_key is None:
         return None
     body = await request.body()

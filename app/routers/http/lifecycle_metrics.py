@@ -1,4 +1,4 @@
-"""The figures of the turn lifecycle, as metrics."""
+"""Metrics of the turn lifecycle."""
 
 from collections.abc import Iterable
 from itertools import accumulate
@@ -19,13 +19,13 @@ _CALLS = {
 
 
 class _Lifecycle(Collector):
-    """Reads the figures when it is asked for them."""
+    """Reads the counters when metrics are collected."""
 
     def __init__(self, counters: LifecycleCounters) -> None:
         self._counters = counters
 
     def collect(self) -> Iterable[Metric]:
-        """Give every metric of the lifecycle."""
+        """Yield every metric of the lifecycle."""
         counters = self._counters
         for call, text in _CALLS.items():
             counter = CounterMetricFamily(f"mcp_memory_{call}", text, labels=["status"])
@@ -55,5 +55,5 @@ class _Lifecycle(Collector):
 
 
 def add_lifecycle_metrics(registry: CollectorRegistry, counters: LifecycleCounters) -> None:
-    """Show the figures of this process as `mcp_memory_…`."""
+    """Export the counters of this process as `mcp_memory_…`."""
     registry.register(_Lifecycle(counters))

@@ -1,9 +1,9 @@
-"""What happens around every request, as plain ASGI: its id, its limits, its log line, its metrics.
+"""Plain ASGI middleware of every request: id, limits, log line, metrics.
 
-`install_middleware` puts the layers in the order that makes these hold: every answer carries the request id, errors
-that nobody expected included; every request is logged and counted once, by the template of its route, never by its raw
-path or query; no body larger than the limit is handed on or kept, and none is waited for beyond its time; the bytes of
-all bodies that are worked on stay within their limit.
+`install_middleware` orders the layers so that these invariants hold. Every answer has the request id, also for
+unexpected errors. Every request is logged and counted once, by its route template, never by its raw path or query. No
+body over the limit is passed on or kept, and none is awaited beyond its time. The bytes of all handled bodies stay
+within their limit.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ from app.settings.hosts import accepts_host
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 UNMATCHED_ROUTE: Final = "unmatched"
 OTHER: Final = "other"
-"""The label of a method or status that is not one of the known ones."""
+"""Label of an unknown method or status."""
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLIENT_WENT_AWAY: Final = 499
 _KNOWN_STATUSES: Final = frozenset({*HTTPStatus, _CLIENT_WENT_AWAY})
 _CONTENT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
-"""Of every answer that has no policy of its own, as pages have: nothing runs in it, and nothing may frame it."""
+"""Policy of answers that set none, as pages do: no script runs in them, and no page may frame them."""
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 _METRICS: Final = "/metrics"
 _PRIVATE_PATHS: Final = ("/v1", "/openai/v1", "/mcp")
@@ -61,7 +61,7 @@ _ANSWER_SLICE_BYTES: Final = 256 * 2**10
 
 
 class HttpMetrics:
-    """Counts and durations of requests, on the registry of the process that is handed in."""
+    """Counts and durations of requests, on the given registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -80,15 +80,15 @@ class HttpMetrics:
 
     def observe(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one finished request."""
-        # every label has a bounded set of values: the status may be one that a model's endpoint made up
+        # every label has a bounded set of values: a model's endpoint may return any status
         self._requests.labels(method, route, str(status) if status in _KNOWN_STATUSES else OTHER).inc()
         self._duration.labels(method, route).observe(duration_s)
 
 
 def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
-    """Put all layers around `app`, the path and the request id outermost. Call it after any other `add_middleware`.
+    """Install all middleware, with path and request id outermost. Call it after any other `add_middleware`.
 
-    Other transports count what they work on in `app.state.bytes_in_flight` too.
+    Other transports also count their bytes in `app.state.bytes_in_flight`.
     """
     bytes_in_flight = BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.in_flight_wait_s)
     app.state.bytes_in_flight = bytes_in_flight
@@ -102,8 +102,9 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     )
     app.add_middleware(UnexpectedErrorMiddleware)
     if settings.cors_origins is not None:
-        # outside of all that answers, so that pages can read refusals and failures too; before any key is asked for,
-        # since a preflight has none. Keys and tokens come in headers, never in cookies: no credentials in CORS's sense
+        # outside of all layers that answer, so that pages can read refusals and failures; before authentication,
+        # because a preflight has no key. Keys and tokens are headers, never cookies: no credentials in the sense of
+        # CORS
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
@@ -117,7 +118,7 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     app.add_middleware(HostMiddleware, allowed=settings.allowed_hosts, bound_to=settings.host)
     app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
     app.add_middleware(RequestIdMiddleware)
-    # outside of all that compares paths: limits on hosts and ports, headers, routes, idempotency keys
+    # outside of all layers that compare paths: limits on hosts and ports, headers, routes, idempotency keys
     app.add_middleware(TrailingSlashMiddleware)
 
 
@@ -132,7 +133,7 @@ class TrailingSlashMiddleware:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one connection on with its path in the form that routes have."""
+        """Pass a connection on with its path in the form of the routes."""
         if scope["type"] in {"http", "websocket"}:
             path, raw_path = str(scope["path"]), cast("bytes | None", scope.get("raw_path"))
             is_plain = raw_path is None or raw_path.endswith(b"/")
@@ -142,13 +143,13 @@ class TrailingSlashMiddleware:
 
 
 class RequestIdMiddleware:
-    """Gives every request an id (the caller's, when it is a fit one) and every answer its common headers."""
+    """Sets the id of every request (the caller's, if valid) and the common headers of every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one connection on with its id."""
+        """Pass a connection on with its id."""
         if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
@@ -174,14 +175,14 @@ class RequestIdMiddleware:
 
 
 class MetricsPortMiddleware:
-    """Answers `/metrics` on the port given and nowhere else, and nothing else there but the health probes."""
+    """Serves `/metrics` on the given port only, and nothing else there but the health probes."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
         self._port = port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one connection on, or answer 404."""
+        """Pass a connection on, or answer 404."""
         if scope["type"] in {"http", "websocket"}:
             _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
             path = _path(scope)
@@ -193,11 +194,11 @@ class MetricsPortMiddleware:
 
 
 class HostMiddleware:
-    """Refuses requests and WebSockets for a host that is not this server's: see `accepts_host`.
+    """Refuses requests and WebSockets for the host name of another server: see `accepts_host`.
 
-    Without it a page of another site could reach a server that only this machine should reach, by a name of its own
-    that leads there. Health probes and metrics are exempt: they come from programs that address a replica by its
-    address, which no list names, and they answer no content.
+    Without it a page of another site could use a DNS name of its own to reach a server that only this machine should
+    reach. Health probes and metrics are exempt: they address a replica by its IP address, which no list names, and they
+    return no content.
     """
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str] | None, bound_to: str) -> None:
@@ -206,7 +207,7 @@ class HostMiddleware:
         self._bound_to = bound_to
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one connection on, or answer 403."""
+        """Pass a connection on, or answer 403."""
         if scope["type"] not in {"http", "websocket"} or _path(scope) in {*_PROBES, _METRICS}:
             await self.app(scope, receive, send)
             return
@@ -226,11 +227,11 @@ class AccessMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on and report it when it is over."""
+        """Pass a request on and log it when it ends."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        app = cast("FastAPI", scope["app"])  # an application mounted inside puts itself in its place
+        app = cast("FastAPI", scope["app"])  # a mounted application replaces itself in the scope
         status = _CLIENT_WENT_AWAY
         started = time.perf_counter()
 
@@ -263,16 +264,16 @@ class AccessMiddleware:
 
 
 class UnexpectedErrorMiddleware:
-    """Answers 500 for exceptions that nothing else handled, so that no server prints their messages.
+    """Answers 500 for unhandled exceptions, so that no server prints their messages.
 
-    Once an answer has begun it cannot become a problem: the exception goes on, and the server cuts the connection.
+    A started answer cannot become a problem: the exception is raised again, and the server closes the connection.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on, and answer for what breaks."""
+        """Pass a request on, and answer 500 for an unhandled exception."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -286,7 +287,7 @@ class UnexpectedErrorMiddleware:
         try:
             await self.app(scope, receive, send_noting_start)
         except ClientDisconnect:
-            return  # nobody is left to answer
+            return  # the client has disconnected
         except Exception as error:
             response = internal_error_response(scope, error)
             if has_begun:
@@ -295,14 +296,15 @@ class UnexpectedErrorMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies over the limit with a 413, by their declared length at once, else as soon as they pass it.
+    """Refuses bodies over the limit with a 413, by their declared length or when they exceed it.
 
-    One that is not whole in time is refused with a 408: whoever sends it byte by byte would hold a connection, and what
-    has come of it, for as long as they like. One for which there is no room among the bytes in flight waits, unread,
-    and then is refused with a 503; the others count until their answer is sent.
+    A body that is incomplete in time is refused with a 408, because a slow sender would occupy a connection and memory.
+    A body without room among the bytes in flight waits, unread, and is then refused with a 503; other bodies count
+    until their answer is sent.
 
-    The answer is sent while the client may still be sending. What it sends on is thrown away, for a while and up to an
-    amount, before the connection is closed: closing it on unread bytes resets it, and the client never sees the answer.
+    The answer is sent while the client may still be sending. The rest of the body is discarded, up to limits of time
+    and size, before the connection is closed: closing it with unread bytes resets it, and the client never sees the
+    answer.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float, bytes_in_flight: BytesInFlight) -> None:
@@ -312,14 +314,14 @@ class BodyLimitMiddleware:
         self._bytes_in_flight = bytes_in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on with its body within the limits."""
+        """Pass a request on with its body within the limits."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         length = Headers(scope=scope).get("content-length", "")
         declared = int(length[:20]) if length.isdecimal() else 0
         if declared > self._max_bytes:
-            # who expects 100 Continue sends nothing unless we read
+            # a client that expects 100 Continue sends nothing before the body is read
             await _refuse(
                 scope, receive, send, too_large(self._max_bytes), is_sending="expect" not in Headers(scope=scope)
             )
@@ -341,12 +343,12 @@ class BodyLimitMiddleware:
             if body.refusal is None or has_begun:
                 has_begun = True
                 if _is_event_stream(message):
-                    reservation.release()  # it may go on for hours, and the body was worked on before it began
+                    reservation.release()  # a stream may last for hours, and the body was handled before it starts
                 await _send_in_slices(send, message)
 
         try:
             await self.app(scope, body.receive, send_unless_refused)
-        except Exception:  # whatever the application made of it
+        except Exception:  # the application may have converted the refusal
             if has_begun or body.refusal is None:
                 raise
         if body.refusal is not None and not has_begun:
@@ -362,7 +364,7 @@ def _is_event_stream(message: Message) -> bool:
 
 
 async def _send_in_slices(send: Send, message: Message) -> None:
-    """Send a part of an answer; a long one in slices, each of which waits until the client has taken most before it."""
+    """Send a part of an answer; a long part in slices, each after the client has read most of the one before."""
     body: bytes = message.get("body", b"")
     if message["type"] != "http.response.body" or len(body) <= _ANSWER_SLICE_BYTES:
         await send(message)
@@ -374,7 +376,7 @@ async def _send_in_slices(send: Send, message: Message) -> None:
 
 
 async def _refuse_connection(scope: Scope, receive: Receive, send: Send, error: AppError) -> None:
-    """Answer a request or the opening of a WebSocket with a problem."""
+    """Answer a request or the handshake of a WebSocket with a problem."""
     response = problem_response(scope, error)
     if scope["type"] == "http":
         await response(scope, receive, send)
@@ -411,11 +413,10 @@ def _path(scope: Scope) -> str:
 
 
 def route_template(scope: Scope, app: FastAPI) -> str:
-    """Return the template of the route that took a request, as `/v1/conversations/{id}`, or `unmatched`.
+    """Return the route template of a request, such as `/v1/conversations/{id}`, or `unmatched`.
 
-    Of a route in an included router FastAPI keeps the template with the router's prefix in a context of its own
-    (`scope["route"]` is the route as its router knows it, without the prefix); of mounts and Starlette's own routes it
-    leaves only the endpoint.
+    For a route of an included router, FastAPI keeps the template with the router's prefix in a context of its own
+    (`scope["route"]` is without the prefix). For mounts and Starlette's routes it keeps only the endpoint.
     """
     fastapi_scope = cast("Mapping[str, object]", scope.get("fastapi", {}))
     context = fastapi_scope.get("effective_route_context")

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them: the member `error` that every problem under `/openai/v1` has besides."""
+"""Errors in OpenAI's format: the additional member `error` of every problem under `/openai/v1`."""
 
 import http
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ _TYPES: Final = {
 
 
 def is_spoken(scope: Scope) -> bool:
-    """Whether a request came through the doors that speak OpenAI's API."""
+    """Return whether a request is for the OpenAI API."""
     path = str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
     return path == ROOT or path.startswith(f"{ROOT}/")
 
 
 def error_of(error: AppError, *, status: int, fields: Sequence[FieldError] = ()) -> JsonObject:
-    """An error in OpenAI's shape: the code is ours, `param` the first field that is wrong."""
+    """Return an error in OpenAI's format: our code, and the first wrong field as `param`."""
     server = http.HTTPStatus.INTERNAL_SERVER_ERROR
     kind = "server_error" if status >= server else _TYPES.get(http.HTTPStatus(status), "invalid_request_error")
     param = fields[0].pointer.strip("/").replace("/", ".") if fields else ""

@@ -1,8 +1,8 @@
-"""Every error that leaves over HTTP, as RFC 9457 `application/problem+json`.
+"""Every HTTP error as RFC 9457 `application/problem+json`.
 
-What always holds: a problem never repeats what the caller sent. Pointers name only members that our own API declares
-and stop before the first that it does not; messages are sentences of ours or of pydantic that cannot quote the input
-(`core/invalid`); of unexpected exceptions only the type and the places are logged.
+Invariant: a problem never repeats the caller's input. Pointers contain only declared members and stop before the first
+undeclared one. Messages are sentences of ours or of pydantic that cannot quote the input (`core/validation/invalid`).
+Of unexpected exceptions only the type and the stack are logged.
 """
 
 import http
@@ -51,9 +51,9 @@ STATUS_OF_KIND: Final[Mapping[str, int]] = {
     "rate_limited": 429,
     "unavailable": 503,
 }
-"""The one table of this transport; every other kind is a 500."""
+"""Statuses by kind of error; every other kind is a 500."""
 
-# cases that only HTTP tells apart, and so no kind
+# statuses that differ from that of the kind
 _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "answer_too_large": 502,
     "body_too_slow": 408,
@@ -90,7 +90,7 @@ class ProblemField(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 says it. Some codes add members of their own, such as `seq`."""
+    """An error (RFC 9457). Some codes add members of their own, such as `seq`."""
 
     model_config = ConfigDict(serialize_by_alias=True, extra="allow")
 
@@ -115,7 +115,7 @@ class ProblemResponse(Response):
 
 
 def problem_of(request_id: str, error: AppError, *, status: int, fields: Sequence[FieldError]) -> Problem:
-    """Put an error into the form of a problem; `fields` are given apart since their pointers must be cut first."""
+    """Return an error as a problem; `fields` is separate because its pointers must be cut first."""
     members: dict[str, object] = {
         **error.extra,
         "type": f"/docs/errors#{error.code}",
@@ -140,7 +140,7 @@ def status_of(error: AppError) -> int:
 
 
 def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
-    """Answer with the problem that `error` is, outside of a route too (middleware)."""
+    """Return the response for an error; middleware uses it too."""
     speaks_openai = openai_errors.is_spoken(scope)
     status = status or status_of(error)
     fields = _cut_fields(scope, error.fields[:MAX_FIELDS])
@@ -158,21 +158,23 @@ def problem_response(scope: Scope, error: AppError, *, status: int | None = None
 
 
 def internal_error_response(scope: Scope, error: BaseException) -> ProblemResponse:
-    """Answer 500 for an exception nobody expected, and log its type and places, never its message."""
+    """Return a 500 for an unexpected exception, and log its type and stack, never its message."""
     get_logger().error("request.failed", code="internal_error", error_type=error_type(error), stack=error_stack(error))
     response = problem_response(scope, AppError("internal_error", "This is our fault; the log has the request id."))
-    response.headers["X-Request-Id"] = request_id_of(scope)  # when it was raised outside of the middleware that adds it
+    response.headers["X-Request-Id"] = request_id_of(
+        scope
+    )  # if it was raised outside of the middleware that adds the header
     return response
 
 
 def request_id_of(scope: Scope) -> str:
-    """Return the id that the request-id middleware gave this request; empty without it."""
+    """Return the request's id; empty without the request-id middleware."""
     state = cast("Mapping[str, object]", scope.get("state", {}))
     return str(state.get("request_id", ""))
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Make every error of `app` a problem: ours, FastAPI's, Starlette's and those that nobody expected."""
+    """Turn every error of `app` into a problem: ours, FastAPI's, Starlette's and unexpected ones."""
 
     async def on_app_error(request: Request, error: Exception) -> Response:
         return problem_response(request.scope, cast("AppError", error))
@@ -202,7 +204,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, object]]:
     """Declare problems for the `responses=` of a route: `problem_responses(401, 404, 422)`.
 
-    The schema they refer to is put into the document by `add_problem_schemas`.
+    `add_problem_schemas` adds the schema that they refer to.
     """
     content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": http.HTTPStatus(status).phrase, "content": content} for status in statuses}
@@ -218,7 +220,7 @@ def add_problem_schemas(document: dict[str, object]) -> dict[str, object]:
 
 
 def add_head_problem(document: dict[str, object]) -> dict[str, object]:
-    """Declare 431 for every operation of an OpenAPI document, in place: the server answers it before any route."""
+    """Declare 431 for every operation of an OpenAPI document, in place: the server returns it before routing."""
     paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
     for operation in (operation for operations in paths.values() for operation in operations.values()):
         operation["responses"] |= {str(status): answer for status, answer in problem_responses(431).items()}
@@ -226,7 +228,7 @@ def add_head_problem(document: dict[str, object]) -> dict[str, object]:
 
 
 def declared_members(app: FastAPI) -> frozenset[str]:
-    """Return the names of all members that the API declares; made from its OpenAPI document once, then remembered."""
+    """Return the names of all members that the API declares; computed from its OpenAPI document once."""
     known = cast("frozenset[str] | None", getattr(app.state, "declared_members", None))
     if known is None:
         known = MEMBER_NAMES.union(property_names(cast("JsonValue", app.openapi())))
@@ -235,7 +237,7 @@ def declared_members(app: FastAPI) -> frozenset[str]:
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """Return all methods that the path of the request takes, over all of its routes."""
+    """Return all methods that the path of the request supports, over all of its routes."""
     scope = request.scope
     path = str(scope["path"]).removeprefix(str(scope.get("app_root_path", scope.get("root_path", ""))))
     methods: set[str] = set()
@@ -261,7 +263,7 @@ def _http_exception_response(request: Request, error: HTTPException) -> Response
 
 
 def _cut_fields(scope: Scope, fields: Sequence[FieldError]) -> list[FieldError]:
-    """Stop pointers into the body before the first member that the API does not declare: its name is content."""
+    """Cut pointers into the body before the first undeclared member: its name is content."""
     if not any(field.pointer and field.place == "body" for field in fields):
         return list(fields)
     return cut_fields(fields, declared_members(cast("FastAPI", scope["app"])))

@@ -1,7 +1,7 @@
-"""The protocols of uvicorn with what they leave open: how large and slow a peer may be, and how greedy.
+"""The protocols of uvicorn with limits on slow, large and stalled peers.
 
-The head of a request is paid for before any key is seen, so anybody could take the process's memory or its connections;
-a body may come for ever. And who takes nothing of what it is sent keeps a connection, and what waits for it: it is cut.
+The request head is read before authentication, so any peer could exhaust memory or connections; a body may never end. A
+peer that does not read its answer occupies a connection and its buffer, and is disconnected.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from app.core.error_codes import ERROR_CODES
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0
-# the application answers for the body that it reads, and needs a moment to
+# the application answers for the body that it reads, and needs time for it
 _ANSWER_S: Final = 10.0
 
 MAX_FRAGMENTS: Final = 4096
@@ -30,7 +30,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 
 def _refusal(status: HTTPStatus, code: str, detail: str) -> bytes:
-    """A whole answer, for requests that never reach the application."""
+    """Return a complete answer, for requests that never reach the application."""
     problem: dict[str, object] = {
         "type": f"/docs/errors#{code}",
         "title": ERROR_CODES[code],
@@ -59,7 +59,7 @@ def _malformed_request() -> bytes:
 
 
 class StallGuard:
-    """Watches what waits to be written: when none of it has been taken for a while, calls `on_stall`."""
+    """Watches a full write buffer: calls `on_stall` if the peer reads none of it for `stall_s`."""
 
     def __init__(
         self,
@@ -76,19 +76,19 @@ class StallGuard:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """The transport's buffer is full."""
+        """Start watching: the transport's buffer is full."""
         self.stop()
         self._waiting = self._transport.get_write_buffer_size()
         self._timer = self._loop.call_later(self._stall_s, self._look)
 
     def stop(self) -> None:
-        """It is not any more."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
-        # slowly is well enough
+        # slow progress is enough
         if self._transport.get_write_buffer_size() < self._waiting:
             self.start()
         else:
@@ -98,8 +98,8 @@ class StallGuard:
 class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection whose head is too large or too slow, whose body never ends, or that is not read.
 
-    A body is the application's to refuse. But it answers many requests without reading theirs, and then there is no
-    limit to how long one goes on.
+    The application refuses bodies. But it answers many requests without reading their bodies, which then have no time
+    limit.
     """
 
     stall_s: ClassVar[float] = 30.0
@@ -111,34 +111,34 @@ class BoundedProtocol(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the clock of the first head."""
+        """Start the timer of the first head."""
         super().connection_made(transport)  # pyright: ignore[reportArgumentType]
         self._guard = StallGuard(self.loop, self.transport, self.stall_s, self.transport.abort)
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks."""
+        """Stop the timers."""
         self._stop_clock()
         if self._guard is not None:
             self._guard.stop()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Watch whether the peer takes anything."""
+        """Start watching whether the peer reads."""
         super().pause_writing()
         if self._guard is not None:
             self._guard.start()
 
     def resume_writing(self) -> None:
-        """The peer has taken it."""
+        """Stop watching: the peer has read."""
         super().resume_writing()
         if self._guard is not None:
             self._guard.stop()
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to a head before it is parsed."""
+        """Count the bytes of a head before it is parsed."""
         if self._in_head:
-            received = self._head_tail + data  # the end of the head may be cut in two
+            received = self._head_tail + data  # the end of the head may be split
             end = received.find(_HEAD_END)
             counted = self._head_bytes + (0 if end < 0 else end - len(self._head_tail))
             self._head_bytes, self._head_tail = self._head_bytes + len(data), received[-len(_HEAD_END) + 1 :]
@@ -148,24 +148,24 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
 
     def on_message_begin(self) -> None:
-        """Start the clock: a head has begun."""
+        """Start the timer of a head."""
         self._start_clock()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Stop counting: the head is whole, and the clock is the body's."""
+        """Stop counting the head, and start the timer of the body."""
         self._in_head, self._head_bytes, self._head_tail = False, 0, b""
         self._start_body_clock()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Stop the clock: the body is whole. What comes next is another head, and counted anew."""
+        """Stop the timer of the body. The next bytes are a new head."""
         self._in_head = True
         self._stop_clock()
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """Stop the clock: the connection is another protocol's."""
+        """Stop the timer: the connection changes its protocol."""
         self._stop_clock()
         super().handle_websocket_upgrade()
 
@@ -178,7 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(self.body_limit_s, self._cut)
 
     def _cut(self) -> None:
-        if self.pipeline:  # nothing of it is read before the request before it is answered
+        if self.pipeline:  # it is not read before the previous request is answered
             self._start_body_clock()
         elif not self.transport.is_closing():
             self.transport.close()
@@ -194,20 +194,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser cannot read, by a problem as every other refusal."""
+        """Refuse a request that the parser cannot read, with a problem."""
         del msg
         self.transport.write(_malformed_request())
         self.transport.close()
 
 
 class BoundedSocket(WebSocketsSansIOProtocol):
-    """A WebSocket that is cut when its peer reads nothing, or sends endless pieces or text that is no UTF-8."""
+    """A WebSocket that is closed if its peer does not read, or sends endless fragments or invalid UTF-8."""
 
     stall_s: ClassVar[float] = 30.0
     _guard: StallGuard | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Watch the connection from its beginning."""
+        """Watch the connection from its start."""
         super().connection_made(transport)
         self._guard = StallGuard(self.loop, self.transport, self.stall_s, self._give_up)
 
@@ -218,7 +218,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Answer a head that the handshake cannot read: uvicorn leaves such a connection open without an answer."""
+        """Answer an unreadable handshake: uvicorn leaves such a connection open without an answer."""
         super().data_received(data)
         error = self.conn.handshake_exc
         if error is not None and not self.handshake_initiated and not self.transport.is_closing():
@@ -228,7 +228,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def send_receive_event_to_app(self) -> None:
-        """Hand a message on; a text that is no UTF-8 ends the connection with 1007, and is no error of ours to log."""
+        """Pass a message on; text that is not UTF-8 closes the connection with 1007 and is not logged as an error."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()
@@ -239,13 +239,13 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def pause_writing(self) -> None:
-        """Watch whether the peer takes anything."""
+        """Start watching whether the peer reads."""
         super().pause_writing()
         if self._guard is not None:
             self._guard.start()
 
     def resume_writing(self) -> None:
-        """The peer has taken it."""
+        """Stop watching: the peer has read."""
         super().resume_writing()
         if self._guard is not None:
             self._guard.stop()
@@ -257,7 +257,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             self.transport.write(answer)
 
     def handle_cont(self, event: Frame) -> None:
-        """Take one more piece of a message: empty ones, too, take memory."""
+        """Accept another fragment of a message, within a limit: empty fragments take memory too."""
         if len(self.frames) >= MAX_FRAGMENTS:
             self.conn.fail(1009, "too many fragments")
             self.handle_parser_exception()
@@ -265,17 +265,17 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         super().handle_cont(event)
 
     async def run_asgi(self) -> None:
-        """Run the application; a peer that does not take the end of it is cut."""
+        """Run the application; disconnect a peer that does not read its end."""
         await super().run_asgi()
         self.loop.call_later(self.close_timeout + _LAST_WORDS_S, self._cut)
 
     def keepalive_timeout(self) -> None:
-        """Cut a peer that answers no ping, whether or not it takes the farewell."""
+        """Disconnect a peer that does not answer pings."""
         super().keepalive_timeout()
         self._cut_soon()
 
     def shutdown(self) -> None:
-        """Say that the server is being stopped; who does not take even that is cut."""
+        """Announce the shutdown; disconnect a peer that does not read it."""
         super().shutdown()
         self._cut_soon()
 
@@ -296,7 +296,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
 
 
 def protocols(*, stall_s: float, body_timeout_s: float) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
-    """The protocols for HTTP and for WebSocket, with their settings: uvicorn makes them itself."""
+    """Return the protocols for HTTP and WebSocket, with their settings as class attributes: uvicorn creates them."""
     limits = {"stall_s": stall_s, "body_limit_s": body_timeout_s + _ANSWER_S}
     http = type("BoundedProtocol", (BoundedProtocol,), limits)
     socket = type("BoundedSocket", (BoundedSocket,), {"stall_s": stall_s})

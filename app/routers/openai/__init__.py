@@ -1,1 +1,1 @@
-"""The API of OpenAI: chat completions, embeddings, models, Conversations."""
+"""OpenAI's API: chat completions, embeddings, models, Conversations."""

@@ -1,4 +1,4 @@
-"""The doors that speak OpenAI's API: chat completions in a conversation or past all, embeddings, models."""
+"""OpenAI's API: chat completions with or without a conversation, embeddings, models."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from app.routers.live.sse import EventStream, event_content, kept_alive, until_g
 CONVERSATION_HEADER: Final = "X-Conversation-Id"
 _MAX_NAME: Final = 512
 _MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*)*$"
-"""Of a model's name no part begins with a dot: `..` would lead to other paths of the endpoint, with the key of ours."""
+"""No part of a model's name starts with a dot: `..` would reach other paths of the endpoint, with our key."""
 _OURS: Final = ("conversation_id", "token_budget", "context")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
 
@@ -43,7 +43,7 @@ router = APIRouter(prefix=ROOT, tags=["openai"], route_class=ModelRequestRoute)
 
 
 class Passed(BaseModel):
-    """What the endpoint of the model answered, as it is."""
+    """The unchanged answer of the model's endpoint."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -92,12 +92,12 @@ async def create_chat_completion(
     project: ProjectHeader = None,
     retry_count: RetryHeader = None,
 ) -> Response:
-    """Chat completions as OpenAI has them, with `stream` as events.
+    """Create a chat completion in OpenAI's format, with `stream` as events.
 
-    With a conversation named (`conversation_id` in the body or its `metadata`, or the header `X-Conversation-Id`) only
-    the messages that are new are stored, together with the answer, and the model is sent a context built of the
-    conversation; `token_budget` and `context` say how. `user` becomes the owner of a conversation that this request
-    creates. Without one the request and its answer pass untouched.
+    With a conversation (`conversation_id` in the body or its `metadata`, or the header `X-Conversation-Id`) only new
+    messages are stored, together with the answer, and the model is sent a context built from the conversation;
+    `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates.
+    Without a conversation, request and answer pass unchanged.
     """
     is_retry = retry_count is not None and retry_count.isdecimal() and int(retry_count[:9]) > 0
     generation_request = _generation_request(body, header=conversation, project=project, is_retry=is_retry)
@@ -120,13 +120,13 @@ async def create_chat_completion(
 
 @router.post("/embeddings", response_model=Passed, responses=problem_responses(*_FAILURES))
 async def create_embedding(body: PassedBody, caller: Writer, services: Services, request: Request) -> Response:
-    """Embeddings of the model's endpoint, passed through."""
+    """Create embeddings with the model's endpoint; request and answer pass unchanged."""
     return json_response(await while_connected(request, services.generation.ask(caller, "/embeddings", body)))
 
 
 @router.get("/models", response_model=Passed, responses=problem_responses(401, 403, 404, 422, 429, 500, 502, 503))
 async def list_models(caller: Reader, services: Services) -> Response:
-    """The models of the endpoint, passed through."""
+    """List the models of the endpoint, unchanged."""
     return json_response(await services.generation.look(caller, "/models"))
 
 
@@ -138,17 +138,17 @@ async def get_model(
     caller: Reader,
     services: Services,
 ) -> Response:
-    """One model of the endpoint, passed through."""
+    """Read one model of the endpoint, unchanged."""
     return json_response(await services.generation.look(caller, f"/models/{model}"))
 
 
 def json_response(content: JsonObject) -> Response:
-    """A JSON object as it is."""
+    """Return a JSON object as a response."""
     return Response(json.dumps(content), media_type="application/json")
 
 
 async def while_connected(request: Request, work: Coroutine[object, object, Result]) -> Result:
-    """Do some work for a client; once it has gone, the work is cancelled and nobody is left to answer."""
+    """Await work for a client; cancel it if the client disconnects."""
     working = asyncio.create_task(work)
     hearing = asyncio.create_task(until_gone(request.receive))
     try:
@@ -164,7 +164,7 @@ async def while_connected(request: Request, work: Coroutine[object, object, Resu
 
 
 async def _events(events: AsyncGenerator[AnswerEvent]) -> AsyncGenerator[bytes]:
-    """Events of a chat completion; one that fails on its way ends with an event that has OpenAI's `error`."""
+    """Yield the events of a chat completion; a failure becomes an event with OpenAI's `error`."""
     try:
         async for event in events:
             yield f"data: {event.data}\n\n".encode()

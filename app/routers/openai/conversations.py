@@ -1,4 +1,4 @@
-"""OpenAI's Conversations over REST: the shape that the official client's `client.conversations` speaks."""
+"""OpenAI's Conversations over REST, as used by the official client's `client.conversations`."""
 
 from typing import Annotated, TypeAlias
 
@@ -50,7 +50,7 @@ async def create_openai_conversation(
     response: Response,
     body: Annotated[NewConversation | None, Body()] = None,
 ) -> OpenAIConversation:
-    """Begin a conversation, with items or without."""
+    """Create a conversation, with or without items."""
     made, replayed = await services.openai_conversations.create(caller, body=body or NewConversation(), repeat=repeat)
     if replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -69,7 +69,7 @@ async def get_openai_conversation(
 async def update_openai_conversation(
     conversation_id: Conversation, body: ChangedConversation, caller: Writer, services: Services
 ) -> OpenAIConversation:
-    """Change the metadata of a conversation, all of it."""
+    """Replace the metadata of a conversation."""
     return await services.openai_conversations.update(caller, conversation_id, body=body)
 
 
@@ -85,7 +85,7 @@ async def delete_openai_conversation(
 async def create_openai_items(
     conversation_id: Conversation, body: NewItems, caller: Writer, services: Services, include: Include = None
 ) -> Items:
-    """Append items of OpenAI's Responses, all or none; each becomes a turn, and is given back as it was."""
+    """Append items of OpenAI's Responses, all or none; each becomes a turn and is returned unchanged."""
     del include
     return await services.openai_conversations.append(caller, conversation_id, body=body)
 
@@ -120,5 +120,5 @@ async def get_openai_item(
 async def delete_openai_item(
     conversation_id: Conversation, item_id: ItemId, caller: Writer, services: Services
 ) -> OpenAIConversation:
-    """Erase an item with all items of its turn, and all other wordings of that turn; tombstones stay."""
+    """Erase an item with all items of its turn, and all other versions of that turn; tombstones stay."""
     return await services.openai_conversations.delete_item(caller, conversation_id, item_id=item_id)

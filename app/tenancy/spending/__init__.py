@@ -1,1 +1,1 @@
-"""What tenants spend on chat models, counted by day, purpose and model, and limited by budgets."""
+"""Usage of chat models by tenants: counted by day, purpose and model, and limited by budgets."""

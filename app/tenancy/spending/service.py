@@ -1,8 +1,7 @@
-"""What tenants spend on chat models: counted by day (UTC), purpose and model, and held within budgets.
+"""Usage of chat models by tenants: counted by day (UTC), purpose and model, and limited by budgets.
 
-A budget is checked before a call and counted after it, so it is overrun at most by the calls under way. What could not
-be written, because the database did not answer, is kept in the process and written with the tenant's next call, or at
-the end, on the day it is written.
+A budget is checked before a call and counted after it, so only running calls can exceed it. Usage that could not be
+written is kept in the process and written with the tenant's next call, or at the end, on the day of writing.
 """
 
 from collections.abc import AsyncGenerator
@@ -36,7 +35,7 @@ _Row: TypeAlias = tuple[TenantId, str, str]
 
 @dataclass(frozen=True, slots=True)
 class SpendingOptions:
-    """What a million tokens cost, and what a tenant may spend in a day; 0: no limit."""
+    """The price of a million tokens, and a tenant's daily budgets; 0: no limit."""
 
     price_prompt: float
     price_completion: float
@@ -45,7 +44,7 @@ class SpendingOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "SpendingOptions":
-        """Take them out of the settings."""
+        """Return the options of the settings."""
         return cls(
             price_prompt=settings.llm_price_prompt,
             price_completion=settings.llm_price_completion,
@@ -55,7 +54,7 @@ class SpendingOptions:
 
 
 class Spending:
-    """The ledger of chat models, and the door to what is in it."""
+    """The ledger of chat models, and its reports."""
 
     def __init__(self, database: Database, ops: Database, *, cursors: Cursors, options: SpendingOptions) -> None:
         self._database = database
@@ -68,7 +67,7 @@ class Spending:
     # as the ledger
 
     async def check(self, tenant_id: TenantId, purpose: ModelPurpose) -> None:
-        """Raise RateLimited `model_budget_exhausted`, with the time when it goes on, once the day's budget is spent."""
+        """Raise RateLimited `model_budget_exhausted`, with the time of its renewal, if the day's budget is used up."""
         options = self._options
         if not options.daily_tokens and not options.daily_cost:
             return
@@ -90,14 +89,14 @@ class Spending:
     async def record(
         self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
     ) -> None:
-        """Add one call. Never fails: what cannot be written now is written later."""
+        """Add one call. Never fails: unwritten usage is written later."""
         spent = Spent(1, int(failed), usage.prompt_tokens, usage.completion_tokens, self._cost(usage))
-        # a caller may have named the model: a name that cannot be stored must not cost the answer
+        # a caller may have named the model: an unstorable name must not fail the answer
         self._keep((tenant_id, purpose.value, cleaned(model)[:_LONGEST_MODEL]), spent)
         await self._write(tenant_id)
 
     async def flush(self) -> None:
-        """Write what could not be written before; what cannot be now either is lost, and logged."""
+        """Write kept usage; if that fails again, it is lost and logged."""
         for tenant_id in {row[0] for row in self._unwritten}:
             await self._write(tenant_id)
 
@@ -137,7 +136,7 @@ class Spending:
         limit: int,
         cursor: str | None,
     ) -> Page[ModelUsageDay]:
-        """What was spent, by day: of the caller's tenant, or of all, which takes an operator."""
+        """List usage by day: of the caller's tenant, or of all, which needs an operator."""
         caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
         tenant_id = None if all_tenants else caller.tenant_id
         scope = f"usage|{tenant_id}|{order}|{first_day}|{last_day}|{purpose}"
@@ -165,7 +164,7 @@ class Spending:
 
 
 def _midnight(left_s: int) -> datetime:
-    """The moment so many seconds from now, as the midnight that it is."""
+    """Return the midnight that is so many seconds from now."""
     return (datetime.now(UTC) + timedelta(seconds=left_s, hours=12)).replace(hour=0, minute=0, second=0, microsecond=0)
 
 

@@ -1,4 +1,4 @@
-"""Queries on what tenants spend on chat models."""
+"""Queries on the usage of chat models by tenants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from app.tenancy.schemas import ModelUsageDay
 
 @dataclass(frozen=True, slots=True)
 class SpentToday:
-    """What a tenant has spent since midnight UTC, and how long that day still lasts."""
+    """A tenant's usage since midnight UTC, and the seconds until the next midnight."""
 
     tokens: int
     cost: Decimal
@@ -24,7 +24,7 @@ class SpentToday:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What is added to a row: calls of one purpose to one model."""
+    """Usage to add to a row: calls of one purpose to one model."""
 
     calls: int
     failed: int
@@ -43,7 +43,7 @@ class Spent:
 
 
 async def spent_today(tx: Transaction, tenant_id: TenantId) -> SpentToday:
-    """What a tenant has spent today, whatever for."""
+    """Return a tenant's usage of today, for all purposes."""
     row = await tx.fetchrow(
         """
         select coalesce(sum(prompt_tokens + completion_tokens), 0)::bigint as tokens, coalesce(sum(cost), 0) as cost,
@@ -56,7 +56,7 @@ async def spent_today(tx: Transaction, tenant_id: TenantId) -> SpentToday:
 
 
 async def add_spent(tx: Transaction, tenant_id: TenantId, *, purpose: str, model: str, spent: Spent) -> None:
-    """Add to today's row. Does nothing for a tenant that is gone."""
+    """Add to today's row. Does nothing for a deleted tenant."""
     await tx.execute(
         """
         insert into model_usage
@@ -90,7 +90,7 @@ async def page_usage(
     after: tuple[date, UUID, str, str] | None,
     limit: int,
 ) -> list[ModelUsageDay]:
-    """Rows by day, of one tenant or, as ops, of all; `days` are the first and the last."""
+    """List rows by day, of one tenant or, with the ops role, of all; `days` are the first and the last."""
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     args: list[object] = [limit]
     wheres: list[str] = []

@@ -1,4 +1,4 @@
-"""The agent behind `ask_agent`, over REST."""
+"""`ask_agent` over REST."""
 
 from fastapi import APIRouter, Response
 
@@ -14,9 +14,9 @@ router = APIRouter(prefix="/v1/agent", tags=["agent"], route_class=StrictJsonRou
 async def ask_agent(
     body: AskAgent, caller: AgentWriter, services: Services, repeat: Repeat, response: Response
 ) -> AgentAnswer:
-    """Ask the agent, which answers from earlier turns, conversations and memories by the tools it was granted.
+    """Ask the agent, which answers from earlier turns, conversations and memories with its granted tools.
 
-    Query and answer are stored in the conversation, a new one where none is named. The key may read and write.
+    Query and answer are stored in the named conversation, or in a new one. The key needs the scopes read and write.
     """
     answer, replayed = await services.ask_service.ask(caller, body=body, repeat=repeat)
     if replayed:

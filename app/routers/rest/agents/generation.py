@@ -1,4 +1,4 @@
-"""Generate an answer over REST: messages in, a stored answer out."""
+"""Generate an answer over REST."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -52,10 +52,10 @@ async def generate(
 ) -> Response:
     """Let the chat model answer in a conversation, and store the new messages with the answer, in one commit.
 
-    What it is sent is a context built of the conversation within `token_budget`, in which the new messages always
-    stand. Messages that are stored already are not stored again, so the whole history may be sent. With `stream` the
-    answer comes as events: `delta`, then `done` with what is otherwise the answer, or `error`; the header
-    `X-Conversation-Id` has the conversation from the beginning.
+    The model is sent a context of the conversation within `token_budget`, which always has the new messages. Messages
+    that are already stored are not stored again, so clients may send the whole history. With `stream` the answer is
+    sent as events: `delta`, then `done` with the complete answer, or `error`; the header `X-Conversation-Id` has the
+    conversation from the start.
     """
     generation_request = _generation_request(body, None if repeat is None else repeat.by_agent(caller.agent))
     if not body.stream:

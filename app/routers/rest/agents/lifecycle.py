@@ -1,4 +1,4 @@
-"""The turn lifecycle over REST: before and after each turn of an agent's model, and what looks after its sessions."""
+"""The turn lifecycle over REST: calls around each turn of an agent's model, and maintenance of its sessions."""
 
 from fastapi import APIRouter
 
@@ -23,29 +23,29 @@ router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=Stric
 
 @router.post("/before-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def before_turn(body: BeforeTurn, caller: AgentReader, services: Services) -> TurnContext:
-    """What to send to the model for the next turn of a session, never over `max_input_tok`; nothing is stored."""
+    """Return the model's input for the next turn of a session, within `max_input_tok`; nothing is stored."""
     return await services.lifecycle.before_turn(caller, request=body)
 
 
 @router.post("/after-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def after_turn(body: AfterTurn, caller: Writer, services: Services) -> TurnDone:
-    """Store a turn of a session, made at first use. Sent again, it is stored once; what came first stands."""
+    """Store a turn of a session, which is created at first use. A repeat changes nothing; the first body is kept."""
     return await services.lifecycle.after_turn(caller, request=body)
 
 
 @router.post("/run-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def run_turn(body: RunTurn, caller: AgentWriter, services: Services) -> TurnPrepared | TurnDone:
-    """Prepare a turn: its input is stored, and its context given. With `operation_token`, store its answer."""
+    """Prepare a turn: store its input and return its context. With `operation_token`, store its output."""
     return await services.lifecycle.run_turn(caller, request=body)
 
 
 @router.post("/maintenance", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
 async def run_maintenance(body: SessionRequest, caller: Writer, services: Services) -> Maintained:
-    """Summarise, erase and expire what is due in a session, now. May be cut off and sent again."""
+    """Summarise, erase and expire what is due in a session now. May be interrupted and sent again."""
     return await services.lifecycle.maintenance(caller, request=body)
 
 
 @router.post("/tree", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
 async def list_memory_tree(body: TreeRequest, caller: Reader, services: Services) -> Tree:
-    """Look through what is remembered of a session: days, context, facts by tier, and what it is."""
+    """List the memory of a session as a tree: days, context, facts by tier, and metadata."""
     return await services.lifecycle.tree(caller, request=body)

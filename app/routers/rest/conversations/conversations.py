@@ -44,7 +44,7 @@ Text = QueryText | None
 async def create_conversation(
     body: ConversationCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
 ) -> Conversation:
-    """Create a conversation, or get the one that has this `id` or `external_id` already (200 instead of 201).
+    """Create a conversation, or return the one with this `id` or `external_id` (200 instead of 201).
 
     404 for a repeated request whose conversation has been deleted since.
     """
@@ -67,7 +67,7 @@ async def list_conversations(
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,
 ) -> Page[ListedConversation]:
-    """List conversations, the one last written to first, with previews of their first and last message."""
+    """List conversations, last written first, with previews of their first and last message."""
     where = ConversationFilter(project, external_id, owner, participant)
     return await services.conversations.list_conversations(caller, where=where, order=order, limit=limit, cursor=cursor)
 
@@ -76,7 +76,7 @@ async def list_conversations(
 async def search_conversations(
     body: ConversationSearch, caller: Reader, services: Services
 ) -> Page[ListedConversation]:
-    """Find conversations by project, names, metadata, times and title, the one last written to first."""
+    """Find conversations by project, names, metadata, times and title, last written first."""
     return await services.conversations.search(caller, request=body)
 
 
@@ -84,7 +84,7 @@ async def search_conversations(
 async def get_conversation(
     conversation_id: ConversationPath, caller: ConversationReader, services: Services, response: Response
 ) -> Conversation:
-    """Read one conversation with its counters. The header `ETag` is its `rev`, to be sent as `If-Match` of a change."""
+    """Read one conversation with its counters. The header `ETag` is its `rev`, for `If-Match` of a change."""
     return _tagged(response, await services.conversations.get(caller, conversation_id))
 
 
@@ -97,16 +97,16 @@ async def update_conversation(
     tags: EntityTags,
     response: Response,
 ) -> Conversation:
-    """Change title, metadata, participants, ttl or policies. What is left out stays; null clears title and ttl_s.
+    """Change title, metadata, participants, ttl or policies. Omitted fields stay; null clears title and ttl_s.
 
-    `metadata` is merged into that of the conversation, and null removes a member (RFC 7396). With `If-Match`, a
-    conversation that has another `rev` is not changed: 412 `revision_changed`. Each change moves `rev` on.
+    `metadata` is merged into the conversation's metadata, and null removes a member (RFC 7396). With `If-Match`, a
+    conversation with another `rev` is not changed: 412 `revision_changed`. Each change increases `rev`.
 
     `participants` replaces the list, but actors that wrote turns stay in it. Their turns decide whether they are
     speakers or tools; `role` decides for the others.
 
-    A conversation whose title is cleared has a derived one (`title_source`); an empty title stays empty. A
-    conversation without an owner takes `owner`, for its turns, summaries and facts too; one with another owner answers
+    A conversation whose title is cleared gets a derived one (`title_source`); an empty title stays empty. A
+    conversation without an owner takes `owner`, also for its turns, summaries and facts; one with another owner answers
     409 `conversation_owned`.
     """
     changed = await services.governance.update_conversation(caller, conversation_id, body=body, tags=tags)
@@ -114,7 +114,7 @@ async def update_conversation(
 
 
 def _tagged(response: Response, conversation: Conversation) -> Conversation:
-    """The conversation, with its rev as the `ETag` of the response."""
+    """Return the conversation, and set its rev as the `ETag` of the response."""
     response.headers["ETag"] = f'"{conversation.rev}"'
     return conversation
 
@@ -133,7 +133,7 @@ async def fork_conversation(
     repeat: Repeat,
     response: Response,
 ) -> Conversation:
-    """Make a new conversation with copies of the live turns through one, its hash chain starting from the parent's."""
+    """Create a conversation with copies of the live turns through one; its hash chain continues the parent's."""
     fork, created, replayed = await services.conversations.fork(caller, conversation_id, body=body, repeat=repeat)
     response.status_code = 201 if created else 200
     if replayed:
@@ -143,7 +143,7 @@ async def fork_conversation(
 
 @router.get("/{conversation_id}/verify", responses=problem_responses(401, 403, 404, 422, 503))
 async def verify_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Verification:
-    """Walk the hash chain: hash every turn anew that is not erased, and name the first break."""
+    """Verify the hash chain: hash every turn again that is not erased, and report the first break."""
     return await services.conversations.verify(caller, conversation_id)
 
 

@@ -34,7 +34,7 @@ async def open_turn(
     repeat: Repeat,
     response: Response,
 ) -> OpenedTurn:
-    """Open a turn that is written while it streams. It is in nobody's context until it is committed."""
+    """Open a turn that is written while it streams. No context shows it before its commit."""
     opened, created, replayed = await services.conversations.streams.open(
         caller, conversation_id, opening=body, repeat=repeat
     )
@@ -54,12 +54,12 @@ async def append_chunk(
     epoch: Epoch = None,
     durable: Durable = False,  # noqa: FBT002
 ) -> ChunkResult:
-    """Append text to an open turn. The answer comes when the text is taken; subscribers see it at once.
+    """Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once.
 
-    `durable_offset` says how much of it survives a crash: keep the rest until a later answer covers it, and send it
-    again from `expected_offset` after a 409 `stream_gap`. With `durable=true` the answer comes when the text is
-    durable, which takes a quarter of a second: writes are gathered; so it does for the first text of a part of a tool
-    call. A repeat changes nothing. A commit stores all text that was taken, or is refused with 409 `stream_gap`.
+    `durable_offset` is the length that survives a crash. Keep the rest until a later answer covers it, and send it
+    again from `expected_offset` after a 409 `stream_gap`. With `durable=true` the answer is sent when the text is
+    durable, which takes a quarter of a second because writes are batched; the same holds for the first text of a part
+    of a tool call. A repeat changes nothing. A commit stores all accepted text, or is refused with 409 `stream_gap`.
     """
     return await services.conversations.streams.chunk(
         caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=durable
@@ -75,7 +75,7 @@ async def commit_turn(
     services: Services,
     epoch: Epoch = None,
 ) -> Turn:
-    """Finish an open turn: it gets its seq, and is found by recall. Again gives the same answer."""
+    """Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer."""
     return await services.conversations.streams.commit(
         caller, conversation_id, turn_id=turn_id, ending=body, epoch=epoch
     )
@@ -90,7 +90,7 @@ async def abort_turn(
     services: Services,
     epoch: Epoch = None,
 ) -> Turn:
-    """Give an open turn up. The row stays with what it had, for audit; again changes nothing."""
+    """Abort an open turn. The row keeps its text for audit; a repeat changes nothing."""
     return await services.conversations.streams.abort(
         caller, conversation_id, turn_id=turn_id, aborting=body, epoch=epoch
     )
@@ -100,5 +100,5 @@ async def abort_turn(
 async def resume_turn(
     conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: ConversationWriter, services: Services
 ) -> OpenedTurn:
-    """Go on with an open turn as the same writer, from `durable_offset`; whoever wrote it before is fenced off."""
+    """Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn."""
     return await services.conversations.streams.resume(caller, conversation_id, turn_id=turn_id, resuming=body)

@@ -1,4 +1,4 @@
-"""Summaries over REST: list, summarise, compact, take the last one back."""
+"""Summaries over REST: list, summarise, compact, undo."""
 
 from typing import Annotated
 from uuid import UUID
@@ -27,7 +27,7 @@ async def list_summaries(
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,
 ) -> Page[Summary]:
-    """The summaries of a conversation, by the end of the range of turns that they stand for."""
+    """List the summaries of a conversation, by the end of their range of turns."""
     return await services.conversations.summaries.list_page(
         caller,
         conversation_id,
@@ -49,7 +49,7 @@ async def get_summary(
     caller: ConversationReader,
     services: Services,
 ) -> Summary:
-    """Read one summary, also one that another stands for now."""
+    """Read one summary, also one that has been replaced."""
     return await services.conversations.summaries.get(caller, conversation_id, summary_id=summary_id)
 
 
@@ -62,7 +62,7 @@ async def summarise_turns(
     repeat: Repeat,
     response: Response,
 ) -> Compacted:
-    """Summarise turns now, through a named one or all but the newest. Sent again, it finds nothing left to do."""
+    """Summarise turns now, through a named one or all but the newest. A repeat finds nothing left to do."""
     done, replayed = await services.compactor.summarise(caller, conversation_id, request=body, repeat=repeat)
     if replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -73,11 +73,11 @@ async def summarise_turns(
 async def compact_conversation(
     conversation_id: ConversationPath, body: CompactionRequest, caller: Writer, services: Services
 ) -> Compacted:
-    """Compact now, by the conversation's policy or what is given in its place; nothing, if nothing is due."""
+    """Compact now, by the conversation's policy or the given one; does nothing if nothing is due."""
     return await services.compactor.compact(caller, conversation_id, request=body)
 
 
 @router.post("/compact/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
 async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
-    """Take the newest summary back; those that it had replaced stand again."""
+    """Undo the newest summary; the summaries that it replaced are valid again."""
     return await services.conversations.summaries.undo(caller, conversation_id)

@@ -1,4 +1,4 @@
-"""Conversation tokens over REST: make one for a browser, void all of a conversation."""
+"""Conversation tokens over REST: create one for a browser, revoke all of a conversation."""
 
 from fastapi import APIRouter
 
@@ -14,14 +14,15 @@ router = APIRouter(prefix="/v1/conversations/{conversation_id}/tokens", tags=["t
 async def create_conversation_token(
     conversation_id: ConversationPath, body: TokenCreate, caller: Writer, services: Services
 ) -> TokenMade:
-    """Make a short-lived token for this conversation, for a browser: to read it, or to read it and append to it.
+    """Create a short-lived token for this conversation, for a browser: to read it, or to read it and append to it.
 
-    Its text is given this once; a repeated request makes another token, so no `Idempotency-Key` is taken.
+    The response is the only one that shows its text. A repeated request creates another token, so `Idempotency-Key` is
+    not accepted.
     """
     return await services.tenancy.create_token(caller, conversation_id, body=body)
 
 
 @router.delete("", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
 async def void_conversation_tokens(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
-    """Void every token of this conversation made until now: at once here, within the key cache's time elsewhere."""
+    """Revoke every token of this conversation: at once in this process, within the key cache's time in others."""
     await services.tenancy.void_tokens(caller, conversation_id)

@@ -31,7 +31,7 @@ OnlyThis = Annotated[bool, Query(description="Erase the named versions only; oth
 
 @dataclass(frozen=True, slots=True)
 class HistoryParameters:
-    """Which turns of a history are read."""
+    """Filters and paging of a history."""
 
     order: Annotated[
         Order | None,
@@ -73,7 +73,7 @@ async def append_turns(
     repeat: Repeat,
     response: Response,
 ) -> AppendResult:
-    """Append 1 to 500 turns, all or none. When this answers, they are durable and found by recall."""
+    """Append 1 to 500 turns, all or none. When this returns, they are durable and recall finds them."""
     result, stored, replayed = await services.conversations.append(
         caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, repeat=repeat
     )
@@ -90,10 +90,10 @@ async def list_turns(
     services: Services,
     wanted: Annotated[HistoryParameters, Depends()],
 ) -> HistoryPage:
-    """Read the history: the newest live turns in chronological order; `next_cursor` leads to the page before them.
+    """Read the history: the newest live turns in chronological order; `next_cursor` is the page before them.
 
-    With `after`, `since_rev` or `order=asc` it leads to the page behind. Erased turns are tombstones, with `erased_at`.
-    `rev` is where the conversation stood at the first page: give it as `since_rev` to read what has changed since.
+    With `after`, `since_rev` or `order=asc` it is the page after them. Erased turns are tombstones, with `erased_at`.
+    `rev` is the conversation's rev at the first page: send it as `since_rev` to read later changes.
     """
     return await services.conversations.history(caller, conversation_id, query=HistoryQuery(**asdict(wanted)))
 
@@ -107,9 +107,9 @@ async def erase_turns(
     *,
     only_this: OnlyThis = False,
 ) -> ErasedTurns:
-    """Erase the content of 1 to 500 turns, all or none, with all that was derived from it. Tombstones keep their place.
+    """Erase the content of 1 to 500 turns, all or none, with everything derived from it. Tombstones stay.
 
-    All earlier and later wordings of these turns (their revisions) are erased too, unless `only_this`.
+    All earlier and later versions of these turns (their revisions) are erased too, unless `only_this`.
     """
     return await services.governance.erase_turns(caller, conversation_id, turn_ids=turn_ids, only_this=only_this)
 
@@ -131,9 +131,9 @@ async def erase_turn(
     *,
     only_this: OnlyThis = False,
 ) -> None:
-    """Erase the content of a turn, with all that was derived from it. A tombstone keeps its place.
+    """Erase the content of a turn, with everything derived from it. A tombstone stays in its place.
 
-    All earlier and later wordings of the turn (its revisions) are erased too, unless `only_this`. Repeating it changes
+    All earlier and later versions of the turn (its revisions) are erased too, unless `only_this`. A repeat changes
     nothing.
     """
     await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id], only_this=only_this)
@@ -154,7 +154,7 @@ async def revise_turn(
     repeat: Repeat,
     response: Response,
 ) -> RevisionResult:
-    """Edit a turn or generate it again: a new turn takes its position, and the old one stays as a superseded version.
+    """Edit a turn or generate it again: a new turn takes its position, the old one becomes a superseded version.
 
     With `truncate_after` every live turn after it is superseded too.
     """

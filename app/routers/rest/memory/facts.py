@@ -57,7 +57,7 @@ async def list_facts(
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,
 ) -> Page[Fact]:
-    """List facts, those that have ended too, the last recorded first. `as_of` asks what was so at a time."""
+    """List facts, the last recorded first, including ended ones. `as_of` lists the facts that were true at a time."""
     return await services.facts.list_page(caller, where=where, newest_first=order == "desc", limit=limit, cursor=cursor)
 
 
@@ -70,7 +70,7 @@ async def list_facts(
 async def create_fact(
     body: FactCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
 ) -> FactResult:
-    """Assert a fact. One that is held already gains evidence (200 instead of 201)."""
+    """Assert a fact. A fact that is already stored gains evidence (200 instead of 201)."""
     result, created, replayed = await services.facts.create(caller, body=body, repeat=repeat)
     response.status_code = 201 if created else 200
     if replayed:
@@ -86,19 +86,19 @@ async def get_fact(fact_id: FactPath, caller: Reader, services: Services) -> Fac
 
 @router.patch("/facts/{fact_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def update_fact(fact_id: FactPath, body: FactUpdate, caller: Writer, services: Services) -> FactResult:
-    """Correct a fact: it is retracted, and another, with an id of its own, stands in its place."""
+    """Correct a fact: it is retracted and replaced by another fact with an id of its own."""
     return await services.facts.update(caller, fact_id, body=body)
 
 
 @router.delete("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))
 async def retract_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
-    """Retract a fact: it was never so. Its row stays, for the history and to be undone; again changes nothing."""
+    """Retract a fact that was never true. Its row stays for history and undo; a repeat changes nothing."""
     return await services.facts.retract(caller, fact_id)
 
 
 @router.post("/facts/{fact_id}/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
 async def undo_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
-    """Take back what changed a fact last: an assertion, an extraction, a correction, a retraction."""
+    """Undo the last change of a fact: an assertion, an extraction, a correction, a retraction."""
     return await services.facts.undo(caller, fact_id)
 
 
@@ -109,5 +109,5 @@ async def undo_fact(fact_id: FactPath, caller: Writer, services: Services) -> Fa
 async def extract_facts(
     conversation_id: ConversationPath, body: FactsExtract, caller: Writer, services: Services
 ) -> Extraction:
-    """Extract facts now from the turns that were not looked at yet, through a named one or all of them."""
+    """Extract facts now from the turns that were not processed yet, through a named one or all of them."""
     return await services.facts.extract(caller, conversation_id, request=body)

@@ -1,4 +1,4 @@
-"""Long-term memories over REST: what an agent stores and recalls, and what an administrator lists and deletes."""
+"""Long-term memories over REST: agents store and recall, administrators list and delete."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJ
 async def store_memory(
     body: MemoryStore, caller: AgentWriter, services: Services, repeat: Repeat, response: Response
 ) -> MemoryStored:
-    """Store a memory of the agent that asks, found from now on; where no vector can be made, nothing is stored."""
+    """Store a memory of the calling agent, which recall finds at once; without a vector nothing is stored."""
     stored, replayed = await services.memory_of(caller).store_memory(body, repeat=repeat)
     if replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -36,7 +36,7 @@ async def store_memory(
 
 @router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
 async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
-    """Recall the memories of the agent that asks, the nearest first."""
+    """Recall the memories of the calling agent, the nearest first."""
     return await services.memory_of(caller).recall_memory(body)
 
 
@@ -50,7 +50,7 @@ async def list_memories(
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,
 ) -> Page[Memory]:
-    """List memories by the time they were stored: those of all agents for an administrator, else one's own."""
+    """List memories by the time they were stored: of all agents for an administrator, else of the calling agent."""
     return await services.memories.list_page(
         caller, agent_id=agent_id, owner=owner, newest_first=order == "desc", limit=limit, cursor=cursor
     )
@@ -58,11 +58,11 @@ async def list_memories(
 
 @router.get("/{memory_id}", responses=problem_responses(401, 403, 404, 422, 503))
 async def get_memory(memory_id: MemoryPath, caller: AgentReader, services: Services) -> Memory:
-    """Read one memory: of any agent for an administrator, else one's own."""
+    """Read one memory: of any agent for an administrator, else of the calling agent."""
     return await services.memories.get(caller, memory_id)
 
 
 @router.delete("/{memory_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
 async def delete_memory(memory_id: MemoryPath, caller: Admin, services: Services) -> None:
-    """Delete a memory of any agent; one that is not there, or not the tenant's, is gone already."""
+    """Delete a memory of any agent; a missing memory is no error."""
     await services.governance.delete_memory(caller, memory_id)

@@ -45,7 +45,7 @@ router = APIRouter(prefix="/v1", tags=["recall"], route_class=StrictJsonRoute)
 
 @router.post("/recall", response_model=RecallResult, responses=_RESPONSES)
 async def recall(request: Request, body: Recall, caller: AgentReader, services: Services) -> RecallResult | Response:
-    """Search across conversations: those named, a project's, an owner's, or all of the tenant's."""
+    """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
     return _answer(request, await services.recaller.recall(caller, request=body))
 
 
@@ -70,7 +70,7 @@ def _answer(request: Request, result: RecallResult) -> RecallResult | Response:
 
 
 def wants_lines(accept: Sequence[str]) -> bool:
-    """Whether lines are named in an Accept header, and JSON not with a higher weight."""
+    """Return whether an Accept header names lines, and JSON not with a higher weight."""
     weights: dict[str, float] = {}
     for item in ",".join(accept).split(","):
         media_type, *parameters = (part.strip().lower() for part in item.split(";"))

@@ -1,1 +1,1 @@
-"""Resources for operators and administrators: keys, jobs, embedding spaces, health, figures."""
+"""Resources for operators and administrators: keys, jobs, embedding spaces, health, statistics."""

@@ -1,4 +1,4 @@
-"""Administration over REST: keys of one's own tenant, tenants, figures, what is spent on chat models."""
+"""Administration over REST: keys of the tenant, tenants, statistics, usage of chat models."""
 
 from typing import Annotated, Literal
 
@@ -49,19 +49,20 @@ async def list_keys(
 
 @router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
 async def create_key(body: KeyCreate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
-    """Make a key with some of the caller's own scopes. Needs the scope `admin`.
+    """Create a key with some of the caller's own scopes. Needs the scope `admin`.
 
-    Its text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once` and its `id`.
+    Its text is in this answer only: a repeat with the same Idempotency-Key is refused with `secret_shown_once` and its
+    `id`.
     """
     return await services.administration.create_key(caller, body=body, repeat=repeat)
 
 
 @router.post("/keys/{key_id}/rotate", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def rotate_key(key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
-    """Give a key a new secret; the old one holds for `grace_s` seconds more. Needs `admin` and the key's scopes.
+    """Give a key a new secret; the old one is valid for `grace_s` more seconds. Needs `admin` and the key's scopes.
 
-    In that time the old secret does everything but administer keys and tenants (`secret_replaced`).
-    Its text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once`.
+    During that time the old secret may do everything but administer keys and tenants (`secret_replaced`). Its text is
+    in this answer only: a repeat with the same Idempotency-Key is refused with `secret_shown_once`.
     """
     return await services.administration.rotate_key(caller, key_id, body=body, repeat=repeat)
 
@@ -73,7 +74,7 @@ async def revoke_key(
     services: Services,
     force: Annotated[bool, Query(description="Revoke even the last key that administers the tenant.")] = False,  # noqa: FBT002
 ) -> None:
-    """Revoke a key for good; every replica refuses it within a second. Needs `admin` and the key's scopes."""
+    """Revoke a key permanently; every replica refuses it within a second. Needs `admin` and the key's scopes."""
     await services.administration.revoke_key(caller, key_id, force=force)
 
 
@@ -87,9 +88,9 @@ async def list_tenants(
 
 @router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
 async def create_tenant(body: TenantCreate, caller: Operator, services: Services, repeat: Repeat) -> TenantMade:
-    """Make a tenant with its first key (read, write, admin). Needs the scope `operator`.
+    """Create a tenant with its first key (read, write, admin). Needs the scope `operator`.
 
-    The key's text is in this answer only: the same Idempotency-Key again is refused with `secret_shown_once`.
+    The key's text is in this answer only: a repeat with the same Idempotency-Key is refused with `secret_shown_once`.
     """
     return await services.administration.create_tenant(caller, body=body, repeat=repeat)
 
@@ -102,7 +103,7 @@ async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services
 
 @router.patch("/tenants/{tenant_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
 async def update_tenant(tenant_id: TenantPath, body: TenantUpdate, caller: Operator, services: Services) -> Tenant:
-    """Give a tenant another name. Needs the scope `operator`."""
+    """Rename a tenant. Needs the scope `operator`."""
     return await services.administration.update_tenant(caller, tenant_id, body=body)
 
 
@@ -115,7 +116,7 @@ async def get_stats(
     ] = "tenant",
     top: Annotated[int, Query(ge=0, le=100, description="How many of the largest projects or tenants.")] = 10,
 ) -> Stats:
-    """Say how much there is: of the caller's tenant, or of the installation. Needs the scope `admin`."""
+    """Return statistics of the caller's tenant, or of the installation. Needs the scope `admin`."""
     return await services.statistics.stats(caller, of=of, top=top)
 
 
@@ -131,7 +132,7 @@ async def list_model_usage(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> Page[ModelUsageDay]:
-    """List what was spent on chat models by day, purpose and model, the newest day first. Needs the scope `admin`."""
+    """List the tokens used by chat models by day, purpose and model, newest day first. Needs the scope `admin`."""
     return await services.spending.list_usage(
         caller,
         all_tenants=all_tenants,

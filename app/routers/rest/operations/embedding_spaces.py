@@ -19,16 +19,16 @@ SpacePath: TypeAlias = Annotated[int, Path(ge=1, le=2**31 - 1, description="The 
 async def list_spaces(caller: Operator, services: Services) -> EmbeddingSpaces:
     """List the embedding spaces with their states and how far they are filled. Needs the scope `operator`.
 
-    Of a large installation the figures are told from a sample, and cost the same whatever its size.
+    For a large installation the figures are estimated from a sample, at a constant cost.
     """
     return await services.spaces.list_spaces(caller)
 
 
 @router.post("", responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
 async def add_space(body: SpaceAdd, caller: Operator, services: Services) -> EmbeddingSpace:
-    """Begin to fill the space of the second embedder that the settings name. Needs the scope `operator`.
+    """Start to fill the space of the second configured embedder. Needs the scope `operator`.
 
-    With `{}`: the one that is not searched. Nothing else changes; may be called again.
+    With `{}`: the space that is not searched. Nothing else changes; a repeat changes nothing.
     """
     return await services.spaces.add(caller, body=body)
 
@@ -45,9 +45,9 @@ async def roll_back_space(caller: Operator, services: Services) -> EmbeddingSpac
 async def compare_space(
     space_id: SpacePath, body: SpaceComparison, caller: Operator, services: Services
 ) -> SpaceComparisonResult:
-    """Search for some queries in a space and in the one searched, in the key's tenant. Needs the scope `operator`.
+    """Run queries in a space and in the searched one, in the key's tenant. Needs the scope `operator`.
 
-    Says how alike the answers are, and the hits of both by id.
+    Returns how similar the results are, and the hits of both by id.
     """
     return await services.recaller.compare(caller, space_id, request=body)
 
@@ -56,8 +56,8 @@ async def compare_space(
 async def switch_space(space_id: SpacePath, body: SpaceSwitch, caller: Operator, services: Services) -> EmbeddingSpace:
     """Search a space from now on, on every replica within a second. Needs the scope `operator`.
 
-    No search fails meanwhile: each ends in the space that it began in. What was searched is kept up to date, for the
-    way back.
+    No search fails meanwhile: each ends in the space in which it started. The previous space is kept up to date for a
+    rollback.
     """
     return await services.spaces.switch(caller, space_id, body=body)
 
@@ -66,6 +66,6 @@ async def switch_space(space_id: SpacePath, body: SpaceSwitch, caller: Operator,
 async def drop_space(space_id: SpacePath, caller: Operator, services: Services) -> EmbeddingSpace:
     """Delete a space's vectors and its vector index, in the background. Needs the scope `operator`.
 
-    The space stays in the list, `dropping` and then `idle`. What is searched cannot be dropped.
+    The space stays in the list, `dropping` and then `idle`. The searched space cannot be dropped.
     """
     return await services.spaces.drop(caller, space_id)

@@ -1,4 +1,4 @@
-"""For operators: whether the process lives, whether it can serve, what it counts. No API key needed."""
+"""Liveness, readiness and metrics for operators. No API key needed."""
 
 import hmac
 from typing import Final, Literal, cast
@@ -22,48 +22,48 @@ _METRICS_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
 
 
 class Health(BaseModel):
-    """The process lives, or is ready."""
+    """The process is alive, or ready."""
 
     status: Literal["ok"]
 
 
 @router.get("/healthz")
 async def get_health() -> Health:
-    """Whether the process answers."""
+    """Return whether the process answers."""
     return Health(status="ok")
 
 
 @router.head("/healthz", response_class=Response)
 async def head_health() -> Response:
-    """Whether the process answers: as GET, without a body."""
+    """Return whether the process answers: as GET, without a body."""
     return _headers_of(Health(status="ok"))
 
 
 @router.get("/readyz", responses=problem_responses(503))
 async def get_readiness(services: Services) -> Health:
-    """Whether requests can be served: the database answers and the model is loaded."""
+    """Return whether requests can be served: the database answers and the model is loaded."""
     await services.require_ready()
     return Health(status="ok")
 
 
 @router.head("/readyz", response_class=Response, responses=problem_responses(503))
 async def head_readiness(services: Services) -> Response:
-    """Whether requests can be served: as GET, without a body."""
+    """Return whether requests can be served: as GET, without a body."""
     await services.require_ready()
     return _headers_of(Health(status="ok"))
 
 
 def _headers_of(health: Health) -> Response:
-    # the server leaves the body away, and tells the length that GET would have
+    # the server omits the body, and sends the length that GET would have
     return Response(health.model_dump_json(), media_type="application/json")
 
 
 @router.get("/metrics", response_class=Response, responses=_METRICS_RESPONSES)
 async def get_metrics(request: Request) -> Response:
-    """Metrics in the Prometheus text format.
+    """Return metrics in the Prometheus text format.
 
-    401 without the key in the setting `TURNKEEP_METRICS_KEY`, where it has one; 404 where `TURNKEEP_METRICS_PORT`
-    names another port.
+    401 without the key of the setting `TURNKEEP_METRICS_KEY`, if set; 404 if `TURNKEEP_METRICS_PORT` names another
+    port.
     """
     _require_metrics_key(request)
     registry = cast("CollectorRegistry", request.app.state.metrics)
@@ -71,9 +71,9 @@ async def get_metrics(request: Request) -> Response:
 
 
 def _require_metrics_key(request: Request) -> None:
-    """Raise Unauthenticated without the key in the settings.
+    """Raise Unauthenticated without the key of the settings.
 
-    It is no API key, so that metrics are readable while the database is away.
+    It is no API key, so that metrics are readable while the database is unavailable.
     """
     wanted = cast("Settings", request.app.state.settings).metrics_key
     scheme, _, given = request.headers.get("authorization", "").partition(" ")

@@ -41,7 +41,7 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,
 ) -> Page[JobView]:
-    """List jobs that have not finished, the newest first. Finished jobs leave no trace."""
+    """List unfinished jobs, newest first. Finished jobs are deleted."""
     return await services.jobs.list_jobs(
         caller, all_tenants=all_tenants, kind=kind, state=state, order=order, limit=limit, cursor=cursor
     )
@@ -54,7 +54,7 @@ async def retry_job(
     services: Services,
     all_tenants: AllTenants = False,  # noqa: FBT002
 ) -> JobView:
-    """Run a parked, cancelled or waiting job now, with all its attempts before it."""
+    """Run a parked, cancelled or waiting job now, with all its attempts."""
     return await services.jobs.retry(caller, job_id, all_tenants=all_tenants)
 
 
@@ -65,5 +65,5 @@ async def cancel_job(
     services: Services,
     all_tenants: AllTenants = False,  # noqa: FBT002
 ) -> JobView:
-    """Take a job back. One that is running is given up within a lease; what it has written stays."""
+    """Cancel a job. A running job stops within a lease; its writes stay."""
     return await services.jobs.cancel(caller, job_id, all_tenants=all_tenants)

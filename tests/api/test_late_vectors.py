@@ -274,7 +274,7 @@ async def test_what_went_while_its_vectors_were_made_gets_none(
 async def test_several_workers_make_each_vector_once_in_small_steps(
     bare: Service, remote: Service, fake: FakeOpenAI, own: TestDatabase, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    for name, value in (("late._EXAMINE", 7), ("late._AT_ONCE", 3)):
+    for name, value in (("backfill.vector_backfill._EXAMINE", 7), ("backfill.vector_backfill._AT_ONCE", 3)):
         monkeypatch.setattr(f"app.index.{name}", value)
     monkeypatch.setattr("app.conversations.turns.index_jobs._MAX_FILLED", 5)
     monkeypatch.setattr("app.conversations.turns.index_jobs._TURNS", 2)

@@ -32,7 +32,14 @@ from app.diagnostics.service import Statistics
 from app.embedding import base_url, make_tiers, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Governance
-from app.index.service import AnnMaintenance, EmbeddingSpaceRuntime, IndexOptions, LateVectors, SearchIndex, Spaces
+from app.index.service import (
+    AnnMaintenance,
+    EmbeddingSpaceRegistry,
+    EmbeddingSpaceRuntime,
+    IndexOptions,
+    SearchIndex,
+    VectorBackfill,
+)
 from app.index.spaces.administration import SpaceAdministration
 from app.memory.longterm.service import Memories, MemoryOptions
 from app.memory.service import Facts, Kept
@@ -41,7 +48,7 @@ from app.providers.schemas import ChatModel, Embedder, TokenCounter
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream, UpstreamOptions
 from app.recall.memory_gateway import MemoryGateway
-from app.recall.service import Recaller
+from app.recall.service import RecallService
 from app.settings import Settings
 from app.tenancy.administration import Administration
 from app.tenancy.first_key import install_first_key, read_bootstrap_key
@@ -71,7 +78,7 @@ class Container:
     watcher: Watcher
     facts: Facts
     memories: Memories
-    recaller: Recaller
+    recall_service: RecallService
     contexts: ContextBuilder
     compactor: Compactor
     title_writer: TitleWriter
@@ -86,7 +93,7 @@ class Container:
     generation: Generation
     openai_conversations: OpenAIConversations
     index: SearchIndex
-    tiers: AnnMaintenance
+    ann: AnnMaintenance
     spaces: SpaceAdministration
     ask_service: AskService
     tools: ToolServices
@@ -132,10 +139,10 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         bus = make_bus(settings, base.server)
         stack.push_async_callback(bus.close)
         embedders = await open_embedders(settings, guard=base.database.refuse_in_transaction, stack=stack)
-        sides = [(one, await make_tiers(settings, base.ops, base.server, one)) for one in embedders]
-        container = replace(build_container(settings, base, sides, bus), first_tenant_id=first_tenant_id)
-        for side in container.index.spaces.sides.values():
-            stack.push_async_callback(_end, asyncio.create_task(side.tiers.keep_forever()))
+        runtimes = [(one, await make_tiers(settings, base.ops, base.server, one)) for one in embedders]
+        container = replace(build_container(settings, base, runtimes, bus), first_tenant_id=first_tenant_id)
+        for runtime in container.index.spaces.runtimes.values():
+            stack.push_async_callback(_end, asyncio.create_task(runtime.ann.run_forever()))
         await container.index.spaces.follow()
         stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
         hearers = container.follower, container.watcher, container.conversations.streams.handover
@@ -280,29 +287,33 @@ def _conversations(
 
 
 def _spaces(
-    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, AnnMaintenance]], queue: JobQueue
-) -> Spaces:
+    settings: Settings, base: Foundation, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], queue: JobQueue
+) -> EmbeddingSpaceRegistry:
     most = settings.max_vectors_per_entry
     made = {
         # of two runtimes for the same space, keep the first
-        tiers.space.id: EmbeddingSpaceRuntime(
+        ann.space.id: EmbeddingSpaceRuntime(
             embedder,
-            tiers,
-            LateVectors(base.ops, embedder, space=tiers.space, jobs=queue, max_vectors_per_entry=most),
+            ann,
+            VectorBackfill(base.ops, embedder, space=ann.space, jobs=queue, max_vectors_per_entry=most),
         )
-        for embedder, tiers in reversed(sides)
+        for embedder, ann in reversed(runtimes)
     }
-    return Spaces(base.ops, list(reversed(made.values())))
+    return EmbeddingSpaceRegistry(base.ops, list(reversed(made.values())))
 
 
-def _space_administration(base: Foundation, spaces: Spaces, queue: JobQueue, bus: Bus) -> SpaceAdministration:
+def _space_administration(
+    base: Foundation, spaces: EmbeddingSpaceRegistry, queue: JobQueue, bus: Bus
+) -> SpaceAdministration:
     return SpaceAdministration(
         base.ops,
         spaces=spaces,
         jobs=queue,
         announce=lambda: bus.publish(_SPACES_MESSAGE),
         drop_index=lambda space_id: base.server.drop_vector_index(space_id=space_id),
-        base_urls={key: url for key, side in spaces.sides.items() if (url := base_url(side.embedder)) is not None},
+        base_urls={
+            key: url for key, runtime in spaces.runtimes.items() if (url := base_url(runtime.embedder)) is not None
+        },
     )
 
 
@@ -328,11 +339,11 @@ def _follower(settings: Settings, base: Foundation, facts: Facts) -> Follower:
     return follower
 
 
-def _recaller(
+def _recall_service(
     settings: Settings, base: Foundation, conversations: Conversations, facts: Facts, memories: Memories,
     index: SearchIndex,
-) -> Recaller:  # fmt: skip
-    return Recaller(
+) -> RecallService:  # fmt: skip
+    return RecallService(
         base.database,
         conversations=conversations,
         facts=facts,
@@ -344,13 +355,13 @@ def _recaller(
 
 
 def _contexts(
-    settings: Settings, conversations: Conversations, facts: Facts, recaller: Recaller,
+    settings: Settings, conversations: Conversations, facts: Facts, recall_service: RecallService,
     counters: Mapping[str, TokenCounter],
 ) -> ContextBuilder:  # fmt: skip
     return ContextBuilder(
         conversations=conversations,
         facts=facts,
-        recaller=recaller,
+        recall_service=recall_service,
         counters=counters,
         policy=Policy.of(settings),
         default_recent_turns=settings.max_context_messages,
@@ -385,7 +396,7 @@ def _compactor(
 
 
 def build_container(
-    settings: Settings, base: Foundation, sides: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
+    settings: Settings, base: Foundation, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
 ) -> Container:
     """Build every service on the opened resources; the bus may still be stopped.
 
@@ -395,7 +406,7 @@ def build_container(
     counters["o200k_base"].load()
     queue = _queue(settings, base, bus)
     cursors = Cursors(base.tenancy.secret_for("cursors"))
-    spaces = _spaces(settings, base, sides, queue)
+    spaces = _spaces(settings, base, runtimes, queue)
     index = SearchIndex(spaces, jobs=queue, options=IndexOptions.of(settings))
     conversations = _conversations(settings, base, index, counters["o200k_base"], cursors, bus, queue)
     spending = Spending(base.database, base.ops, cursors=cursors, options=SpendingOptions.of(settings))
@@ -403,14 +414,14 @@ def build_container(
     facts = _facts(settings, base, conversations, index, chat, cursors)
     bounds = MemoryOptions.of(settings)
     memories = Memories(base.database, tenancy=base.tenancy, index=index, cursors=cursors, options=bounds)
-    recaller = _recaller(settings, base, conversations, facts, memories, index)
-    contexts = _contexts(settings, conversations, facts, recaller, counters)
+    recall_service = _recall_service(settings, base, conversations, facts, memories, index)
+    contexts = _contexts(settings, conversations, facts, recall_service, counters)
     compactor = _compactor(settings, conversations, chat, counters["o200k_base"])
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index
     )
     lifecycle = _lifecycle(settings, base, conversations, contexts, compactor, governance, facts, queue)
-    tools = ToolServices(conversations, contexts, recaller, memories, compactor, facts)
+    tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
     ask_service = AskService(tools, governance=governance, chat=chat, options=AskOptions.of(settings))
     return Container(
         settings=settings,
@@ -424,7 +435,7 @@ def build_container(
         watcher=Watcher(base.database, options=WatchOptions(settings.live_queue_frames, settings.max_answer_bytes)),
         facts=facts,
         memories=memories,
-        recaller=recaller,
+        recall_service=recall_service,
         contexts=contexts,
         compactor=compactor,
         title_writer=TitleWriter(conversations=conversations, chat=chat),
@@ -439,7 +450,7 @@ def build_container(
         generation=_generation(settings, base, spending, conversations, contexts, governance),
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         index=index,
-        tiers=spaces.first.tiers,
+        ann=spaces.first.ann,
         spaces=_space_administration(base, spaces, queue, bus),
         ask_service=ask_service,
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service),

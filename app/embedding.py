@@ -11,7 +11,7 @@ from app.core.database.servers import Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.telemetry import get_logger
-from app.index.service import AnnMaintenance, TierOptions, ensure_space
+from app.index.service import AnnMaintenance, AnnOptions, ensure_space
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OPENAI_ROOT, OpenAIEmbedder, RemoteOptions
 from app.providers.schemas import Embedder
@@ -73,7 +73,7 @@ async def make_tiers(settings: Settings, ops: Database, server: Server, embedder
     return AnnMaintenance(
         ops,
         space=space,
-        options=TierOptions(
+        options=AnnOptions(
             exact_scope_entries=settings.exact_scope_entries,
             text_candidates=settings.text_candidates,
             fresh_vectors=settings.tier_fresh_vectors,

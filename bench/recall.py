@@ -35,10 +35,10 @@ from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
-from app.index.schemas import EntryKind, Found, Mode, Scope
-from app.index.service import AnnMaintenance, Query, TierOptions, ensure_space
+from app.index.schemas import EntryKind, Mode, SearchResult, SearchScope
+from app.index.service import AnnMaintenance, AnnOptions, PreparedQuery, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
-from app.recall.ranking import Intent, rank
+from app.recall.ranking import SpeakerIntent, rank
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
@@ -197,7 +197,7 @@ class Bench:
     """What is measured, and on what."""
 
     container: Container
-    tiers: AnnMaintenance
+    ann: AnnMaintenance
     tenants: list[Tenant]
     world: World
     console: Console
@@ -206,15 +206,17 @@ class Bench:
         """The tenant's own key."""
         return Caller(tenant.id, KeyId(uuid4()), frozenset(KeyScope), agent_id=None, long_term_enabled=True)
 
-    async def search(self, tenant: Tenant, scope: Scope, query: Query, k: int = 10) -> tuple[Found, float]:
+    async def search(
+        self, tenant: Tenant, scope: SearchScope, query: PreparedQuery, k: int = 10
+    ) -> tuple[SearchResult, float]:
         """One search as the service does it, and its milliseconds."""
         caller = self.caller(tenant)
         started = time.perf_counter()
         async with self.container.database.transaction(tenant.id, read_only=True) as tx:
-            found = await self.container.index.search(caller, tx, scope=scope, query=query, at_least=k)
+            found = await self.container.index.search(caller, tx, scope=scope, query=query, min_candidates=k)
         return found, 1000 * (time.perf_counter() - started)
 
-    async def pair(self, tenant: Tenant, scope: Scope, query: Query, k: int = 10) -> "Pair":
+    async def pair(self, tenant: Tenant, scope: SearchScope, query: PreparedQuery, k: int = 10) -> "Pair":
         """One search as the service does it, and the exact one."""
         found, ms = await self.search(tenant, scope, query, k)
         self.exactly(True)
@@ -224,21 +226,21 @@ class Bench:
 
     def exactly(self, on: bool) -> None:  # noqa: FBT001
         """Search exactly whatever the size, or as the service is set."""
-        self.tiers.options = replace(self.tiers.options, exact_scope_entries=10**6 if on else WIDE)
+        self.ann.options = replace(self.ann.options, exact_scope_entries=10**6 if on else WIDE)
 
-    def query(self, tenant: Tenant) -> Query:
+    def query(self, tenant: Tenant) -> PreparedQuery:
         """A query near one of the tenant's topics."""
         vector = self.world.around(self.world.random.choice(tenant.topics, 1))[0]
-        return Query(vector, list(dict.fromkeys(self.world.lexemes(1)[0][:5])), None)
+        return PreparedQuery(vector, list(dict.fromkeys(self.world.lexemes(1)[0][:5])), None)
 
 
 @dataclass(frozen=True)
 class Pair:
     """The same search by the service and exactly, with the milliseconds of both."""
 
-    found: Found
+    found: SearchResult
     ms: float
-    exact: Found
+    exact: SearchResult
     exact_ms: float
 
     def share(self, mode: Mode, k: int = 10) -> float:
@@ -252,7 +254,7 @@ class Pair:
         return sum(wanted.get(entry_id, -1.0) >= first[-1] - 1e-9 for entry_id in mine) / len(first)
 
 
-def scores(found: Found, mode: Mode) -> dict[UUID, float]:
+def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
     """What was found, by its score."""
     match mode:
         case Mode.VECTOR:
@@ -260,7 +262,7 @@ def scores(found: Found, mode: Mode) -> dict[UUID, float]:
         case Mode.TEXT:
             return {one.entry_id: one.bm25 for one in found.candidates if one.bm25 > 0}
         case Mode.HYBRID:
-            ranked = rank(found.candidates, Intent(), by_vector=True, by_text=True)
+            ranked = rank(found.candidates, SpeakerIntent(), by_vector=True, by_text=True)
             return {item.candidate.entry_id: item.score for item in ranked}
 
 
@@ -273,7 +275,7 @@ async def measure_recall(bench: Bench, queries: int) -> None:
     """Recall@10 by size class against exact, and latencies of both."""
     table = Table("tenant's entries", "tenants", "recall@10 vector", "text", "hybrid", "p50 ms", "p95 ms",
                   "exact p50 ms", "exact p95 ms")  # fmt: skip
-    scope = Scope(kinds=[EntryKind.TURN])
+    scope = SearchScope(kinds=[EntryKind.TURN])
     by_class: dict[str, list[Tenant]] = defaultdict(list)
     for tenant in bench.tenants:
         by_class[tenant.size_class].append(tenant)
@@ -310,7 +312,7 @@ async def measure_filters(bench: Bench, rounds: int) -> None:
     tenants = [*bench.tenants[:3], *bench.tenants[20:23]]
     for name, given in FILTERS.items():
         held, pairs, largest = 0, list[Pair](), list[Pair]()
-        scope = Scope(kinds=[EntryKind.TURN], **given)  # type: ignore[arg-type]
+        scope = SearchScope(kinds=[EntryKind.TURN], **given)  # type: ignore[arg-type]
         for tenant in tenants:
             for k in (10, 50, 200) * (rounds if len(tenant.ids) > WIDE else 1):
                 pair = await bench.pair(tenant, scope, bench.query(tenant), k)
@@ -366,7 +368,7 @@ class Appends:
     async def live(self) -> list[float]:
         """With the tier live, and filled meanwhile for as much of the time as the service would."""
         if not await self.connection.fetchval("select to_regclass($1)", self.index):
-            await self.bench.tiers.keep(self.bench.tenants[0].id)
+            await self.bench.ann.keep(self.bench.tenants[0].id)
         before = await self._tiered()
         keeping = asyncio.create_task(self._keep())
         rates = [await ingest(self.bench, turns, self.made) for turns in SIZES]
@@ -377,7 +379,7 @@ class Appends:
 
     async def _keep(self) -> None:
         while True:
-            await self.bench.tiers.keep(self.bench.tenants[0].id)
+            await self.bench.ann.keep(self.bench.tenants[0].id)
             await asyncio.sleep(0.2)
 
     async def forget(self) -> None:
@@ -447,15 +449,15 @@ async def run(root: Path, *, queries: int, rounds: int) -> None:
         started = time.perf_counter()
         tenants = await build(world, embedded.url("postgres", schema.DATABASE), space.id)
         console.print(f"{sum(map(len, (t.ids for t in tenants))):,} entries in {time.perf_counter() - started:.0f} s")
-        tiers = AnnMaintenance(
+        ann = AnnMaintenance(
             base.ops,
             space=space,
-            options=TierOptions(WIDE, settings.text_candidates, fresh_vectors=settings.tier_fresh_vectors),
+            options=AnnOptions(WIDE, settings.text_candidates, fresh_vectors=settings.tier_fresh_vectors),
             make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
         )
         bench = Bench(
-            build_container(settings, base, [(embedder, tiers)], make_bus(settings, base.server)),
-            tiers,
+            build_container(settings, base, [(embedder, ann)], make_bus(settings, base.server)),
+            ann,
             tenants,
             world,
             console,
@@ -463,7 +465,7 @@ async def run(root: Path, *, queries: int, rounds: int) -> None:
         started = time.perf_counter()
         for tenant in tenants:
             if len(tenant.ids) > WIDE:
-                await tiers.keep(tenant.id)
+                await ann.keep(tenant.id)
         console.print(f"the vector index in {time.perf_counter() - started:.0f} s")
         if queries:
             await measure_recall(bench, queries)

@@ -39,7 +39,7 @@ from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.providers.schemas import TokenCounter
-from app.recall.service import Question, Recaller
+from app.recall.service import Question, RecallService
 from app.tenancy.schemas import Caller
 
 __all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "TitleWriter"]
@@ -62,7 +62,7 @@ class ContextBuilder:
         *,
         conversations: Conversations,
         facts: Facts,
-        recaller: Recaller,
+        recall_service: RecallService,
         counters: Mapping[str, TokenCounter],
         policy: Policy,
         default_recent_turns: int,
@@ -72,7 +72,7 @@ class ContextBuilder:
         self._conversations = conversations
         self._facts = facts
         self._facts_limit = facts_limit
-        self._recaller = recaller
+        self._recall_service = recall_service
         self._counters = counters
         self._policy = policy
         self._default_recent_turns = default_recent_turns
@@ -221,12 +221,12 @@ class ContextBuilder:
         """What turns and facts are recalled by."""
         if not query or (request.semantic_recall is None and not request.include_facts):
             return None, []
-        return await self._recaller.question(query, participants=recent.participants), []
+        return await self._recall_service.question(query, participants=recent.participants), []
 
     async def _memories(self, caller: Caller, request: ContextRequest, query: str) -> tuple[list[TextPart], list[str]]:
         if not request.include_memories or not query:
             return [], []
-        entries, degraded = await self._recaller.recall_memories(
+        entries, degraded = await self._recall_service.recall_memories(
             caller, agent_id=request.agent_id, query=query, k=self._max_memories
         )
         return [TextPart(entry.id, entry.content, entry.score) for entry in entries], degraded
@@ -243,7 +243,7 @@ class ContextBuilder:
         if wanted is None or question is None or conversation_id is None:
             return [], []
         project, owner = _recall_scope(wanted.scope, recent)
-        recalled, degraded = await self._recaller.recall_turns(
+        recalled, degraded = await self._recall_service.recall_turns(
             caller,
             conversation_id,
             question=question,
@@ -273,7 +273,7 @@ class ContextBuilder:
             return [], []
         project, within = (None, conversation_id) if owner is None else (recent.project, None)
         if question is not None:
-            recall = self._recaller.recall_facts(
+            recall = self._recall_service.recall_facts(
                 caller,
                 None if within is None else [within],
                 owner=owner,

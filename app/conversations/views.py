@@ -28,7 +28,7 @@ from app.conversations.stores.summary_store import SummaryRow
 from app.core.ids import format_id
 from app.core.paging import Key
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
-from app.formats.service import tool_call_of, tool_result_of
+from app.formats.service import parse_tool_call, parse_tool_result
 from app.tenancy.schemas import Caller, Scope
 
 Value = TypeVar("Value")
@@ -177,9 +177,9 @@ def canonical_turn(row: TurnRow) -> CanonicalTurn:
         kind=Kind(row.kind),
         actor=row.actor,
         content=cast("str | Sequence[JsonObject] | None", json_column(row.content, None)),
-        tool_calls=[tool_call_of(call) for call in calls],
+        tool_calls=[parse_tool_call(call) for call in calls],
         tool_call_id=row.tool_call_id,
-        tool_results=[tool_result_of(result) for result in results],
+        tool_results=[parse_tool_result(result) for result in results],
         occurred_at=row.occurred_at,
         content_tokens=row.content_tokens,
         metadata=json_column(row.metadata, JsonObject()),

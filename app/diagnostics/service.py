@@ -32,7 +32,7 @@ from app.diagnostics.machine import check_cpu, check_data_directory, check_model
 from app.diagnostics.schemas import Check, Fault, Level, Stats, TableSize
 from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
-from app.index.service import chosen_space
+from app.index.service import read_chosen_space
 from app.providers.chat import ChatOptions, probe
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
@@ -185,7 +185,7 @@ async def _examine_vectors(server: Server, settings: Settings) -> list[Check]:
     first, *more = configured_spaces(settings)
     try:
         async with server.opened(server.ops, name=_POOL) as ops, ops.snapshot() as tx:
-            chosen = await chosen_space(tx)
+            chosen = await read_chosen_space(tx)
             searched = first if chosen is None or not knows([first, *more], chosen.name) else chosen.name
             facts = await store.vector_facts(
                 tx, provider=searched.provider, model=searched.model, dimensions=searched.dimensions or None

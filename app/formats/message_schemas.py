@@ -1,7 +1,6 @@
-"""The shapes of content parts, tool calls and messages that the API documents show.
+"""Shapes of content parts, tool calls and messages for the API documents.
 
-They describe values and do not validate them: values of any other shape are kept as given, so each union ends with a
-shape for all that a provider may add.
+They document values and do not validate them: other shapes are stored as given, so each union ends with an open shape.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing_extensions import TypeAliasType
 
 @dataclass(frozen=True, slots=True)
 class DocumentedAs:
-    """An annotation: the documents show the schema of `shape`, and values are not validated by it."""
+    """An annotation: the API documents show the schema of `shape`; values are not validated by it."""
 
     shape: object
 
@@ -24,7 +23,7 @@ class DocumentedAs:
         self, _schema: Mapping[str, Any], handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Return the schema of the shape."""
-        # as the item of a list, since a shape by itself would be written out instead of referred to by its name
+        # as a list item, since a shape by itself would be inlined instead of referenced
         shapes: Any = GenericAlias(list, (self.shape,))
         adapter: TypeAdapter[object] = TypeAdapter(shapes)
         return cast("JsonSchemaValue", handler(adapter.core_schema)["items"])
@@ -35,20 +34,20 @@ class _Open(BaseModel):
 
 
 class TextPart(_Open):
-    """A part with text."""
+    """A text part."""
 
     type: Literal["text", "input_text", "output_text"]
     text: str
 
 
 class ImageUrl(_Open):
-    """The address of an image, as chat completions have it."""
+    """The address of an image in chat completions."""
 
     url: str
 
 
 class ImagePart(_Open):
-    """A part with an image: by an http or data URL, by the id of a file, or as Anthropic's `source`."""
+    """An image part: an http or data URL, a file id, or Anthropic's `source`."""
 
     type: Literal["image", "image_url", "input_image"]
     image_url: str | ImageUrl | None = None
@@ -58,21 +57,21 @@ class ImagePart(_Open):
 
 
 class InputAudio(_Open):
-    """Sound in base64, and its encoding (`wav`, `mp3`)."""
+    """Base64 audio and its encoding (`wav`, `mp3`)."""
 
     data: str
     format: str
 
 
 class AudioPart(_Open):
-    """A part with sound."""
+    """An audio part."""
 
     type: Literal["input_audio"]
     input_audio: InputAudio
 
 
 class FilePart(_Open):
-    """A part with a document: of chat completions and Responses, or as Anthropic's `source`."""
+    """A document part of chat completions, Responses, or Anthropic (`source`)."""
 
     type: Literal["file", "input_file", "document"]
     file: dict[str, Any] | None = None
@@ -85,7 +84,7 @@ class FilePart(_Open):
 
 
 class OtherPart(_Open):
-    """A part of another type, which is kept as given."""
+    """A part of another type, which is stored as given."""
 
     type: str | None = None
 
@@ -94,7 +93,7 @@ ContentPart = TypeAliasType("ContentPart", TextPart | ImagePart | AudioPart | Fi
 
 
 class FunctionCall(_Open):
-    """The function that a model wants to call; `arguments` is JSON text."""
+    """The function that a model calls; `arguments` is JSON text."""
 
     name: str
     arguments: str
@@ -117,7 +116,7 @@ class FunctionToolCall(_Open):
 
 
 class OtherToolCall(_Open):
-    """A tool call of another shape, which is kept as given."""
+    """A tool call of another shape, which is stored as given."""
 
     id: str | None = None
 
@@ -126,7 +125,7 @@ ToolCall = TypeAliasType("ToolCall", CanonicalToolCall | FunctionToolCall | Othe
 
 
 class ToolOutput(_Open):
-    """What a tool answered to the call `tool_call_id`."""
+    """The result of the tool call `tool_call_id`."""
 
     tool_call_id: str
     content: str | list[ContentPart] | None = None

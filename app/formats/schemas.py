@@ -1,6 +1,6 @@
-"""The canonical turn: one vocabulary between every provider's message shape and what Turnkeep stores.
+"""The canonical turn: the shape between the providers' messages and the stored turns.
 
-Whatever a caller gave is kept exactly: unknown part types and extra members pass through untouched.
+The caller's input is stored exactly: unknown part types and extra members are unchanged.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from pydantic import JsonValue
 JsonObject: TypeAlias = dict[str, JsonValue]
 
 GIVEN: Final = "turnkeep.given"
-"""The one reserved name: a part of this type, and a member of this name in a call or result, keep what has no place."""
+"""The one reserved name: a part of this type, or a member of this name in a call or result, stores extra fields."""
 
 
 class Role(StrEnum):
-    """The part a turn plays in the conversation."""
+    """The role of a turn in the conversation."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -27,7 +27,7 @@ class Role(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a turn is; `compaction` turns are never rendered."""
+    """The kind of a turn; `compaction` turns are never rendered."""
 
     USER_MESSAGE = "user_message"
     AGENT_MESSAGE = "agent_message"
@@ -46,12 +46,12 @@ _KIND_OF_ROLE: Final = {
 
 
 def kind_of(role: Role, *, calls: bool = False) -> Kind:
-    """What a turn is where its kind is not given."""
+    """Return the kind of a turn whose kind is not given."""
     return Kind.TOOL_CALL_REQUEST if calls else _KIND_OF_ROLE[role]
 
 
 class Format(StrEnum):
-    """The message shapes a context can be rendered in."""
+    """The message shapes of providers."""
 
     OPENAI = "openai"
     OPENAI_RESPONSES = "openai_responses"
@@ -62,9 +62,9 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to call a tool. `arguments` is a JSON text or an object, exactly as the caller gave it.
+    """A tool call of a model. `arguments` is JSON text or an object, exactly as given.
 
-    `given` is what else the provider's own call held (see `given`), None where there is nothing.
+    `given` has the extra fields of the provider's call (see `extra_fields`), None if there are none.
     """
 
     id: str
@@ -75,7 +75,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered to the call `tool_call_id`. `content` is text or typed parts."""
+    """The result of the call `tool_call_id`. `content` is text or typed parts."""
 
     tool_call_id: str
     content: "str | Sequence[JsonObject]"
@@ -85,12 +85,12 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class CanonicalTurn:
-    """One live turn, as formats and context assembly see it.
+    """A live turn, as formats and context assembly use it.
 
     `id` is the public ULID; `position` orders turns in the conversation. `content` is text, a list of typed parts
-    (`{"type": "text", "text": …}`, `{"type": "image_url", …}`, anything else passes through) or None.
-    A tool turn holds either `tool_call_id` with `content`, or `tool_results`.
-    `content_tokens` counts the bare text in o200k_base, as stored at append.
+    (`{"type": "text", "text": …}`, `{"type": "image_url", …}`, any other type is unchanged) or None. A tool turn has
+    either `tool_call_id` with `content`, or `tool_results`. `content_tokens` is the count of the text in o200k_base,
+    stored at append.
     """
 
     id: str
@@ -108,8 +108,8 @@ class CanonicalTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """One tool call together with its result: the only way a call reaches a render."""
+class AnsweredCall:
+    """A tool call with its result. Only such pairs are rendered."""
 
     call: ToolCall
     result: ToolResult
@@ -117,21 +117,21 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class TurnBlock:
-    """A turn to render: its own content, then its answered calls. `turn.tool_calls` itself is never looked at.
+    """A turn to render: its own content, then its answered calls. `turn.tool_calls` is not used.
 
-    `before` and `after` are turns that hold a model's own items (reasoning, searches it ran): those that led to this
-    one, and those at the end of an output, which nothing came of.
+    `before` and `after` are turns with the model's own items (reasoning, searches it ran): those that led to this turn,
+    and those at the end of an output, from which nothing followed.
     """
 
     turn: CanonicalTurn
-    answered: Sequence[Answered] = ()
+    answered: Sequence[AnsweredCall] = ()
     before: Sequence[CanonicalTurn] = ()
     after: Sequence[CanonicalTurn] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoteBlock:
-    """Text of ours between the turns (a summary, recalled turns), already fenced. Shown in the user's role."""
+    """Our own text between the turns (a summary, recalled turns), already delimited. Rendered in the user's role."""
 
     text: str
 
@@ -140,15 +140,15 @@ Block: TypeAlias = TurnBlock | NoteBlock
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
-    """What a provider is sent. `system` is None where the format keeps the system text among its messages."""
+class RenderedMessages:
+    """The rendered messages. `system` is None if the format has the system text among its messages."""
 
     messages: list[JsonObject]
     system: str | None
 
 
 class TurnLike(Protocol):
-    """What of a turn is written back: one that was parsed, or one that is stored."""
+    """The fields of a parsed or stored turn that are written back."""
 
     @property
     def role(self) -> Role: ...  # noqa: D102
@@ -168,10 +168,10 @@ class TurnLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """One turn out of a provider's messages, by the rules of a turn to append.
+    """One turn parsed from a provider's messages, by the rules of a turn to append.
 
-    `adapter` is the format it was read from. `actor` is the message's `name`, where it has one. Of what only the
-    canonical shape tells, `id` is the turn's and `occurred_at` an RFC 3339 time.
+    `adapter` is the source format. `actor` is the message's `name`. Only the canonical shape has `id` (of the turn) and
+    `occurred_at` (RFC 3339).
     """
 
     role: Role
@@ -187,29 +187,29 @@ class ParsedTurn:
     id: str | None = None
     occurred_at: str | None = None
 
-    def says(self, other: TurnLike) -> bool:
-        """Whether both are in one role and say, call and answer the same."""
+    def is_equal_to(self, other: TurnLike) -> bool:
+        """Return whether both turns have the same role, content, calls and results."""
         mine = (self.role, self.content, self.tool_calls, self.tool_call_id, self.tool_results)
         return mine == (other.role, other.content, other.tool_calls, other.tool_call_id, other.tool_results)
 
     def members(self) -> JsonObject:
-        """The members of a turn to append, those left out that say nothing."""
+        """Return the members of a turn to append, without empty ones."""
         members = {name: getattr(self, name) for name in self.__slots__}
         kept = {"role", "kind", "content"}
         return {name: value for name, value in members.items() if name in kept or value not in (None, [], {})}
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """Turns in a provider's shape, each by itself, nothing repaired. `system` where the format keeps it beside."""
+class WrittenMessages:
+    """Turns in a provider's shape, each written separately, without repair; `system` if the format separates it."""
 
     messages: list[JsonObject]
     system: "str | list[JsonObject] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Something a provider would refuse: the case's name, a JSON pointer to it, and what is wrong in plain words."""
+class MessageFault:
+    """A fault that a provider would refuse: its code, a JSON pointer to it, and a description."""
 
     code: str
     pointer: str
@@ -217,8 +217,8 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
-    """What a provider accepts of given messages; `left_out` says of what is missing, why."""
+class RepairedMessages:
+    """Messages that a provider accepts; `left_out` gives the reason for each omission."""
 
     messages: list[JsonObject]
     system: str | None

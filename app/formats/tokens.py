@@ -1,13 +1,12 @@
-"""Counting a final render, message framing included.
+"""Token counts of rendered messages, message framing included.
 
-Framing is OpenAI's chat framing (the cookbook's `num_tokens_from_messages`): 3 tokens per message, the role and every
-string counted on its own as the provider does, 1 more for a name, and 3 that prime the answer. Tool calls count as
-their JSON text and 3. Ids, positions and times of the canonical shape are for the program, not the model, and are not
-counted. Always holds: a render's count is the sum of its messages' counts, its system text's and the priming.
+The framing is that of OpenAI chat (the cookbook's `num_tokens_from_messages`): 3 tokens per message, the role and each
+string counted separately, 1 more for a name, and 3 that prime the answer. A tool call counts as its JSON text plus 3.
+Ids, positions and times of the canonical shape are not sent to the model and are not counted. Invariant: the count of a
+render is the sum of the counts of its messages, its system text and the priming.
 
-Media count as constants, chosen from the providers' own pages: a picture 765 (OpenAI, high detail, 1024 x 1024: 85 + 4
-tiles x 170), 85 in low detail; sound 600 (a minute at 10 a second); a file
-2 000 (about a page of PDF with its picture).
+Media count as constants from the providers' documentation: an image 765 (OpenAI, high detail, 1024 x 1024: 85 + 4 tiles
+x 170) or 85 in low detail; audio 600 (a minute at 10 a second); a file 2 000 (about a PDF page with its image).
 """
 
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ from typing import Final, Protocol
 
 from pydantic import JsonValue
 
-from app.formats.parts import compact
-from app.formats.schemas import GIVEN, Format, JsonObject, Rendered
+from app.formats.parts import compact_json
+from app.formats.schemas import GIVEN, Format, JsonObject, RenderedMessages
 
 PRIMING_TOKENS: Final = 3
 MESSAGE_TOKENS: Final = 3
@@ -37,7 +36,7 @@ _FILE_TYPES: Final = frozenset({"file", "input_file", "document"})
 
 
 class TextCounter(Protocol):
-    """Counts bare text. `name` is the tokenizer's, `exact` whether the count is the provider's own."""
+    """Counts the tokens of a text. `name` is the tokenizer's; `exact` is true if the provider counts the same."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -46,8 +45,8 @@ class TextCounter(Protocol):
     def count(self, text: str) -> int: ...  # noqa: D102
 
 
-class RememberingCounter:
-    """A counter that counts each text once; made for one assembly and thrown away with it."""
+class CachingCounter:
+    """A counter that counts each text once. Made for one assembly and discarded with it."""
 
     def __init__(self, counter: TextCounter) -> None:
         self.name = counter.name
@@ -56,7 +55,7 @@ class RememberingCounter:
         self._known: dict[str, int] = {}
 
     def count(self, text: str) -> int:
-        """As the counter beneath."""
+        """Return the count of the wrapped counter."""
         known = self._known.get(text)
         if known is None:
             known = self._known[text] = self._counter.count(text)
@@ -65,43 +64,43 @@ class RememberingCounter:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """The safety factor of a format: what is counted times `per_mille` / 1000, rounded up."""
+    """The safety factor of a format: the count times `per_mille` / 1000, rounded up."""
 
     per_mille: int
 
     def apply(self, tokens: int) -> int:
-        """Tokens with the margin on them."""
+        """Return the tokens with the margin applied."""
         return -(-tokens * self.per_mille // _PER_MILLE)
 
     def limit(self, budget: int) -> int:
-        """Give the most tokens whose count with the margin still is within the budget."""
+        """Return the largest count that is within the budget after the margin is applied."""
         return budget * _PER_MILLE // self.per_mille
 
 
-def margin_of(target: Format, margin: float) -> Margin:
-    """1 where the tokenizer is public; `margin` (setting `context_margin`) for Anthropic and Workers AI."""
+def format_margin(target: Format, margin: float) -> Margin:
+    """Return the margin of a format: 1 if its tokenizer is public, else `margin` (setting `context_margin`)."""
     public = target not in {Format.ANTHROPIC, Format.WORKERS_AI}
     return Margin(_PER_MILLE if public else max(_PER_MILLE, round(margin * _PER_MILLE)))
 
 
 def is_exact(target: Format, counter: TextCounter) -> bool:
-    """Whether the count of such a render is the provider's own, media aside."""
+    """Return whether the count of such a render equals the provider's own, except for media."""
     return counter.exact and target not in {Format.ANTHROPIC, Format.WORKERS_AI}
 
 
-def count_render(rendered: Rendered, counter: TextCounter) -> int:
-    """Tokens of a whole render, without margin."""
+def count_render(rendered: RenderedMessages, counter: TextCounter) -> int:
+    """Count the tokens of a whole render, without margin."""
     messages = sum(message_tokens(message, counter) for message in rendered.messages)
     return PRIMING_TOKENS + system_tokens(rendered.system, counter) + messages
 
 
 def system_tokens(system: str | None, counter: TextCounter) -> int:
-    """Tokens of a system text that stands beside the messages."""
+    """Count the tokens of a system text that is separate from the messages."""
     return 0 if system is None else MESSAGE_TOKENS + counter.count("system") + counter.count(system)
 
 
 def message_tokens(message: JsonObject, counter: TextCounter) -> int:
-    """Tokens of one message or item of any format, its framing included, without margin."""
+    """Count the tokens of one message or item of any format, its framing included, without margin."""
     if _is_kept_item(message):
         return MESSAGE_TOKENS + _item_tokens(message, counter)
     total = MESSAGE_TOKENS
@@ -114,7 +113,7 @@ def message_tokens(message: JsonObject, counter: TextCounter) -> int:
             case "content" | "output":
                 total += _content_tokens(value, counter)
             case "tool_calls" if isinstance(value, list):
-                total += sum(CALL_TOKENS + counter.count(compact(_without_kept(call))) for call in value)
+                total += sum(CALL_TOKENS + counter.count(compact_json(_without_kept(call))) for call in value)
             case "name" | "arguments":
                 total += counter.count(str(value))
             case _:
@@ -134,14 +133,14 @@ def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
 
 def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
     if not isinstance(part, dict):
-        return counter.count(compact(part))
+        return counter.count(compact_json(part))
     kind, text = part.get("type"), part.get("text")
     if kind == GIVEN:
-        return 0  # of the canonical shape, for the program and not the model
+        return 0  # members of the canonical shape that are not sent to the model
     if kind in _TEXT_TYPES and isinstance(text, str):
         return counter.count(text)
     if kind == "tool_use":
-        return CALL_TOKENS + counter.count(compact({name: part.get(name) for name in ("id", "name", "input")}))
+        return CALL_TOKENS + counter.count(compact_json({name: part.get(name) for name in ("id", "name", "input")}))
     if kind == "tool_result":
         answered = counter.count(str(part.get("tool_use_id")))
         return CALL_TOKENS + answered + _content_tokens(part.get("content"), counter)
@@ -149,16 +148,16 @@ def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
 
 
 def _is_kept_item(message: JsonObject) -> bool:
-    """Whether this is an item of Responses that is sent again as it was given."""
+    """Return whether this is a Responses item that is replayed unchanged."""
     kind = message.get("type")
     return isinstance(kind, str) and kind not in _SAID_ITEMS
 
 
 def _item_tokens(item: JsonObject, counter: TextCounter) -> int:
-    """Tokens of such an item: its JSON, pictures as constants."""
+    """Count the tokens of a replayed item: its JSON, with constants for images."""
     pictures = [name for name, value in item.items() if _is_picture(item, name, value)]
     rest = {name: value for name, value in item.items() if name not in pictures}
-    return IMAGE_TOKENS * len(pictures) + counter.count(compact(rest))
+    return IMAGE_TOKENS * len(pictures) + counter.count(compact_json(rest))
 
 
 def _is_picture(item: JsonObject, name: str, value: JsonValue) -> bool:
@@ -179,7 +178,7 @@ def _media_tokens(part: JsonObject, counter: TextCounter) -> int:
         return AUDIO_TOKENS
     if kind in _FILE_TYPES:
         return FILE_TOKENS
-    return counter.count(compact(part))
+    return counter.count(compact_json(part))
 
 
 def _detail(part: JsonObject) -> JsonValue:
@@ -188,7 +187,7 @@ def _detail(part: JsonObject) -> JsonValue:
 
 
 def has_media(messages: Sequence[JsonObject]) -> bool:
-    """Whether any message holds a part that is counted by a constant, or an item that only its provider can count."""
+    """Return whether a part is counted by a constant, or an item can be counted only by its provider."""
     return any(
         _is_kept_item(message) or any(_is_media(part) for part in _list(message.get("content"))) for message in messages
     )

@@ -1,4 +1,4 @@
-"""Turns as they are given and stored, made into canonical turns. The one place that knows the shapes of a call."""
+"""Conversion of given and stored turns into canonical turns. Only this module knows the shapes of a call."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,8 +7,8 @@ from typing import cast
 from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, ParsedTurn, ToolCall, ToolResult, TurnLike, kind_of
 
 
-def tool_call_of(call: JsonObject) -> ToolCall:
-    """A call of a turn: `{id, name, arguments}`, or OpenAI's `{id, type, function: {name, arguments}}`."""
+def parse_tool_call(call: JsonObject) -> ToolCall:
+    """Parse a call: `{id, name, arguments}`, or OpenAI's `{id, type, function: {name, arguments}}`."""
     function = call.get("function")
     body = function if isinstance(function, dict) else call
     arguments = body.get("arguments", "")
@@ -20,8 +20,8 @@ def tool_call_of(call: JsonObject) -> ToolCall:
     )
 
 
-def tool_result_of(result: JsonObject) -> ToolResult:
-    """A result of a turn: `{tool_call_id, content, is_error?}`."""
+def parse_tool_result(result: JsonObject) -> ToolResult:
+    """Parse a result: `{tool_call_id, content, is_error?}`."""
     return ToolResult(
         tool_call_id=str(result["tool_call_id"]),
         content=cast("str | Sequence[JsonObject]", result.get("content") or ""),
@@ -30,8 +30,8 @@ def tool_result_of(result: JsonObject) -> ToolResult:
     )
 
 
-def canonical_of(turn: TurnLike, *, position: int = 0, turn_id: str = "") -> CanonicalTurn:
-    """A turn as formats see it; the actor is the role's where none is named."""
+def to_canonical(turn: TurnLike, *, position: int = 0, turn_id: str = "") -> CanonicalTurn:
+    """Return the canonical turn; the actor defaults to the role."""
     kind = turn.kind if isinstance(turn, ParsedTurn) else kind_of(turn.role, calls=bool(turn.tool_calls))
     at = datetime.fromisoformat(turn.occurred_at) if isinstance(turn, ParsedTurn) and turn.occurred_at else None
     return CanonicalTurn(
@@ -41,15 +41,15 @@ def canonical_of(turn: TurnLike, *, position: int = 0, turn_id: str = "") -> Can
         kind=kind,
         actor=turn.actor or turn.role.value,
         content=turn.content,
-        tool_calls=[tool_call_of(call) for call in turn.tool_calls],
+        tool_calls=[parse_tool_call(call) for call in turn.tool_calls],
         tool_call_id=turn.tool_call_id,
-        tool_results=[tool_result_of(result) for result in turn.tool_results],
+        tool_results=[parse_tool_result(result) for result in turn.tool_results],
         occurred_at=at,
     )
 
 
-def results_of(turn: CanonicalTurn) -> list[ToolResult]:
-    """What a turn answers, by `tool_call_id` with its content or by its results."""
+def tool_results_in(turn: CanonicalTurn) -> list[ToolResult]:
+    """Return the results in a turn: its content if it has a `tool_call_id`, and its `tool_results`."""
     if turn.tool_call_id is None:
         return list(turn.tool_results)
     return [ToolResult(turn.tool_call_id, "" if turn.content is None else turn.content), *turn.tool_results]

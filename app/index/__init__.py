@@ -1,4 +1,4 @@
 """One search index for turns, summaries, facts and memories.
 
-Public API: `service` and `schemas`. Owners of what is indexed write entries in their own transactions.
+Public API: `service` and `schemas`. The owners of the indexed texts write entries in their own transactions.
 """

@@ -1,4 +1,4 @@
-"""What goes into the search index and what comes out."""
+"""Entries, queries and results of the search index, and embedding spaces."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 
 VECTORS_JOB: Final = "index.vectors"
-"""Make the vectors of entries that wait for theirs; the subjects are entry ids."""
+"""Make the missing vectors of entries; the subjects are entry ids."""
 DATES_JOB: Final = "index.dates"
 """Resolve the relative dates of entries; the subjects are entry ids."""
 DROP_JOB: Final = "index.drop_space"
-"""Delete the vectors of a space; the subjects are its number as a UUID, and the entry to go on after, if any."""
+"""Delete the vectors of a space; the subjects are its number as a UUID, and the entry to continue after, if any."""
 BM25_K1: Final = 1.2
 BM25_B: Final = 0.75
 
 
 class EntryKind(StrEnum):
-    """What an entry stands for."""
+    """The kind of object that an entry represents."""
 
     TURN = "turn"
     SUMMARY = "summary"
@@ -34,7 +34,7 @@ class EntryKind(StrEnum):
 
 
 class Mode(StrEnum):
-    """How to search: by words, by meaning, or both."""
+    """The way to search: by words, by vectors, or both."""
 
     HYBRID = "hybrid"
     TEXT = "text"
@@ -42,8 +42,8 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """A text to be found: who said it and when are searched by words beside it, its bare text also by meaning."""
+class IndexDocument:
+    """A text to index. Actor and time are searched by words together with it; only the text itself is embedded."""
 
     text: str
     actor: str
@@ -51,8 +51,8 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Analysis:
-    """A text as the index sees it: a tsvector literal, its length in lexemes, whether it ends in a question."""
+class TextAnalysis:
+    """An analysed text: a tsvector literal, its length in lexemes, and whether it ends in a question."""
 
     tsvector: str
     length: int
@@ -60,14 +60,14 @@ class Analysis:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedEntries:
     """An analysed and embedded document.
 
-    `vectors_due` says that its vectors are still to be made, `dates_due` that relative dates in it may be resolved.
-    `space_id` is the embedding space that the vectors are of.
+    `vectors_due`: its vectors are made later. `dates_due`: its text may have relative dates to resolve. `space_id` is
+    the embedding space of the vectors.
     """
 
-    analysis: Analysis
+    analysis: TextAnalysis
     vectors: Sequence[FloatVector]
     vectors_due: bool
     dates_due: bool = False
@@ -75,7 +75,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """One entry with its own copies of every filter. `metadata` is JSON text. After `expires_at` it is not found."""
 
     entry_id: UUID
@@ -90,15 +90,15 @@ class Entry:
     session: int | None
     occurred_at: datetime
     metadata: str
-    prepared: Prepared
+    prepared: PreparedEntries
     expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Which entries a search may find. None does not narrow; an empty sequence finds nothing.
+class SearchScope:
+    """The entries that a search may find. None does not filter; an empty sequence finds nothing.
 
-    `agent_id` narrows memories, which alone belong to an agent.
+    `agent_id` filters memories only, since only they belong to an agent.
     """
 
     kinds: Sequence[EntryKind]
@@ -114,10 +114,10 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """An entry that may be an answer. `cosine` is None where it has no vector, `bm25` 0 where no word matches.
+class SearchCandidate:
+    """A search candidate. `cosine` is None without a vector, `bm25` is 0 if no word matches.
 
-    `asks`: its text ends in a question. `dates`: what relative dates in it mean, as JSON text.
+    `asks`: its text ends in a question. `dates`: the resolved relative dates, as JSON text.
     """
 
     entry_id: UUID
@@ -136,7 +136,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class DatedEntry:
-    """An entry whose relative dates have been resolved: the dates as JSON text, and the lexemes that find them."""
+    """Resolved relative dates of an entry: the dates as JSON text, and the lexemes that find them."""
 
     entry_id: UUID
     dates: str
@@ -145,8 +145,8 @@ class DatedEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """A copy of an entry: whether it waits for vectors as the original does, and whether no dates came with it."""
+class CopiedEntry:
+    """A copied entry: whether it waits for vectors like the original, and whether it has no dates yet."""
 
     entry_id: UUID
     vectors_due: bool
@@ -154,10 +154,10 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The candidates of one search. `vectors_pending`: some entry in scope could compete by words only."""
+class SearchResult:
+    """The candidates of one search. `vectors_pending`: an entry in scope can be found by words only."""
 
-    candidates: Sequence[Candidate]
+    candidates: Sequence[SearchCandidate]
     vectors_pending: bool = False
     lexemes: Sequence[str] = field(default_factory=tuple)
 
@@ -166,10 +166,10 @@ class Found:
 
 
 class SpaceState(StrEnum):
-    """What becomes of an embedding space.
+    """The state of an embedding space.
 
-    `idle`: nobody makes vectors in it. `preparing`: it is being filled. `searched`: the one searched. `kept`: it was
-    searched, and is kept up to date for a way back. `dropping`: its vectors are being deleted; then it is idle.
+    `idle`: no vectors are made in it. `preparing`: it is being filled. `searched`: it is the searched one. `kept`: it
+    was searched, and is kept up to date for a roll-back. `dropping`: its vectors are being deleted; then it is idle.
     """
 
     IDLE = "idle"
@@ -183,7 +183,10 @@ _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256
 
 
 class SpaceAdd(Strict):
-    """The space to add; what is left out is that of the settings. One that no setting names is refused."""
+    """The space to add; members left out are taken from the settings.
+
+    A space that the settings do not name is refused.
+    """
 
     provider: _Name | None = None
     model: _Name | None = None
@@ -191,19 +194,19 @@ class SpaceAdd(Strict):
 
 
 class SpaceSwitch(Strict):
-    """How to switch. `force`: even where turns have no vectors in the space yet; they are found by words meanwhile."""
+    """Options of a switch. `force`: switch even if turns lack vectors; until then they are found by words."""
 
     force: StrictBool = False
 
 
 class EmbeddingSpace(BaseModel):
-    """An embedding space with how far it is filled.
+    """An embedding space and how far it is filled.
 
-    `configured`: the process that answers can embed for it; `searched_here`: it searches it. `base_url` is where the
-    endpoint was when the space was added. `previous`: the space that a roll-back leads to. Of `entries`, what can be
-    recalled and is live, `covered` have vectors in it, `share` is the part; `exact` is false where these were told from
-    a sample. `index_ready`: the vector index that wide tenants are searched by stands. `jobs_waiting` and `jobs_parked`
-    are those that fill it, `jobs_error` is the code that one of them failed with, if any has.
+    `configured`: this process can embed for it; `searched_here`: this process searches it. `base_url` is the address of
+    the endpoint when the space was added. `previous`: a roll-back leads to this space. Of `entries` (live and
+    recallable), `covered` have vectors in it and `share` is the ratio; `exact` is false if these are estimates from a
+    sample. `index_ready`: the vector index for large tenants exists. `jobs_waiting` and `jobs_parked` count the jobs
+    that fill the space; `jobs_error` is the error code of a failed one, if any.
     """
 
     id: int
@@ -228,7 +231,7 @@ class EmbeddingSpace(BaseModel):
 
 
 class EmbeddingSpaces(BaseModel):
-    """All embedding spaces, the newest first. They are few, and come in one answer."""
+    """All embedding spaces, the newest first. They are few, so there is one page."""
 
     object: Literal["list"]
     data: list[EmbeddingSpace]

@@ -1,8 +1,8 @@
-"""One search index for everything that can be recalled, written in its owners' transactions.
+"""The search index of turns, summaries, facts and memories, written in their owners' transactions.
 
-`prepare` analyses and embeds outside any transaction; `write` stores what it made inside the owner's. A failing
-embedder never fails the owner: the entry is found by words at once, is marked as waiting for its vectors, and a job
-enqueued in the same transaction makes them (`late`). Another resolves relative dates.
+`prepare` analyses and embeds outside any transaction; `write` stores the result inside the owner's. An embedder failure
+never fails the owner: the entry is found by words at once and marked as waiting for vectors, and a job enqueued in the
+same transaction makes them (`vector_backfill`). Another job resolves relative dates.
 """
 
 import asyncio
@@ -19,47 +19,57 @@ from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.analyser import Analyser, quote
+from app.index.analyser.analyser import Analyser, quote_lexeme
 from app.index.analyser.dates import date_words, may_have_dates, resolve_dates
-from app.index.backfill import store as late_store
-from app.index.backfill.vector_backfill import LateVectors, Maker
+from app.index.backfill import store as backfill_store
+from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
-    Analysis,
     DatedEntry,
-    Document,
-    Entry,
     EntryKind,
-    Found,
-    Prepared,
-    Scope,
+    IndexDocument,
+    IndexEntry,
+    PreparedEntries,
+    SearchResult,
+    SearchScope,
+    TextAnalysis,
 )
 from app.index.search import ann_search, exact_search
-from app.index.search.ann_maintenance import AnnMaintenance, TierOptions
-from app.index.search.ann_search import Holding, Space
-from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRuntime, Spaces, chosen_space
+from app.index.search.ann_maintenance import AnnMaintenance, AnnOptions
+from app.index.search.ann_search import Space, TenantCounts
+from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
 from app.providers.schemas import Embedder
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 __all__ = [
-    "AnnMaintenance", "ChosenSpace", "EmbeddingSpaceRuntime", "IndexOptions", "LateVectors", "Query", "SearchIndex",
-    "Space", "Spaces", "TierOptions", "chosen_space", "ensure_space",
+    "AnnMaintenance",
+    "AnnOptions",
+    "ChosenSpace",
+    "EmbeddingSpaceRegistry",
+    "EmbeddingSpaceRuntime",
+    "IndexOptions",
+    "PreparedQuery",
+    "SearchIndex",
+    "Space",
+    "VectorBackfill",
+    "ensure_space",
+    "read_chosen_space",
 ]  # fmt: skip
 
-# analysing less than this takes under a millisecond or so: not worth a thread
+# less text than this takes about a millisecond to analyse: not worth a thread
 _INLINE_CHARACTERS = 4_000
-# up to so many vectors, as of a message that a person writes, are made at once also under load
+# up to this many vectors, as of a message that a person writes, are made at once even under load
 _FEW_VECTORS = 4
-# vectors that are made at once while callers wait, in appends of the largest allowed number each
+# bounds the vectors made while callers wait, as a number of appends of the largest allowed size
 _INLINE_APPENDS = 4
-# a job is short, so that a stop does not wait long for it and a retry does not repeat much
+# a short job does not delay a shutdown, and a retry repeats little work
 _ENTRIES_PER_JOB = 50
 
 _DATES_FACTOR = 20
-"""Reading the dates of a text takes so many times as long as hashing and counting it, and more at worst."""
+"""Resolving the dates of a text takes this many times as long as hashing and counting it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +84,7 @@ class IndexOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "IndexOptions":
-        """Take them out of the settings."""
+        """Take the index options from the settings."""
         return cls(
             max_vectors_per_entry=settings.max_vectors_per_entry,
             max_vectors_per_append=settings.max_vectors_per_append,
@@ -85,71 +95,71 @@ class IndexOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A prepared query. `vector` is None when there is no embedder, or it failed with `degraded`.
+class PreparedQuery:
+    """A prepared query. `vector` is None without an embedder, or if it failed with the error code `degraded`.
 
-    `side` is the embedding space of the vector, in which the search ends whatever is switched meanwhile.
+    `runtime` is the embedding space of the vector. The search uses it even if the searched space changes meanwhile.
     """
 
     vector: FloatVector | None
     lexemes: Sequence[str]
     degraded: str | None
-    side: EmbeddingSpaceRuntime | None = None
+    runtime: EmbeddingSpaceRuntime | None = None
 
 
 class SearchIndex:
     """Writes and searches index entries, in the embedding space that the installation searches."""
 
-    def __init__(self, spaces: Spaces, *, jobs: JobQueue, options: IndexOptions) -> None:
+    def __init__(self, spaces: EmbeddingSpaceRegistry, *, jobs: JobQueue, options: IndexOptions) -> None:
         self.spaces = spaces
-        self.makers: list[Maker] = []
-        """Those who own entries besides turns: told as they are made, asked when vectors are made later."""
+        self.makers: list[VectorMaker] = []
+        """Vector makers of the owners of entries other than turns, registered at the start."""
         self._jobs = jobs
         self._options = options
         self._inline = TenantShares(_INLINE_APPENDS * options.max_vectors_per_append)
         self._log = get_logger()
 
     @property
-    def late(self) -> LateVectors:
-        """What makes vectors after the append, in the space that is searched."""
-        return self.spaces.current.late
+    def backfill(self) -> VectorBackfill:
+        """The backfill of the searched space."""
+        return self.spaces.current.backfill
 
-    def space_of(self, query: Query) -> str | None:
-        """The embedding space that a query is searched in, as `provider/model/dimensions`; None without an embedder."""
-        return (query.side or self.spaces.current).name
+    def space_of(self, query: PreparedQuery) -> str | None:
+        """Return the embedding space of a query as `provider/model/dimensions`; None without an embedder."""
+        return (query.runtime or self.spaces.current).name
 
-    def side(self, space_id: int) -> EmbeddingSpaceRuntime:
-        """A space that this process can embed for. Raises Conflict `space_not_configured` for any other."""
-        found = self.spaces.sides.get(space_id)
+    def runtime(self, space_id: int) -> EmbeddingSpaceRuntime:
+        """Return a space that this process can embed for. Raises Conflict `space_not_configured` for any other."""
+        found = self.spaces.runtimes.get(space_id)
         if found is None:
             raise Conflict("space_not_configured", "This process has no settings by which to embed for this space.")
         return found
 
-    async def prepare(self, caller: Caller, documents: Sequence[Document]) -> list[Prepared]:
+    async def prepare(self, caller: Caller, documents: Sequence[IndexDocument]) -> list[PreparedEntries]:
         """Analyse and embed documents, in order.
 
-        Where the embedder fails, or there is too much to embed while the caller waits, vectors are due later.
+        If the embedder fails, or has too much to do while the caller waits, the vectors are made later.
         """
-        side = self.spaces.current
-        analysing = _Analysing(self._options, side.embedder)
-        analysed = await map_in_threads(analysing.take, documents, size=_size, inline=_INLINE_CHARACTERS)
+        runtime = self.spaces.current
+        analyser = _BatchAnalyser(self._options, runtime.embedder)
+        analysed = await map_in_threads(analyser.take, documents, size=_text_length, inline=_INLINE_CHARACTERS)
         wanted = [piece for one in analysed for piece in one.pieces]
-        vectors = await self._embed_now(caller, side.embedder, wanted)
-        prepared: list[Prepared] = []
+        vectors = await self._embed_now(caller, runtime.embedder, wanted)
+        prepared: list[PreparedEntries] = []
         start = 0
         for document, one in zip(documents, analysed, strict=True):
             own = vectors[start : start + len(one.pieces)] if vectors else ()
             start += len(one.pieces)
-            due = side.embedder is not None and not own and bool(document.text.strip())
+            due = runtime.embedder is not None and not own and bool(document.text.strip())
             prepared.append(
-                Prepared(one.analysis, own, vectors_due=due, dates_due=one.dates_due, space_id=side.space.id)
+                PreparedEntries(one.analysis, own, vectors_due=due, dates_due=one.dates_due, space_id=runtime.space.id)
             )
         return prepared
 
     async def _embed_now(
         self, caller: Caller, embedder: Embedder | None, texts: Sequence[str]
     ) -> Sequence[FloatVector]:
-        """The vectors of all texts while their caller waits; none where the embedder fails or has enough to do."""
+        """Embed all texts while the caller waits. Returns nothing if the embedder fails or is busy."""
         if embedder is None or not texts:
             return ()
         count = len(texts)
@@ -165,18 +175,16 @@ class SearchIndex:
         finally:
             self._inline.give_back(caller.tenant_id, count)
 
-    async def prepare_now(self, document: Document) -> Prepared:
-        """Analyse and embed one document with all its vectors; raises as the embedder does, so that nothing is stored.
+    async def prepare_now(self, document: IndexDocument) -> PreparedEntries:
+        """Analyse and embed one document with all its vectors. Raises the embedder's errors, so that nothing is stored.
 
-        Without an embedder it is found by words.
+        Without an embedder the document is found by words.
         """
-        side = self.spaces.current
-        analysing = _Analysing(self._options, side.embedder, max_vectors=self._options.max_vectors_per_entry)
-        [one] = await map_in_threads(analysing.take, [document], size=_size, inline=_INLINE_CHARACTERS)
-        vectors: list[FloatVector] = []
-        if side.embedder is not None and one.pieces:
-            vectors = await self._embed_all(side.embedder, one.pieces)
-        return Prepared(one.analysis, vectors, vectors_due=False, space_id=side.space.id)
+        runtime = self.spaces.current
+        analyser = _BatchAnalyser(self._options, runtime.embedder, max_vectors=self._options.max_vectors_per_entry)
+        [one] = await map_in_threads(analyser.take, [document], size=_text_length, inline=_INLINE_CHARACTERS)
+        vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
+        return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
 
     async def _embed_all(self, embedder: Embedder, texts: Sequence[str]) -> list[FloatVector]:
         vectors: list[FloatVector] = []
@@ -184,23 +192,22 @@ class SearchIndex:
             vectors.extend(await embedder.embed(texts[start : start + embedder.max_batch], purpose="document"))
         return vectors
 
-    def prepare_words(self, documents: Sequence[Document]) -> list[Prepared]:
-        """Analyse few and short documents, without vectors: for what comes up in a transaction, where none are made."""
-        side, analysing = self.spaces.current, _Analysing(self._options, None)
-        due = side.embedder is not None
+    def prepare_words(self, documents: Sequence[IndexDocument]) -> list[PreparedEntries]:
+        """Analyse a few short documents without vectors, for entries that are made inside a transaction."""
+        runtime, analyser = self.spaces.current, _BatchAnalyser(self._options, None)
+        due = runtime.embedder is not None
         return [
-            Prepared(analysing.take(document).analysis, (), vectors_due=due, space_id=side.space.id)
+            PreparedEntries(analyser.take(document).analysis, (), vectors_due=due, space_id=runtime.space.id)
             for document in documents
         ]
 
     async def write(
-        self, caller: Caller, tx: Transaction, *, entries: Sequence[Entry], also: Sequence[NewJob] = ()
+        self, caller: Caller, tx: Transaction, *, entries: Sequence[IndexEntry], also: Sequence[NewJob] = ()
     ) -> None:
-        """Store entries and their vectors, in the transaction of what they stand for, and enqueue what is due later.
+        """Store entries and their vectors in the transaction of their owner, and enqueue the remaining work.
 
-        `also`: what else the owner has due, which goes with that; the late vectors of anything but turns too. Vectors
-        in other spaces that are kept up to date are due later; those made by now are of the space that was searched
-        when they were made.
+        `also` are the owner's own jobs, including those for vectors of entries other than turns. Vectors in other
+        maintained spaces are made later. Vectors made so far belong to the space that was searched at that time.
         """
         if entries:
             await store.insert_entries(tx, caller.tenant_id, entries)
@@ -212,98 +219,96 @@ class SearchIndex:
         jobs = [
             *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if _is_due(entry)]),
             *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
-            *self._elsewhere(entries),
+            *self._jobs_for_other_spaces(entries),
             *also,
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
-    def _elsewhere(self, entries: Sequence[Entry]) -> list[NewJob]:
-        """The jobs that make vectors of new entries in the other spaces that are to have them; mostly there is none."""
+    def _jobs_for_other_spaces(self, entries: Sequence[IndexEntry]) -> list[NewJob]:
+        """Return the jobs that make vectors of new entries in other maintained spaces; usually none."""
         wanted: dict[str, list[UUID]] = {}
         for entry in entries:
-            for side in self.spaces.others(entry.prepared.space_id):
-                wanted.setdefault(side.late.new_kind, []).append(entry.entry_id)
+            for runtime in self.spaces.others(entry.prepared.space_id):
+                wanted.setdefault(runtime.backfill.new_entries_kind, []).append(entry.entry_id)
         return [job for kind, entry_ids in wanted.items() for job in _jobs(kind, entry_ids, priority=-1)]
 
-    async def _lacking(self, caller: Caller, tx: Transaction, entry_ids: Sequence[UUID]) -> list[NewJob]:
-        """The jobs that make the vectors that stored entries lack in spaces that are to have them.
+    async def _jobs_for_missing_vectors(
+        self, caller: Caller, tx: Transaction, entry_ids: Sequence[UUID]
+    ) -> list[NewJob]:
+        """Return the jobs that make missing vectors of stored entries in the maintained spaces.
 
-        With one space there is none to move to, and what lacks vectors has jobs of its own or is looked for.
+        With one space there is nothing to do: its missing vectors have jobs already, or `plan` finds them.
         """
-        sides = {side.space.id: side for side in self.spaces.wanted()}
-        if not entry_ids or sides.keys() <= {self.spaces.current.space.id}:
+        runtimes = {runtime.space.id: runtime for runtime in self.spaces.wanted()}
+        if not entry_ids or runtimes.keys() <= {self.spaces.current.space.id}:
             return []
         wanted: dict[str, list[UUID]] = {}
-        for space_id, entry_id in await late_store.lacking_of(tx, caller.tenant_id, list(sides), entry_ids):
-            wanted.setdefault(sides[space_id].late.new_kind, []).append(entry_id)
+        for space_id, entry_id in await backfill_store.filter_lacking(tx, caller.tenant_id, list(runtimes), entry_ids):
+            wanted.setdefault(runtimes[space_id].backfill.new_entries_kind, []).append(entry_id)
         return [job for kind, ids in wanted.items() for job in _jobs(kind, ids, priority=-1)]
 
-    async def resolve_dates(self, documents: Mapping[UUID, Document]) -> list[DatedEntry]:
-        """What relative dates in documents mean, by entry; only those that have any."""
+    async def resolve_dates(self, documents: Mapping[UUID, IndexDocument]) -> list[DatedEntry]:
+        """Resolve the relative dates in documents, by entry; entries without dates are left out."""
         items = list(documents.items())
-        found = await map_in_threads(_dated, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0)
+        found = await map_in_threads(
+            _resolve_entry_dates, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0
+        )
         return [entry for entry in found if entry is not None]
 
     async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]) -> None:
-        """Add resolved dates to entries, whose sources the caller has locked and found unchanged."""
+        """Add resolved dates to entries. The caller has locked their sources and checked that they are unchanged."""
         await store.add_dates(tx, caller.tenant_id, entries)
 
     async def retire(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
-        """Let entries be found no more, because what they stand for is superseded."""
+        """Exclude entries from search, because their sources are superseded."""
         await store.retire_entries(tx, caller.tenant_id, entry_ids)
 
     async def set_expiry(self, caller: Caller, tx: Transaction, *, entry_id: UUID, expires_at: datetime | None) -> None:
-        """Let an entry be found until another time, or for good."""
+        """Change when an entry expires; None for never."""
         await store.set_expiry(tx, caller.tenant_id, entry_id, expires_at=expires_at)
 
     async def set_owner(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str) -> None:
-        """Set the owner of the entries of a conversation that have none. Its head is locked, and their facts are."""
+        """Set the owner of the entries of a conversation that have none. The conversation and its facts are locked."""
         await store.set_owner(tx, caller.tenant_id, conversation_id, owner)
 
     async def restore(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
-        """Let entries be found again that were retired."""
+        """Include retired entries in search again."""
         await store.restore_entries(tx, caller.tenant_id, entry_ids)
-        # what was retired was passed over by whoever filled a space meanwhile
-        await self._jobs.enqueue(tx, caller.tenant_id, await self._lacking(caller, tx, entry_ids))
+        # a backfill that ran meanwhile skipped retired entries
+        await self._jobs.enqueue(tx, caller.tenant_id, await self._jobs_for_missing_vectors(caller, tx, entry_ids))
 
     async def copy(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        *,
-        conversation_id: ConversationId,
-        owner: str | None,
-        pairs: Sequence[tuple[UUID, UUID, int | None]],
-        texts: Mapping[UUID, str],
-    ) -> None:
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str | None,
+        pairs: Sequence[tuple[UUID, UUID, int | None]], texts: Mapping[UUID, str],
+    ) -> None:  # fmt: skip
         """Copy entries and vectors into another conversation; pairs are (entry, its copy, the copy's position).
 
-        The sources of the originals are held. What their jobs have not done yet is enqueued for the copies; `texts` are
-        those of the copies.
+        The sources of the originals are locked. Their unfinished jobs are enqueued for the copies; `texts` are those of
+        the copies.
         """
         copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
-        undated = [one.entry_id for one in copied if one.undated]
-        if sum(len(texts[entry_id]) for entry_id in undated) <= _INLINE_CHARACTERS:
-            undated = _worth_resolving(undated, texts)
+        undated_ids = [one.entry_id for one in copied if one.undated]
+        if sum(len(texts[entry_id]) for entry_id in undated_ids) <= _INLINE_CHARACTERS:
+            undated_ids = _filter_dated(undated_ids, texts)
         else:
-            undated = await asyncio.to_thread(_worth_resolving, undated, texts)
+            undated_ids = await asyncio.to_thread(_filter_dated, undated_ids, texts)
         jobs = [
             *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
-            *_jobs(DATES_JOB, undated),
-            *await self._lacking(caller, tx, [one.entry_id for one in copied]),
+            *_jobs(DATES_JOB, undated_ids),
+            *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in copied]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
     async def place_of(self, caller: Caller, tx: Transaction, *, entry_id: UUID) -> tuple[int, int] | None:
-        """Position and session of an entry; None where there is none."""
-        return await store.place_of(tx, caller.tenant_id, entry_id)
+        """Return the position and session of an entry, or None."""
+        return await store.read_place(tx, caller.tenant_id, entry_id)
 
     async def session_around(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, position: int
     ) -> int | None:
-        """The session of the nearest entry before a position, or of the first after it; None without entries."""
-        return await store.session_around(tx, caller.tenant_id, conversation_id, position)
+        """Return the session of the nearest entry before a position, or of the first after it; None without entries."""
+        return await store.read_session_around(tx, caller.tenant_id, conversation_id, position)
 
     async def erase(
         self,
@@ -313,105 +318,104 @@ class SearchIndex:
         conversation_id: ConversationId,
         entry_ids: Sequence[UUID] | None = None,
     ) -> dict[str, int]:
-        """Delete all of a conversation from the index, or some entries of it; says how many rows of each table."""
+        """Delete all or some entries of a conversation; return the row counts by table."""
         return await removal_store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
 
     async def erase_entries(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
-        """Delete entries whose sources the caller has locked; says how many rows of each table."""
+        """Delete entries whose sources the caller has locked; return the row counts by table."""
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
     async def erase_some(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
     ) -> dict[str, int]:
-        """Delete up to `limit` entries of conversations that are being deleted; says how many rows of each table."""
-        entry_ids = await removal_store.list_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
+        """Delete up to `limit` entries of conversations that are being deleted; return the row counts by table."""
+        entry_ids = await removal_store.list_entries(tx, caller.tenant_id, conversation_ids, limit=limit)
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
     async def remove(self, tx: Transaction, *, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
-        """Delete entries that belong to no conversation, each named with its tenant; says how many of each table.
+        """Delete entries without a conversation, each given with its tenant; return the row counts by table.
 
-        Besides a tenant's own transaction, for sweeps of the ops role.
+        For sweeps of the ops role, outside a tenant's own transaction.
         """
-        tenant_ids = [tenant_id for tenant_id, _ in entries]
-        return await removal_store.delete_unplaced(
-            tx, tenant_ids=tenant_ids, entry_ids=[entry_id for _, entry_id in entries]
-        )
+        tenant_ids, entry_ids = [tenant_id for tenant_id, _ in entries], [entry_id for _, entry_id in entries]
+        return await removal_store.delete_without_conversation(tx, tenant_ids=tenant_ids, entry_ids=entry_ids)
 
     async def prepare_query(
-        self, text: str, *, bare_text: str, by_words: bool, by_vector: bool, side: EmbeddingSpaceRuntime | None = None
-    ) -> Query:
-        """Analyse `text` and embed `bare_text` (the same without names); outside any transaction.
+        self, text: str, *, vector_text: str, by_words: bool, by_vector: bool,
+        runtime: EmbeddingSpaceRuntime | None = None,
+    ) -> PreparedQuery:  # fmt: skip
+        """Analyse `text`, and embed `vector_text` (`text` without names), outside any transaction.
 
-        `side`: in another space than the one searched.
-
-        Without words to go by a failing embedder leaves nothing to search with: then it raises as the embedder does.
+        `runtime` is another space than the searched one. Raises the embedder's errors only if words are not searched.
         """
-        # the work grows with the entries in scope times the words asked for
+        # the work grows with the entries in scope times the words of the query
         lexemes = Analyser().query(text)[: self._options.max_query_lexemes] if by_words else []
-        side = side or self.spaces.current
+        runtime = runtime or self.spaces.current
         if not by_vector:
-            return Query(None, lexemes, None, side)
-        if side.embedder is None:
-            return Query(None, lexemes, "embedder_none", side)
+            return PreparedQuery(None, lexemes, None, runtime)
+        if runtime.embedder is None:
+            return PreparedQuery(None, lexemes, "embedder_none", runtime)
         try:
-            vectors = await side.embedder.embed([bare_text], purpose="query")
+            vectors = await runtime.embedder.embed([vector_text], purpose="query")
         except AppError as error:
             if not by_words:
                 raise
-            return Query(None, lexemes, error.code, side)
-        return Query(vectors[0], lexemes, None, side)
+            return PreparedQuery(None, lexemes, error.code, runtime)
+        return PreparedQuery(vectors[0], lexemes, None, runtime)
 
-    async def search(self, caller: Caller, tx: Transaction, *, scope: Scope, query: Query, at_least: int) -> Found:
-        """The candidates for a query: at least `at_least` by each way of searching, where the scope has as many.
+    async def search(
+        self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int
+    ) -> SearchResult:
+        """Return the candidates for a query: at least `min_candidates` (if the scope has as many) by each way.
 
-        Exact where the scope has few entries; by the indexes where it is wide; exactly again where these gave too few.
+        A small scope is searched exactly, a large one by the indexes, and exactly again if these returned too few.
         """
-        pool = max(self._options.recall_pool, at_least)
-        tiers = (query.side or self.spaces.current).tiers
-        wide_tenant = tiers.is_wide(holding := await tiers.look(tx, caller.tenant_id))
-        if wide_tenant:
-            found = await self._search_wide(caller, tx, scope, query, pool, holding, tiers)
+        pool = max(self._options.recall_pool, min_candidates)
+        ann = (query.runtime or self.spaces.current).ann
+        is_large_tenant = ann.is_wide(counts := await ann.read_counts(tx, caller.tenant_id))
+        if is_large_tenant:
+            found = await self._search_by_indexes(caller, tx, scope, query, pool, counts, ann)
             if found is not None:
                 return found
         return await exact_search.search(
             tx,
             caller.tenant_id,
             scope,
-            space_id=tiers.space.id,
+            space_id=ann.space.id,
             vector=query.vector,
             lexemes=query.lexemes,
             pool=pool,
-            # in a wide tenant, or without turns, this scope is a small part of what the text index would find
-            by_index=scope.conversation_ids is None and not wide_tenant and EntryKind.TURN in scope.kinds,
+            # of a large tenant, or without turns, the text index would mostly return entries outside the scope
+            by_index=scope.conversation_ids is None and not is_large_tenant and EntryKind.TURN in scope.kinds,
         )
 
-    async def _search_wide(
-        self, caller: Caller, tx: Transaction, scope: Scope, query: Query, pool: int, holding: Holding,
-        tiers: AnnMaintenance,
-    ) -> Found | None:  # fmt: skip
-        """By the indexes; None where the scope is narrow, or they do not give enough."""
-        if query.vector is not None and not holding.tiered_and_indexed:
+    async def _search_by_indexes(
+        self, caller: Caller, tx: Transaction, scope: SearchScope, query: PreparedQuery, pool: int,
+        counts: TenantCounts, ann: AnnMaintenance,
+    ) -> SearchResult | None:  # fmt: skip
+        """Search by the indexes; None if the scope is small, or they return too little."""
+        if query.vector is not None and not counts.can_use_index:
             return None
-        options = tiers.options
-        corpus = await ann_search.measure(
+        options = ann.options
+        corpus = await ann_search.measure_scope(
             tx, caller.tenant_id, scope, query.lexemes, entries=options.exact_scope_entries
         )
         if corpus.entries <= options.exact_scope_entries:
             return None
-        by_words = await ann_search.best_by_words(
+        by_words = await ann_search.find_best_by_words(
             tx, scope, query.lexemes, corpus, pool=pool, matches=options.text_candidates
         )
-        return await ann_search.search_wide(
+        return await ann_search.search_ann(
             tx,
             caller.tenant_id,
             scope,
-            ann_search.Wanted(query.vector, query.lexemes, by_words, corpus, pool),
-            space=tiers.space,
-            uncovered=holding.uncovered,
+            ann_search.AnnQuery(query.vector, query.lexemes, by_words, corpus, pool),
+            space=ann.space,
+            uncovered=counts.uncovered,
         )
 
 
-def _is_due(entry: Entry) -> bool:
+def _is_due(entry: IndexEntry) -> bool:
     return entry.prepared.vectors_due and entry.kind is EntryKind.TURN
 
 
@@ -422,32 +426,27 @@ def _jobs(kind: str, entry_ids: Sequence[UUID], *, priority: int = 0) -> list[Ne
     ]
 
 
-def _worth_resolving(entry_ids: Sequence[UUID], texts: Mapping[UUID, str]) -> list[UUID]:
+def _filter_dated(entry_ids: Sequence[UUID], texts: Mapping[UUID, str]) -> list[UUID]:
     return [entry_id for entry_id in entry_ids if may_have_dates(texts[entry_id])]
 
 
-def _dated(item: tuple[UUID, Document]) -> DatedEntry | None:
+def _resolve_entry_dates(item: tuple[UUID, IndexDocument]) -> DatedEntry | None:
     entry_id, document = item
     found = resolve_dates(document.text, occurred_at=document.occurred_at)
     if not found:
         return None
     words = date_words(found, occurred_at=document.occurred_at)
     lexemes = list(dict.fromkeys(Analyser().lexemes(words, query=False)))
-    literal = " ".join(f"{quote(lexeme)}:{place}" for place, lexeme in enumerate(lexemes, start=1))
-    shown = [
-        {
-            "start": one.start,
-            "end": one.end,
-            "first_day": one.first_day.isoformat(),
-            "last_day": one.last_day.isoformat(),
-        }
-        for one in found
+    literal = " ".join(f"{quote_lexeme(lexeme)}:{place}" for place, lexeme in enumerate(lexemes, start=1))
+    dates = [
+        {"start": d.start, "end": d.end, "first_day": d.first_day.isoformat(), "last_day": d.last_day.isoformat()}
+        for d in found
     ]
-    return DatedEntry(entry_id, json.dumps(shown), literal, len(lexemes))
+    return DatedEntry(entry_id, json.dumps(dates), literal, len(lexemes))
 
 
 async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
-    """The embedder's space, made at first use; of id 0 without an embedder."""
+    """Return the embedder's space, created at first use; id 0 without an embedder."""
     if embedder is None:
         return Space(0, 0)
     space = embedder.space
@@ -457,16 +456,16 @@ async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
 
 
 @dataclass(frozen=True, slots=True)
-class _Analysed:
-    """What is indexed of a document, the pieces of it that are embedded at once, and whether dates are due."""
+class _AnalysedDocument:
+    """The index data of a document, the pieces to embed at once, and whether dates are to be resolved."""
 
-    analysis: Analysis
+    analysis: TextAnalysis
     pieces: Sequence[str]
     dates_due: bool
 
 
-class _Analysing:
-    """Analyses documents one after the other. Of their pieces, so many are embedded at once as an append may have."""
+class _BatchAnalyser:
+    """Analyses documents one after the other, and limits the pieces that are embedded at once."""
 
     def __init__(self, options: IndexOptions, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
         self._options = options
@@ -474,7 +473,7 @@ class _Analysing:
         self._analyser = Analyser()
         self._left = options.max_vectors_per_append if max_vectors is None else max_vectors
 
-    def take(self, document: Document) -> _Analysed:
+    def take(self, document: IndexDocument) -> _AnalysedDocument:
         """Analyse the next document. Blocking."""
         analysis = self._analyser.document(
             document.text,
@@ -482,13 +481,13 @@ class _Analysing:
             occurred_at=document.occurred_at,
             max_bytes=self._options.index_text_bytes,
         )
-        return _Analysed(analysis, self._pieces(document.text), may_have_dates(document.text))
+        return _AnalysedDocument(analysis, self._pieces(document.text), may_have_dates(document.text))
 
     def _pieces(self, text: str) -> Sequence[str]:
-        """All pieces of a text up to the limit, or none where that is more than there is room for."""
+        """Return all pieces of a text up to the limit, or none if that is more than the remaining number."""
         if self._embedder is None or self._left == 0 or not text.strip():
             return ()
-        # one more than there is room for is enough to know that there is none
+        # one piece beyond the remaining number is enough to know that there are too many
         pieces = self._embedder.split(text, most=min(self._left + 1, self._options.max_vectors_per_entry))
         if len(pieces) > self._left:
             return ()
@@ -496,5 +495,5 @@ class _Analysing:
         return pieces
 
 
-def _size(document: Document) -> int:
+def _text_length(document: IndexDocument) -> int:
     return len(document.text)

@@ -1,8 +1,8 @@
-"""Rows of the search index: what can be found (entries) and, beside it, where it lies in meaning (vectors).
+"""Tables of the search index: entries and their vectors.
 
-An entry has its own copies of every filter, so that a search reads one table. Vectors are immutable and hold nothing
-that changes, but for `tiered`, once: the update that sets it is what inserts them into their space's vector index,
-which is partial on it and is made when a tenant is large enough to profit.
+An entry has its own copies of every filter, so that a search reads one table. Vectors are immutable except for
+`tiered`, which is set once: that update inserts them into the vector index of their space. The index is partial on
+`tiered`, and is created when a tenant is large enough.
 """
 
 from sqlalchemy import (

@@ -15,7 +15,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
-from app.index.service import LateVectors, SearchIndex
+from app.index.service import SearchIndex, VectorBackfill
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, store
 from app.memory.facts.assertion import Asserted, Asserter, hand_statement, require_taken
@@ -360,21 +360,23 @@ class Facts:
         Raises as the embedder does; what could be made is kept.
         """
         refused: list[AppError] = []
-        await self._make(caller, self._index.late, fact_ids, refused)
+        await self._make(caller, self._index.backfill, fact_ids, refused)
         if refused:
             raise refused[0]
 
-    async def _make_vectors(self, caller: Caller, late: LateVectors, fact_ids: Sequence[UUID]) -> int:
-        return await self._make(caller, late, fact_ids, [])  # what is refused is looked for again
+    async def _make_vectors(self, caller: Caller, backfill: VectorBackfill, fact_ids: Sequence[UUID]) -> int:
+        return await self._make(caller, backfill, fact_ids, [])  # what is refused is looked for again
 
-    async def _make(self, caller: Caller, late: LateVectors, fact_ids: Sequence[UUID], refused: list[AppError]) -> int:
+    async def _make(
+        self, caller: Caller, backfill: VectorBackfill, fact_ids: Sequence[UUID], refused: list[AppError]
+    ) -> int:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.find(tx, caller.tenant_id, fact_ids)
         if not rows:
             return 0
         texts = {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
-        made = await late.embed_each(await late.split_each(texts), refused)
-        if not self._index.spaces.still_wants(late):
+        made = await backfill.embed_each(await backfill.split_each(texts), refused)
+        if not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
             held = await store.hold_listed(tx, caller.tenant_id, list(made))
@@ -383,11 +385,11 @@ class Facts:
                 for fact_id, row in held.items()
                 if fact_text(row.subject, row.predicate, row.object) == texts[fact_id]
             ]
-            await late.write(
+            await backfill.write(
                 caller,
                 tx,
                 vectors={fact_id: made[fact_id] for fact_id in same},
-                searched=self._index.spaces.searches(late),
+                searched=self._index.spaces.searches(backfill),
             )
         return len(same)
 

@@ -1,4 +1,4 @@
-"""How alike two orders of hits are. Pure."""
+"""Similarity of two rankings. Pure."""
 
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
@@ -6,19 +6,19 @@ from typing import TypeVar
 Item = TypeVar("Item", bound=Hashable)
 
 
-def overlap(one: Sequence[Item], other: Sequence[Item]) -> float:
-    """The part of the hits that both have: 1 where they have the same, in whatever order. Of nothing and nothing 1."""
-    most = max(len(one), len(other))
-    return len(set(one) & set(other)) / most if most else 1.0
+def overlap(first: Sequence[Item], second: Sequence[Item]) -> float:
+    """Return the share of items that both rankings contain, in any order: 0 to 1, and 1 for two empty rankings."""
+    length = max(len(first), len(second))
+    return len(set(first) & set(second)) / length if length else 1.0
 
 
-def rank_agreement(one: Sequence[Item], other: Sequence[Item]) -> float:
-    """How far the two agree from the top on: 1 for the same order, 0 where they share nothing.
+def rank_agreement(first: Sequence[Item], second: Sequence[Item]) -> float:
+    """Return how well two rankings agree: 1 for the same order, 0 if they share no item.
 
-    Method: average overlap (Fagin, Kumar and Sivakumar, "Comparing top k lists", 2003): the mean, over every depth, of
-    the part that the two have in common down to it, so that the first places weigh most.
+    Method: average overlap (Fagin, Kumar and Sivakumar, "Comparing top k lists", 2003). This is the mean, over every
+    depth, of the share of items in common down to that depth. The first ranks weigh most.
     """
-    most = max(len(one), len(other))
-    if not most:
+    length = max(len(first), len(second))
+    if not length:
         return 1.0
-    return sum(len(set(one[:depth]) & set(other[:depth])) / depth for depth in range(1, most + 1)) / most
+    return sum(len(set(first[:depth]) & set(second[:depth])) / depth for depth in range(1, length + 1)) / length

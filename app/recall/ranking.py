@@ -1,11 +1,11 @@
-"""How candidates become an order. Pure.
+"""Ranking of search candidates. Pure.
 
-Method: scores by vector and by words are brought to 0 to 1 over the pool and added with weights 0.6 and 0.4 (reciprocal
-rank fusion did worse than words alone on LoCoMo); then + 0.1 for turns of the one actor the query names, + 0.3 of the
-mean of the session's three best, + 0.3 of the better neighbour's score in the same session. A turn right after another
-actor's question inherits 0.5 of the question's score instead, where that is more: the question has the words, the
-answer has what is asked for (the same share after turns that are no questions makes recall worse).
-Few and round numbers on purpose; `bench/replay.py` measures what they give.
+Method: scores by vector and by words are scaled to 0 to 1 over the pool and added with weights 0.6 and 0.4 (reciprocal
+rank fusion did worse than words alone on LoCoMo). Then three bonuses are added: 0.1 for turns of the actor that the
+query names, 0.3 of the mean of the session's three best scores, and 0.3 of the better neighbour's score in the same
+session. A turn right after another actor's question gets 0.5 of the question's score instead, if that is more: the
+question has the query's words, and the answer has the information. The same share after turns that are not questions
+makes recall worse. The numbers are few and round on purpose; `bench/replay.py` measures them.
 """
 
 import re
@@ -17,7 +17,7 @@ from uuid import UUID
 from app.conversations.schemas.participants import Participant
 from app.formats.schemas import Role
 from app.index.analyser.analyser import words
-from app.index.schemas import Candidate
+from app.index.schemas import SearchCandidate
 
 VECTOR_WEIGHT = 0.6
 TEXT_WEIGHT = 0.4
@@ -27,7 +27,7 @@ SESSION_BEST = 3
 NEIGHBOUR_SHARE = 0.3
 ANSWER_SHARE = 0.5
 
-# the first word of a name is looked for in so many; there may be thousands of names
+# bounds the work per name, since there may be thousands of names
 _FIRST_CHARACTERS = 64
 _ROLE_NAMES = frozenset(role.value for role in Role)
 _FIRST_PERSON = frozenset({"i", "im", "ive", "id", "ill", "me", "my", "mine", "myself"})
@@ -38,18 +38,18 @@ _SAYING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
-    """What a query says about who said it: one actor by name, or a role by its pronouns."""
+class SpeakerIntent:
+    """The speaker that a query refers to: one actor by name, or a role by its pronouns."""
 
     actor: str | None = None
     role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A candidate with its score and what it is made of."""
+class RankedCandidate:
+    """A candidate with its score and the parts of that score."""
 
-    candidate: Candidate
+    candidate: SearchCandidate
     score: float
     vector: float
     text: float
@@ -59,55 +59,57 @@ class Ranked:
     neighbour_bonus: float
 
 
-def names_of(participant: Participant) -> set[str]:
-    """The single words that mean this participant in a query: the first word of each of its names."""
+def name_words(participant: Participant) -> set[str]:
+    """Return the single words that mean this participant in a query: the first word of each of its names."""
     spellings = [participant.actor, participant.name, *participant.aliases]
     first = {parts[0] for spelling in spellings if spelling and (parts := words(spelling[:_FIRST_CHARACTERS]))}
     return {name for name in first if len(name) > 1 and name not in _ROLE_NAMES}
 
 
-def without_names(query: str, participants: Iterable[Participant]) -> str:
-    """The query without participants' names: they pull a vector towards turns that address that person."""
-    names = {name for participant in participants for name in names_of(participant)}
-    kept = [word for word in query.split() if _bare(word) not in names]
+def remove_names(query: str, participants: Iterable[Participant]) -> str:
+    """Return the query without participants' names: names pull a vector towards turns that address that person."""
+    names = {name for participant in participants for name in name_words(participant)}
+    kept = [word for word in query.split() if _single_word(word) not in names]
     return " ".join(kept) or query
 
 
-def _bare(word: str) -> str:
+def _single_word(word: str) -> str:
     found = words(re.sub(r"['\u2019]s\b", "", word))
     return found[0] if len(found) == 1 else ""
 
 
-def read_intent(query: str, participants: Sequence[Participant]) -> Intent:
-    """Who the query is about. A name counts when it means exactly one participant."""
+def read_intent(query: str, participants: Sequence[Participant]) -> SpeakerIntent:
+    """Return the speaker that the query refers to. A name counts if it means exactly one participant."""
     asked = set(words(re.sub(r"['\u2019]s\b", "", query)))
-    named = [participant.actor for participant in participants if names_of(participant) & asked]
+    named = [participant.actor for participant in participants if name_words(participant) & asked]
     if len(named) == 1:
-        return Intent(actor=named[0])
+        return SpeakerIntent(actor=named[0])
     if named:
-        return Intent()
+        return SpeakerIntent()
     if asked & _SECOND_PERSON and _SAYING.search(query.lower()):
-        return Intent(role=Role.ASSISTANT)
+        return SpeakerIntent(role=Role.ASSISTANT)
     if asked & _FIRST_PERSON:
-        return Intent(role=Role.USER)
-    return Intent()
+        return SpeakerIntent(role=Role.USER)
+    return SpeakerIntent()
 
 
-def _scaled(values: Sequence[float]) -> list[float]:
+def _scale(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
     if high <= low:
         return [0.0] * len(values)
     return [(value - low) / (high - low) for value in values]
 
 
-def rank(candidates: Sequence[Candidate], intent: Intent, *, by_vector: bool, by_text: bool) -> list[Ranked]:
-    """All candidates, best first; ties go to the newer, then by id, so that the same state gives the same order."""
+def rank(
+    candidates: Sequence[SearchCandidate], intent: SpeakerIntent, *, by_vector: bool, by_text: bool
+) -> list[RankedCandidate]:
+    """Rank all candidates, best first. The newer one, then the lower id, wins a tie, so the order is deterministic."""
     if not candidates:
         return []
     lowest = min((c.cosine for c in candidates if c.cosine is not None), default=0.0)
-    text = _scaled([c.bm25 for c in candidates])
-    vector = _scaled([lowest if c.cosine is None else c.cosine for c in candidates])
-    # what still waits for its vector is judged by words alone
+    text = _scale([c.bm25 for c in candidates])
+    vector = _scale([lowest if c.cosine is None else c.cosine for c in candidates])
+    # a candidate without a vector yet is scored by words alone
     vector = [t if c.cosine is None else v for c, v, t in zip(candidates, vector, text, strict=True)]
     vector_weight, text_weight = _weights(by_vector=by_vector, by_text=by_text)
     fused = [vector_weight * v + text_weight * t for v, t in zip(vector, text, strict=True)]
@@ -117,7 +119,9 @@ def rank(candidates: Sequence[Candidate], intent: Intent, *, by_vector: bool, by
     base = [b + s for b, s in zip(base, session, strict=True)]
     neighbour = _neighbour_bonus(candidates, base, intent)
     ranked = [
-        Ranked(candidate, base[i] + neighbour[i], vector[i], text[i], fused[i], actor[i], session[i], neighbour[i])
+        RankedCandidate(
+            candidate, base[i] + neighbour[i], vector[i], text[i], fused[i], actor[i], session[i], neighbour[i]
+        )
         for i, candidate in enumerate(candidates)
     ]
     ranked.sort(key=lambda r: (-r.score, -r.candidate.occurred_at.timestamp(), r.candidate.entry_id))
@@ -134,14 +138,14 @@ def _weights(*, by_vector: bool, by_text: bool) -> tuple[float, float]:
             return 0.0, 1.0
 
 
-def _actor_bonus(candidate: Candidate, intent: Intent) -> float:
+def _actor_bonus(candidate: SearchCandidate, intent: SpeakerIntent) -> float:
     meant = (intent.actor is not None and candidate.actor == intent.actor) or (
         intent.role is not None and candidate.role == intent.role
     )
     return ACTOR_BONUS if meant else 0.0
 
 
-def _session_bonus(candidates: Sequence[Candidate], base: Sequence[float]) -> list[float]:
+def _session_bonus(candidates: Sequence[SearchCandidate], base: Sequence[float]) -> list[float]:
     members: defaultdict[tuple[UUID, int], list[float]] = defaultdict(list)
     for candidate, score in zip(candidates, base, strict=True):
         if candidate.conversation_id is not None and candidate.session is not None:
@@ -158,13 +162,15 @@ def _session_bonus(candidates: Sequence[Candidate], base: Sequence[float]) -> li
     ]
 
 
-def _neighbour_bonus(candidates: Sequence[Candidate], base: Sequence[float], intent: Intent) -> list[float]:
-    placed = {_place(candidate): (candidate, score) for candidate, score in zip(candidates, base, strict=True)}
+def _neighbour_bonus(
+    candidates: Sequence[SearchCandidate], base: Sequence[float], intent: SpeakerIntent
+) -> list[float]:
+    placed = {_position_key(candidate): (candidate, score) for candidate, score in zip(candidates, base, strict=True)}
     bonus: list[float] = []
     for candidate in candidates:
-        before, after = placed.get(_place(candidate, -1)), placed.get(_place(candidate, +1))
+        before, after = placed.get(_position_key(candidate, -1)), placed.get(_position_key(candidate, +1))
         best = NEIGHBOUR_SHARE * max((score for _, score in filter(None, (before, after))), default=0.0)
-        # a query about what one side said is not about what the other answered
+        # a query about an utterance of one role is not about the reply of the other
         meant = intent.role is None or intent.role == candidate.role
         if before is not None and meant and before[0].asks and before[0].actor != candidate.actor:
             best = max(best, ANSWER_SHARE * before[1])
@@ -172,8 +178,8 @@ def _neighbour_bonus(candidates: Sequence[Candidate], base: Sequence[float], int
     return bonus
 
 
-def _place(candidate: Candidate, step: int = 0) -> tuple[UUID | None, int | None, int | None, UUID | None]:
-    """Where a candidate stands in its session; what stands nowhere is only its own neighbour."""
+def _position_key(candidate: SearchCandidate, step: int = 0) -> tuple[UUID | None, int | None, int | None, UUID | None]:
+    """Return the key of a candidate's place in its session. Without a position, it is only its own neighbour."""
     if candidate.position is None:
         return None, None, None, candidate.entry_id if step == 0 else None
     return candidate.conversation_id, candidate.session, candidate.position + step, None

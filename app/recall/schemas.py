@@ -1,4 +1,4 @@
-"""What is asked of recall, and what it answers."""
+"""Requests and responses of recall."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -20,7 +20,7 @@ Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
 
 
 class RecallFilters(Strict):
-    """What hits are narrowed to. All given ones must hold; times are exclusive."""
+    """Filters for hits. A hit must match all given filters; times are exclusive."""
 
     actors: list[Name] | None = Field(default=None, max_length=200)
     roles: list[Role] | None = Field(default=None, max_length=4)
@@ -32,8 +32,8 @@ class RecallFilters(Strict):
 class ConversationRecall(Strict):
     """A search within one conversation.
 
-    `agent_id` says whose memories are looked for; it narrows nothing else. Memories belong to no conversation, and to
-    no project.
+    `agent_id` selects whose memories are searched and filters nothing else. Memories belong to no conversation and no
+    project.
     """
 
     query: QueryText
@@ -55,7 +55,7 @@ class ConversationRecall(Strict):
 
 
 class Recall(ConversationRecall):
-    """A search across conversations: those named, or a project's, an owner's, or all of the tenant's."""
+    """A search across conversations: those named, or those of a project, of an owner, or of the whole tenant."""
 
     conversation_ids: list[IdIn] | None = Field(default=None, min_length=1, max_length=1000)
     project: Name | None = None
@@ -63,7 +63,7 @@ class Recall(ConversationRecall):
 
 
 class SpaceComparison(Strict):
-    """Queries to compare two embedding spaces by, in one conversation or in all of the tenant."""
+    """Queries for a comparison of two embedding spaces, in one conversation or in the whole tenant."""
 
     queries: list[QueryText] = Field(min_length=1, max_length=50)
     k: Annotated[StrictInt, Field(ge=1, le=50)] = 10
@@ -79,10 +79,10 @@ class SpaceComparison(Strict):
 
 
 class Explanation(BaseModel):
-    """Why a hit stands where it stands: `score` is the sum of `fused` and the three bonuses.
+    """The parts of a hit's score: `score` is the sum of `fused` and the three bonuses.
 
-    `cosine` and `bm25` are the raw scores; `vector` and `text` the same, brought to 0 to 1 over the candidates;
-    `fused` their weighted sum. `words` are the query's lexemes that were searched for.
+    `cosine` and `bm25` are the raw scores; `vector` and `text` are the same, scaled to 0 to 1 over the candidates;
+    `fused` is their weighted sum. `words` are the query's lexemes.
     """
 
     cosine: float | None
@@ -98,9 +98,9 @@ class Explanation(BaseModel):
 
 
 class HitDate(BaseModel):
-    """What a relative date in `text` means: the first and last of its days, in UTC, reckoned from when it was said.
+    """The first and last day, in UTC, that a relative date in `text` means, counted from the time of the turn.
 
-    The phrase are the characters from `start` to before `end`, in code points from 0.
+    `start` and `end` delimit the phrase in code points from 0; `end` is exclusive.
     """
 
     start: int
@@ -110,7 +110,7 @@ class HitDate(BaseModel):
 
 
 class RecalledEntry(BaseModel):
-    """What all hits have."""
+    """Fields that all hits have."""
 
     id: str
     conversation_id: str | None
@@ -124,9 +124,8 @@ class RecalledEntry(BaseModel):
 class TurnHit(RecalledEntry):
     """A recalled turn.
 
-    Where the hits before it have as much text as one answer gives, `turn` is null and `text` empty, and `degraded` says
-    `turns_too_large`: read it by its id. `dates` are there as soon as the job that resolves them has run, a moment
-    after the append.
+    If the hits before it fill the response, `turn` is null, `text` is empty, and `degraded` has `turns_too_large`: read
+    the turn by its id. A job resolves `dates` a moment after the append.
     """
 
     kind: Literal[EntryKind.TURN]
@@ -170,7 +169,7 @@ Hit: TypeAlias = Annotated[TurnHit | FactHit | SummaryHit | MemoryHit, Field(dis
 
 
 class RecallEnd(BaseModel):
-    """The last line of an answer in lines: what is said of all hits together. A body without it was cut off."""
+    """The last line of a response in lines, with the fields that concern all hits. A body without it is incomplete."""
 
     object: Literal["end"]
     count: int
@@ -179,7 +178,7 @@ class RecallEnd(BaseModel):
 
 
 class RecallResult(BaseModel):
-    """Hits, best first. `space` is the embedding space searched; `degraded` says what could not take part."""
+    """Hits, best first. `space` is the embedding space searched; `degraded` names the parts that are missing."""
 
     object: Literal["list"]
     data: list[Hit]
@@ -188,7 +187,7 @@ class RecallResult(BaseModel):
 
 
 class ComparedHit(BaseModel):
-    """A hit by its id alone."""
+    """A hit of a comparison: its id without its content."""
 
     kind: EntryKind
     id: str
@@ -196,7 +195,7 @@ class ComparedHit(BaseModel):
 
 
 class ComparedQuery(BaseModel):
-    """What one query finds in the two spaces, best first. `degraded` is what could not take part in either."""
+    """The hits of one query in the two spaces, best first. `degraded` names the parts that were missing in either."""
 
     overlap: float
     rank_agreement: float
@@ -206,10 +205,10 @@ class ComparedQuery(BaseModel):
 
 
 class SpaceComparisonResult(BaseModel):
-    """How alike two embedding spaces answer: the one searched and the one compared, as `provider/model/dimensions`.
+    """Agreement of two embedding spaces: the one searched and the one compared, as `provider/model/dimensions`.
 
-    `overlap` is the part of the first k hits that both have, `rank_agreement` also weighs their order, the first places
-    most (average overlap); both from 0 to 1, here their means. `queries` are in the order they were sent.
+    `overlap` is the share of the first k hits that both have. `rank_agreement` also weighs their order, the first ranks
+    most (average overlap). Both are means from 0 to 1. `queries` are in the order of the request.
     """
 
     searched: str | None
@@ -222,7 +221,7 @@ class SpaceComparisonResult(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RecalledTurn:
-    """A recalled turn as context assembly takes it. `conversation`: what its conversation is called, if another one."""
+    """A recalled turn for context assembly. `conversation` is the name of its conversation, if that is another one."""
 
     turn: CanonicalTurn
     score: float
@@ -231,7 +230,7 @@ class RecalledTurn:
 
 @dataclass(frozen=True, slots=True)
 class RecalledFact:
-    """A recalled fact as context assembly takes it."""
+    """A recalled fact for context assembly."""
 
     fact: Fact
     score: float

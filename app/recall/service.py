@@ -1,7 +1,7 @@
-"""Search over everything that can be recalled.
+"""Search over turns, summaries, facts and memories.
 
-A search is three short steps: who takes part (names), the query's vector (no transaction open), and one statement
-that gives candidates, whose order `ranking` decides. What ranks is read from its owner in the same transaction.
+A search has three short steps: read the participants' names, embed the query (no transaction is open), and run one
+statement that returns candidates. `ranking` orders them. The content of the hits is read in the same transaction.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
-from app.index.schemas import EntryKind, Found, Mode, Scope
-from app.index.service import EmbeddingSpaceRuntime, Query, SearchIndex
+from app.index.schemas import EntryKind, Mode, SearchResult, SearchScope
+from app.index.service import EmbeddingSpaceRuntime, PreparedQuery, SearchIndex
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.recall.rank_overlap import overlap, rank_agreement
-from app.recall.ranking import Ranked, rank, read_intent, without_names
+from app.recall.ranking import RankedCandidate, rank, read_intent, remove_names
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
@@ -47,51 +47,53 @@ from app.recall.schemas import (
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 
-# names are looked for among the participants of this many of the most recently active conversations in scope
+# names come from the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
-# a turn may be erased or revised, another thing deleted, between the search and the reading of what it found
-_TRIES = 3
+# a hit may be erased or revised between the search and the reading of its content
+_MAX_TRIES = 3
 _DATES = TypeAdapter(list[HitDate])
 _HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a conversation, analysed and embedded once for all searches; `people` take part in it."""
+    """A question to a conversation, analysed and embedded once for all searches."""
 
     text: str
-    people: Sequence[Participant]
-    query: Query
+    participants: Sequence[Participant]
+    query: PreparedQuery
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What decides an order: the query, how many are wanted at least, how near they must be."""
+class _RankingQuery:
+    """A query for a ranking, the number of hits, and the minimum similarity."""
 
-    query: str
+    text: str
+    prepared: PreparedQuery
+    participants: Sequence[Participant]
     k: int
-    threshold: float | None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranking:
-    ranked: Sequence[Ranked]
-    found: Found
+    ranked: Sequence[RankedCandidate]
+    found: SearchResult
     degraded: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """What is shown of what was found, read from its owners."""
+class _HitContents:
+    """The content of the hits, read from the capabilities that own it."""
 
     turns: Hydrated
     summaries: Mapping[UUID, Summary]
     memories: Mapping[UUID, Memory]
     facts: Mapping[UUID, Fact]
 
-    def has(self, item: Ranked) -> bool:
-        """Whether what was found is still there."""
+    def has(self, item: RankedCandidate) -> bool:
+        """Return whether the hit still exists."""
         entry_id = item.candidate.entry_id
         match item.candidate.kind:
             case EntryKind.TURN:
@@ -104,8 +106,8 @@ class _Shown:
                 return entry_id in self.facts
 
 
-class Recaller:
-    """The door to recall."""
+class RecallService:
+    """Public API of recall."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class Recaller:
         self._index = index
 
     async def recall(self, caller: Caller, *, request: Recall) -> RecallResult:
-        """Search across conversations. A conversation of another tenant in `conversation_ids` is NotFound."""
+        """Search across conversations. Raises NotFound for a conversation of another tenant in `conversation_ids`."""
         return await self._recall(
             caller,
             request,
@@ -152,49 +154,49 @@ class Recaller:
         if EntryKind.MEMORY in request.kinds:
             require_reach(caller, request.agent_id)
         scope = _scope(request, conversation_ids, project, owner)
-        # what memories say of a person is found by the name; of turns it finds those that address the person
+        # a memory is about the named person, so the name counts; a turn with the name is addressed to that person
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
-        people = [] if memories_only else await self._people(caller, scope)
-        asked = _Asked(request.query, k=request.k, threshold=request.threshold)
-        query = await self._prepare(request.query, request.mode, people)
+        participants = [] if memories_only else await self._participants(caller, scope)
+        prepared = await self._prepare(request.query, request.mode, participants)
+        query = _RankingQuery(request.query, prepared, participants, request.k, request.threshold)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, ranked, shown = await self._find(caller, tx, asked, scope, query, people)
-            around, cut = await self._neighbours(caller, tx, shown.turns, request.neighbours)
-        hits = [_hit(item, shown, around, request, ranking.found.lexemes) for item in ranked]
+            ranking, ranked, contents = await self._find_hits(caller, tx, query, scope)
+            around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
+        hits = [_hit(item, contents, around, request, ranking.found.lexemes) for item in ranked]
         return RecallResult(
             object="list",
             data=[hit for hit in hits if hit is not None],
-            space=self._index.space_of(query),
-            degraded=[*ranking.degraded, *(["turns_too_large"] if shown.turns.left_out or cut else [])],
+            space=self._index.space_of(prepared),
+            degraded=[*ranking.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
         )
 
-    async def _find(
-        self, caller: Caller, tx: Transaction, asked: _Asked, scope: Scope, query: Query, people: Sequence[Participant]
-    ) -> tuple[_Ranking, Sequence[Ranked], _Shown]:
-        """What was found and what of it is shown; searched for again where some has gone between the two."""
+    async def _find_hits(
+        self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope
+    ) -> tuple[_Ranking, Sequence[RankedCandidate], _HitContents]:
+        """Search and read the hits; search again if a hit was deleted between the two steps."""
         tries = 0
-        gone: set[UUID] = set()
+        deleted_ids: set[UUID] = set()
         while True:
             tries += 1
-            ranking = await self._rank(caller, tx, asked, scope, query, people)
-            # of a conversation that is being deleted, the index still has entries
-            ranked = [item for item in ranking.ranked if item.candidate.entry_id not in gone][: asked.k]
-            shown = await self._show(caller, tx, ranked, project=scope.project)
-            lost = {item.candidate.entry_id for item in ranked if not shown.has(item)}
-            if tries == _TRIES or not lost:
-                return ranking, ranked, shown
-            gone |= lost
+            ranking = await self._rank(caller, tx, query, scope)
+            # the index still has entries of conversations that are being deleted
+            ranked = [item for item in ranking.ranked if item.candidate.entry_id not in deleted_ids][: query.k]
+            contents = await self._read_contents(caller, tx, ranked, project=scope.project)
+            missing_ids = {item.candidate.entry_id for item in ranked if not contents.has(item)}
+            if tries == _MAX_TRIES or not missing_ids:
+                return ranking, ranked, contents
+            deleted_ids |= missing_ids
 
     async def recall_memories(
         self, caller: Caller, *, agent_id: str | None, query: str, k: int, filters: MemoryFilters | None = None
     ) -> tuple[list[MemoryEntry], list[str]]:
-        """The `k` memories of an agent that come nearest to a query, best first, and what was degraded.
+        """Return the `k` memories of an agent nearest to the query, best first, and the degraded parts.
 
-        Without an agent those of all agents, for who administers the tenant. Raises Forbidden for another agent than
-        asks.
+        Without `agent_id`, search the memories of all agents (administrators only). Raises Forbidden for an agent other
+        than the caller's.
         """
         given = filters or MemoryFilters()
-        scope = Scope(
+        scope = SearchScope(
             kinds=[EntryKind.MEMORY],
             owner=given.owner,
             agent_id=require_reach(caller, agent_id),
@@ -202,19 +204,18 @@ class Recaller:
             occurred_before=given.created_before,
             metadata=None if given.metadata is None else json.dumps(given.metadata),
         )
-        asked = _Asked(query, k=k, threshold=None)
-        prepared = await self._prepare(query, Mode.HYBRID, ())
+        ranking_query = _RankingQuery(query, await self._prepare(query, Mode.HYBRID, ()), (), k)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, ranked, shown = await self._find(caller, tx, asked, scope, prepared, ())
+            ranking, ranked, contents = await self._find_hits(caller, tx, ranking_query, scope)
         entries = [
             MemoryEntry(**dict(memory), score=round(item.score, 6))
             for item in ranked
-            if (memory := shown.memories.get(item.candidate.entry_id)) is not None
+            if (memory := contents.memories.get(item.candidate.entry_id)) is not None
         ]
         return entries, list(ranking.degraded)
 
     async def question(self, text: str, *, participants: Sequence[Participant]) -> Question:
-        """Make a question ready; participants' names do not count in what it means. Opens no transaction."""
+        """Analyse and embed a question, without the participants' names in its vector. Opens no transaction."""
         return Question(text, participants, await self._prepare(text, Mode.HYBRID, participants))
 
     async def recall_turns(
@@ -230,22 +231,23 @@ class Recaller:
         known: Sequence[CanonicalTurn],
         actors: Sequence[str] | None,
     ) -> tuple[list[RecalledTurn], list[str]]:
-        """The turns that a context of a conversation may want, best first, and what was degraded.
+        """Return the turns for a conversation's context, best first, and the degraded parts.
 
-        With `project`, those of all conversations of the project, or of those of its `owner` there; else those of the
-        one conversation. `known` turns are loaded already and may stand in the context as recent ones: they come along
-        for nothing, and the `k` best of the others with them.
+        With `project`, search all conversations of the project (of `owner`, if given), else only the one conversation.
+        `known` turns are loaded already: they are ranked and returned in addition to the `k` best of the others.
         """
         loaded = {parse_id(turn.id): turn for turn in known}
-        asked = _Asked(question.text, k=k + len(known), threshold=threshold)
-        within = [conversation_id] if project is None else None
-        scope = Scope(kinds=[EntryKind.TURN], conversation_ids=within, project=project, owner=owner, actors=actors)
+        ranking_query = _RankingQuery(question.text, question.query, question.participants, k + len(known), threshold)
+        conversation_ids = [conversation_id] if project is None else None
+        scope = SearchScope(
+            kinds=[EntryKind.TURN], conversation_ids=conversation_ids, project=project, owner=owner, actors=actors
+        )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, asked, scope, question.query, question.people)
-            fresh = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
-            hydrated = await self._hydrate(caller, tx, fresh)
+            ranking = await self._rank(caller, tx, ranking_query, scope)
+            new_hits = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
+            hydrated = await self._hydrate(caller, tx, new_hits)
             found = {key: turn for key, (_, turn) in hydrated.turns.items()} | loaded
-            others = {item.candidate.conversation_id for item in fresh} - {None, conversation_id}
+            others = {item.candidate.conversation_id for item in new_hits} - {None, conversation_id}
             names = await self._conversations.display_names(caller, tx, conversation_ids=others) if others else {}
         recalled = [
             RecalledTurn(turn, item.score, names.get(item.candidate.conversation_id or conversation_id))
@@ -255,33 +257,35 @@ class Recaller:
         return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
-        """What queries find in another embedding space, beside what they find in the one searched. For operators.
+        """Compare the hits of queries in another embedding space with those in the searched space. For operators.
 
-        In the caller's own tenant. Raises Conflict `space_not_configured`, and NotFound for a foreign conversation.
+        Searches the caller's own tenant. Raises Conflict `space_not_configured`, and NotFound for a foreign
+        conversation.
         """
         caller.require(KeyScope.OPERATOR)
-        sides = (self._index.spaces.current, self._index.side(space_id))
-        within = None if request.conversation_id is None else [request.conversation_id]
-        scope = Scope(kinds=[EntryKind.TURN, EntryKind.SUMMARY], conversation_ids=within)
-        people = await self._people(caller, scope)
-        answers: list[ComparedQuery] = []
+        runtimes = (self._index.spaces.current, self._index.runtime(space_id))
+        conversation_ids = None if request.conversation_id is None else [request.conversation_id]
+        scope = SearchScope(kinds=[EntryKind.TURN, EntryKind.SUMMARY], conversation_ids=conversation_ids)
+        participants = await self._participants(caller, scope)
+        comparisons: list[ComparedQuery] = []
         for text in request.queries:
-            lists: list[list[ComparedHit]] = []
+            rankings: list[list[ComparedHit]] = []
             degraded: dict[str, None] = {}
-            for side in sides:
-                query = await self._prepare(text, request.mode, people, side)
+            for runtime in runtimes:
+                prepared = await self._prepare(text, request.mode, participants, runtime)
+                query = _RankingQuery(text, prepared, participants, request.k)
                 async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                    ranking = await self._rank(caller, tx, _Asked(text, request.k, None), scope, query, people)
+                    ranking = await self._rank(caller, tx, query, scope)
                 degraded |= dict.fromkeys(ranking.degraded)
-                lists.append([_compared(item) for item in ranking.ranked[: request.k]])
-            answers.append(_compare(lists[0], lists[1], list(degraded)))
+                rankings.append([_compared(item) for item in ranking.ranked[: request.k]])
+            comparisons.append(_compare(rankings[0], rankings[1], list(degraded)))
         return SpaceComparisonResult(
-            searched=sides[0].name,
-            compared=sides[1].name,
+            searched=runtimes[0].name,
+            compared=runtimes[1].name,
             k=request.k,
-            overlap=round(fmean(answer.overlap for answer in answers), 4),
-            rank_agreement=round(fmean(answer.rank_agreement for answer in answers), 4),
-            queries=answers,
+            overlap=round(fmean(comparison.overlap for comparison in comparisons), 4),
+            rank_agreement=round(fmean(comparison.rank_agreement for comparison in comparisons), 4),
+            queries=comparisons,
         )
 
     async def recall_facts(
@@ -295,15 +299,13 @@ class Recaller:
         k: int,
         actors: Sequence[str] | None,
     ) -> tuple[list[RecalledFact], list[str]]:
-        """The facts that a context may want, best first, of conversations or of an owner in a project; the degraded."""
-        scope = Scope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
-        asked = _Asked(question.text, k=k, threshold=None)
+        """Return the facts of conversations, or of an owner in a project, best first, and the degraded parts."""
+        scope = SearchScope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
+        ranking_query = _RankingQuery(question.text, question.query, question.participants, k)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, asked, scope, question.query, question.people)
-            wanted = _of_kind(ranking.ranked, EntryKind.FACT)
-            facts = (
-                await self._facts.hydrate(caller, tx, fact_ids=wanted, project=project, actors=actors) if wanted else {}
-            )
+            ranking = await self._rank(caller, tx, ranking_query, scope)
+            ids = _of_kind(ranking.ranked, EntryKind.FACT)
+            facts = await self._facts.hydrate(caller, tx, fact_ids=ids, project=project, actors=actors) if ids else {}
         found = [
             RecalledFact(facts[item.candidate.entry_id], item.score)
             for item in ranking.ranked
@@ -311,8 +313,8 @@ class Recaller:
         ]
         return found[:k], list(ranking.degraded)
 
-    async def _people(self, caller: Caller, scope: Scope) -> list[Participant]:
-        people = await self._conversations.participants(
+    async def _participants(self, caller: Caller, scope: SearchScope) -> list[Participant]:
+        participants = await self._conversations.participants(
             caller,
             conversation_ids=scope.conversation_ids,
             project=scope.project,
@@ -320,47 +322,44 @@ class Recaller:
             limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
             max_people=_NAMED_PEOPLE,
         )
-        if scope.conversation_ids is not None and set(scope.conversation_ids) - set(people):
+        if scope.conversation_ids is not None and set(scope.conversation_ids) - set(participants):
             raise NotFound("not_found", "There is no such conversation.")
-        return list({one.actor: one for some in people.values() for one in some}.values())
+        return list({person.actor: person for group in participants.values() for person in group}.values())
 
     async def _prepare(
-        self, text: str, mode: Mode, people: Sequence[Participant], side: EmbeddingSpaceRuntime | None = None
-    ) -> Query:
+        self, text: str, mode: Mode, participants: Sequence[Participant], runtime: EmbeddingSpaceRuntime | None = None
+    ) -> PreparedQuery:
         by_words, by_vector = mode is not Mode.VECTOR, mode is not Mode.TEXT
-        bare = without_names(text, people)
-        return await self._index.prepare_query(text, bare_text=bare, by_words=by_words, by_vector=by_vector, side=side)
+        vector_text = remove_names(text, participants)
+        return await self._index.prepare_query(
+            text, vector_text=vector_text, by_words=by_words, by_vector=by_vector, runtime=runtime
+        )
 
-    async def _rank(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        asked: _Asked,
-        scope: Scope,
-        query: Query,
-        people: Sequence[Participant],
-    ) -> _Ranking:
-        found = await self._index.search(caller, tx, scope=scope, query=query, at_least=asked.k)
-        intent = read_intent(asked.query, people)
-        ranked = rank(found.candidates, intent, by_vector=query.vector is not None, by_text=bool(query.lexemes))
-        if query.vector is None:
-            # by words alone, what shares no word is no answer, though it stands beside one
+    async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranking:
+        prepared = query.prepared
+        found = await self._index.search(caller, tx, scope=scope, query=prepared, min_candidates=query.k)
+        intent = read_intent(query.text, query.participants)
+        ranked = rank(found.candidates, intent, by_vector=prepared.vector is not None, by_text=bool(prepared.lexemes))
+        if prepared.vector is None:
+            # without vectors, a candidate that shares no word with the query is no hit, even next to one
             ranked = [item for item in ranked if item.candidate.bm25 > 0]
-        elif asked.threshold is not None:
-            ranked = [item for item in ranked if (item.candidate.cosine or 0.0) >= asked.threshold]
-        degraded = [query.degraded] if query.degraded else []
-        if found.vectors_pending and query.vector is not None:
+        elif query.threshold is not None:
+            ranked = [item for item in ranked if (item.candidate.cosine or 0.0) >= query.threshold]
+        degraded = [prepared.degraded] if prepared.degraded else []
+        if found.vectors_pending and prepared.vector is not None:
             degraded.append("vectors_pending")
         return _Ranking(ranked, found, degraded)
 
-    async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked]) -> Hydrated:
-        wanted = _of_kind(ranked, EntryKind.TURN)
-        if not wanted:
+    async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate]) -> Hydrated:
+        ids = _of_kind(ranked, EntryKind.TURN)
+        if not ids:
             return Hydrated({}, frozenset())
-        return await self._conversations.hydrate(caller, tx, turn_ids=wanted)
+        return await self._conversations.hydrate(caller, tx, turn_ids=ids)
 
-    async def _show(self, caller: Caller, tx: Transaction, ranked: Sequence[Ranked], *, project: str | None) -> _Shown:
-        """What is shown of these, each read from its owner; of facts, those that are known in the project."""
+    async def _read_contents(
+        self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate], *, project: str | None
+    ) -> _HitContents:
+        """Read the content of the hits from its owners; facts only if they are known in the project."""
         turns = await self._hydrate(caller, tx, ranked)
         summary_ids, memory_ids = _of_kind(ranked, EntryKind.SUMMARY), _of_kind(ranked, EntryKind.MEMORY)
         fact_ids = _of_kind(ranked, EntryKind.FACT)
@@ -371,31 +370,31 @@ class Recaller:
             memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
         if fact_ids:
             facts = await self._facts.hydrate(caller, tx, fact_ids=fact_ids, project=project)
-        return _Shown(turns, summaries, memories, facts)
+        return _HitContents(turns, summaries, memories, facts)
 
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
     ) -> tuple[dict[str, list[Turn]], bool]:
-        """The turns around hits, by conversation, in the order of their position; whether some are left out."""
-        places = [(parse_id(turn.conversation_id), turn.position or 0) for turn, _ in hydrated.turns.values()]
+        """Return the turns around hits, by conversation, in order of position, and whether some were left out."""
+        positions = [(parse_id(turn.conversation_id), turn.position or 0) for turn, _ in hydrated.turns.values()]
         around: defaultdict[str, list[Turn]] = defaultdict(list)
-        if not reach or not places:
+        if not reach or not positions:
             return around, False
-        turns, cut = await self._conversations.neighbours(caller, tx, places=places, reach=reach)
+        turns, cut = await self._conversations.neighbours(caller, tx, places=positions, reach=reach)
         for turn in turns:
             around[turn.conversation_id].append(turn)
         return around, cut
 
 
-def _of_kind(ranked: Sequence[Ranked], kind: EntryKind) -> list[UUID]:
+def _of_kind(ranked: Sequence[RankedCandidate], kind: EntryKind) -> list[UUID]:
     return [item.candidate.entry_id for item in ranked if item.candidate.kind is kind]
 
 
 def _scope(
     request: ConversationRecall, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None
-) -> Scope:
+) -> SearchScope:
     filters = request.filters
-    return Scope(
+    return SearchScope(
         kinds=request.kinds,
         conversation_ids=conversation_ids,
         project=project,
@@ -409,16 +408,16 @@ def _scope(
     )
 
 
-def _compared(item: Ranked) -> ComparedHit:
+def _compared(item: RankedCandidate) -> ComparedHit:
     candidate = item.candidate
     return ComparedHit(kind=candidate.kind, id=format_id(candidate.entry_id), score=round(item.score, 6))
 
 
 def _compare(searched: list[ComparedHit], compared: list[ComparedHit], degraded: list[str]) -> ComparedQuery:
-    one, other = [hit.id for hit in searched], [hit.id for hit in compared]
+    searched_ids, compared_ids = [hit.id for hit in searched], [hit.id for hit in compared]
     return ComparedQuery(
-        overlap=round(overlap(one, other), 4),
-        rank_agreement=round(rank_agreement(one, other), 4),
+        overlap=round(overlap(searched_ids, compared_ids), 4),
+        rank_agreement=round(rank_agreement(searched_ids, compared_ids), 4),
         searched=searched,
         compared=compared,
         degraded=degraded,
@@ -426,19 +425,19 @@ def _compare(searched: list[ComparedHit], compared: list[ComparedHit], degraded:
 
 
 def _hit(
-    item: Ranked,
-    shown: _Shown,
+    item: RankedCandidate,
+    contents: _HitContents,
     around: dict[str, list[Turn]],
     request: ConversationRecall,
     lexemes: Sequence[str],
 ) -> Hit | None:
     candidate = item.candidate
-    if not shown.has(item):
+    if not contents.has(item):
         return None
-    said = shown.turns.turns.get(candidate.entry_id)
-    summary, memory = shown.summaries.get(candidate.entry_id), shown.memories.get(candidate.entry_id)
-    fact = shown.facts.get(candidate.entry_id)
-    turn = None if said is None else said[0]
+    hydrated = contents.turns.turns.get(candidate.entry_id)
+    summary, memory = contents.summaries.get(candidate.entry_id), contents.memories.get(candidate.entry_id)
+    fact = contents.facts.get(candidate.entry_id)
+    turn = None if hydrated is None else hydrated[0]
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
         others, place = around.get(turn.conversation_id, []), turn.position or 0
@@ -472,18 +471,18 @@ def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fac
     return "" if memory is None else memory.content
 
 
-def _explain(item: Ranked, lexemes: Sequence[str]) -> Explanation:
+def _explain(item: RankedCandidate, lexemes: Sequence[str]) -> Explanation:
     reasons: list[str] = []
     if item.candidate.cosine is not None:
         reasons.append(f"meaning {item.candidate.cosine:.2f} (cosine)")
     if item.candidate.bm25 > 0:
         reasons.append(f"words {item.candidate.bm25:.1f} (BM25)")
     if item.actor_bonus:
-        reasons.append("said by whom the query is about")
+        reasons.append("the query is about this speaker")
     if item.session_bonus:
-        reasons.append("its session has other good hits")
+        reasons.append("boosted: other turns of the same session match")
     if item.neighbour_bonus:
-        reasons.append("the turn beside it is a hit too")
+        reasons.append("boosted: a neighbouring turn matches")
     return Explanation(
         cosine=item.candidate.cosine,
         bm25=item.candidate.bm25,

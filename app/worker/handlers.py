@@ -66,10 +66,10 @@ def _index(container: Container) -> dict[str, Handling]:
         await indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
 
     table = {DATES_JOB: Handling(resolve_dates), DROP_JOB: Handling(drop_space)}
-    for side in container.index.spaces.sides.values():
-        if side.embedder is not None:
+    for runtime in container.index.spaces.runtimes.values():
+        if runtime.embedder is not None:
             table[VECTORS_JOB] = Handling(make_vectors)
-            table |= handlings_of(container, side)
+            table |= handlings_of(container, runtime)
     return table
 
 
@@ -131,26 +131,26 @@ def _summaries(container: Container) -> dict[str, Handling]:
     return table
 
 
-def handlings_of(container: Container, side: EmbeddingSpaceRuntime) -> Mapping[str, Handling]:
+def handlings_of(container: Container, runtime: EmbeddingSpaceRuntime) -> Mapping[str, Handling]:
     """Return the handlers that fill one embedding space."""
-    indexing, late = container.conversations.indexing, side.late
+    indexing, backfill = container.conversations.indexing, runtime.backfill
 
     async def fill(job: Job) -> None:
-        if await container.index.spaces.wants_now(side):
+        if await container.index.spaces.needs_vectors_now(runtime):
             after = job.subject_ids[0] if job.subject_ids else None
-            await indexing.fill(job_caller(job.tenant_id), late, after=after)
+            await indexing.fill(job_caller(job.tenant_id), backfill, after=after)
 
     async def make_new(job: Job) -> None:
-        if await container.index.spaces.wants_now(side):
-            await indexing.make_new(job_caller(job.tenant_id), late, entry_ids=job.subject_ids)
+        if await container.index.spaces.needs_vectors_now(runtime):
+            await indexing.make_new(job_caller(job.tenant_id), backfill, entry_ids=job.subject_ids)
 
     async def plan(_job: Job) -> None:
-        await container.index.spaces.plan(side)
+        await container.index.spaces.plan(runtime)
 
     return {
-        late.fill_kind: Handling(fill),
-        late.new_kind: Handling(make_new),
-        late.plan_kind: Handling(plan, every_s=container.settings.backfill_interval_s, at_start=True),
+        backfill.fill_kind: Handling(fill),
+        backfill.new_entries_kind: Handling(make_new),
+        backfill.plan_kind: Handling(plan, every_s=container.settings.backfill_interval_s, at_start=True),
     }
 
 

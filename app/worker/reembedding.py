@@ -47,35 +47,35 @@ class Reembedding:
         Raises Conflict `space_not_configured` if the installation already searches this space, and the errors of the
         embedder.
         """
-        side = self._wanted()
-        name = side.embedder.space if side.embedder is not None else None
+        runtime = self._wanted()
+        name = runtime.embedder.space if runtime.embedder is not None else None
         body = SpaceAdd() if name is None else SpaceAdd(
             provider=name.provider, model=name.model, dimensions=name.dimensions
         )  # fmt: skip
         space = await self._container.spaces.add(self._caller, body=body)
-        kinds = {kind: how for kind, how in handlings_of(self._container, side).items() if how.every_s is None}
+        kinds = {kind: how for kind, how in handlings_of(self._container, runtime).items() if how.every_s is None}
         covered = -1
         async with working(make_worker(self._container, only=kinds)):
             while True:
-                lacking = await self._container.index.spaces.plan(side)
+                lacking = await self._container.index.spaces.plan(runtime)
                 space = await self._until_done(space.id, progress)
                 # texts that a model refuses have no vectors
                 if not lacking or space.covered == covered:
                     break
                 covered = space.covered
-        await side.tiers.keep_due()
+        await runtime.ann.index_due()
         return await self._container.spaces.space(self._caller, space.id)
 
     def _wanted(self) -> EmbeddingSpaceRuntime:
         spaces = self._container.index.spaces
-        side = list(spaces.sides.values())[-1]
-        if side.embedder is None or side.space.id == (spaces.chosen or spaces.current.space.id):
+        runtime = list(spaces.runtimes.values())[-1]
+        if runtime.embedder is None or runtime.space.id == (spaces.chosen or spaces.current.space.id):
             raise Conflict(
                 "space_not_configured",
                 "The installation searches the embedding space of these settings already: name the new one by"
                 " TURNKEEP_NEXT_EMBEDDER and what belongs to it, here and where the servers run.",
             )
-        return side
+        return runtime
 
     async def _until_done(self, space_id: int, progress: Progress) -> EmbeddingSpace:
         while True:
@@ -93,7 +93,7 @@ class Reembedding:
         if not asked:
             return [], None
         request = SpaceComparison(queries=asked, k=k)
-        return asked, await self._container.recaller.compare(self._caller, space_id, request=request)
+        return asked, await self._container.recall_service.compare(self._caller, space_id, request=request)
 
     async def _sample(self) -> list[str]:
         """Return the newest turns of users in the tenant's latest conversations, as sample queries."""

@@ -202,7 +202,7 @@ async def test_a_tool_that_breaks_says_nothing_of_how(
     async def busy(*_: object, **__: object) -> None:
         raise Unavailable("embedder_overloaded", "The embedder has too much to do.")
 
-    monkeypatch.setattr(type(agency.container.recaller), "recall", fail)
+    monkeypatch.setattr(type(agency.container.recall_service), "recall", fail)
     monkeypatch.setattr(type(agency.container.memories), "store", busy)
     fake.replies = [calls(("recall", {"query": "x"}), ("store_memory", {"content": "x"})), says("Later.")]
     assert (await ask(user, "Try."))["tools_used"] == ["recall", "store_memory"]

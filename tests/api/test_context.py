@@ -256,7 +256,7 @@ async def test_a_failing_recall_leaves_a_context_that_says_so(client: Client, se
     async def fail(*_args: object, **_options: object) -> None:
         raise RuntimeError("a defect in recall")
 
-    monkeypatch.setattr(type(service.container.recaller), "recall_turns", fail)
+    monkeypatch.setattr(type(service.container.recall_service), "recall_turns", fail)
     made = await client.context(conversation, 500, semantic_recall={"k": 3}, recent_turns=5)
     assert made["degraded"] == ["recall_failed"]
     assert made["messages"]

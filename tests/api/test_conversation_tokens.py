@@ -591,12 +591,12 @@ async def test_a_lookup_under_way_while_tokens_are_voided_is_not_remembered(
 ) -> None:
     tenancy = service.container.tenancy
     epochs = tenancy._epochs  # noqa: SLF001
-    read, go_on = asyncio.Event(), asyncio.Event()
+    read, enqueue_continuation = asyncio.Event(), asyncio.Event()
 
     async def slowly(*args: Any) -> str | None:
         epoch = await epochs.current(*args)
         read.set()
-        await go_on.wait()
+        await enqueue_continuation.wait()
         return epoch
 
     monkeypatch.setattr(tenancy, "_epochs", replace(epochs, current=slowly))
@@ -604,7 +604,7 @@ async def test_a_lookup_under_way_while_tokens_are_voided_is_not_remembered(
     await read.wait()
     monkeypatch.setattr(tenancy, "_epochs", epochs)
     assert (await writer.client.delete(f"{writer.path}/tokens")).status_code == 204
-    go_on.set()
+    enqueue_continuation.set()
     await under_way  # it asked before
     problem(await asked(service, writer.token, writer.path), 401, "unauthenticated")
 
@@ -620,7 +620,7 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
     here, turn = ConversationId(parse_id(writer.conversation)), TurnId(parse_id(writer.turn))
     conversations = container.conversations
     refused = [
-        container.recaller.recall(caller, request=Recall(query="said")),
+        container.recall_service.recall(caller, request=Recall(query="said")),
         container.contexts.build(caller, here, request=ContextRequest(token_budget=1000)),
         container.governance.delete_conversation(caller, here),
         container.governance.erase_turns(caller, here, turn_ids=[turn]),

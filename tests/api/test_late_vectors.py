@@ -243,8 +243,8 @@ async def test_what_went_while_its_vectors_were_made_gets_none(
 ) -> None:
     words = ["erased", "revised", "kept"]
     async with stored_bare(bare, *words) as (client, talk, ids), stored_bare(bare, "deleted") as (lost, gone, _):
-        late = remote.container.index.late
-        embed = late.embed
+        backfill = remote.container.index.backfill
+        embed = backfill.embed
 
         async def changing(texts: list[list[str]]) -> Any:
             made = await embed(texts)
@@ -256,7 +256,7 @@ async def test_what_went_while_its_vectors_were_made_gets_none(
                 await lost.delete(f"/v1/conversations/{gone}")
             return made
 
-        monkeypatch.setattr(late, "embed", changing)
+        monkeypatch.setattr(backfill, "embed", changing)
         await remote.run_jobs()
         monkeypatch.undo()
         found = await rows(remote, "select entry_id from vectors where tenant_id = $1", client.tenant_id)
@@ -351,7 +351,7 @@ async def test_jobs_that_were_parked_while_the_embedder_was_away_are_tried_again
         await service.run_jobs()
         assert {job["state"] for job in await jobs_of(client)} == {"parked"}
         (plan,) = await rows(
-            service, "select last_error from jobs where kind = $1", service.container.index.late.plan_kind
+            service, "select last_error from jobs where kind = $1", service.container.index.backfill.plan_kind
         )
         assert plan["last_error"] == "embedder_unavailable"
         assert "last errors: embedder_unavailable" in (await doctor(service)).found

@@ -526,7 +526,7 @@ async def test_an_exception_that_nobody_expected_says_nothing_of_itself(
     async def fail(*_: object, **__: object) -> None:
         raise RuntimeError(marker)
 
-    monkeypatch.setattr(type(service.container.recaller), "recall", fail)
+    monkeypatch.setattr(type(service.container.recall_service), "recall", fail)
     monkeypatch.setattr(type(service.container.conversations), "turn", fail)
     for mode in MODES:
         async with mcp_client(port, client.key, mode) as mcp:
@@ -544,7 +544,7 @@ async def test_a_tool_that_meets_a_busy_conversation_says_that_it_may_be_called_
     async def fail(*_: object, **__: object) -> None:
         raise Unavailable("database_unavailable", "The database does not answer.", retry_after_s=3)
 
-    monkeypatch.setattr(type(service.container.recaller), "recall", fail)
+    monkeypatch.setattr(type(service.container.recall_service), "recall", fail)
     async with httpx.AsyncClient() as http:
         answer = (await post(http, port, client.key, call("recall", {"query": "x"}))).json()["result"]
     assert answer["isError"] is True

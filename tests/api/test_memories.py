@@ -656,7 +656,7 @@ async def test_a_context_survives_a_search_that_breaks(service: Service, client:
     conversation = await client.conversation()
     await client.append(conversation, "hello?")
     await store(client, "hello")
-    monkeypatch.setattr(service.container.recaller, "recall_memories", broken)
+    monkeypatch.setattr(service.container.recall_service, "recall_memories", broken)
     context = await client.context(conversation, 2000, include_memories=True)
     assert (context["degraded"], context["included"]["memory_ids"]) == (["recall_failed"], [])
 
@@ -677,7 +677,7 @@ async def test_a_wide_tenant_finds_the_memories_of_its_agents(service: Service, 
         await expire(service, gone)
         for keep in (False, True):
             if keep:
-                await wide.container.tiers.keep(client.tenant_id)
+                await wide.container.ann.keep(client.tenant_id)
             entries = await remember(client, "memory parrots", agent_id="planner", top_k=20)
             assert len({entry["id"] for entry in entries} & set(mine)) == len(entries) == 20
             body = {"kinds": ["memory"], "agent_id": "planner", "k": 50}

@@ -49,7 +49,7 @@ async def test_the_actor_a_query_names_is_preferred_to_whom_addresses_it(client:
     best = (await client.recall(conversation, "What did Caroline research?", k=1, explain=True))[0]
     assert best["text"] == PETS[2]["content"]
     assert best["explain"]["actor_bonus"] == 0.1
-    assert "said by whom the query is about" in best["explain"]["reason"]
+    assert "the query is about this speaker" in best["explain"]["reason"]
 
 
 async def test_k_rows_in_scope_give_k_rows_under_any_filter(client: Client) -> None:

@@ -102,8 +102,8 @@ async def pair(
     await rows(opened_pair[0], "update embedding_spaces set state = 'idle', base_url = null")
     for service in opened_pair:
         await service.container.index.spaces.follow()
-        for side in service.container.index.spaces.sides.values():
-            side.tiers._known.clear()  # noqa: SLF001
+        for runtime in service.container.index.spaces.runtimes.values():
+            runtime.ann._known.clear()  # noqa: SLF001
     return opened_pair
 
 
@@ -487,7 +487,7 @@ async def test_a_process_with_settings_for_the_old_space_only_goes_on_in_it_and_
         async with open_service(own, tmp_path) as old, old.client(client.key) as caller:
             answer = (await caller.post(f"/v1/conversations/{talk}/recall", json={"query": "parrot", "k": 5})).json()
             assert (answer["space"], answer["degraded"], len(answer["data"])) == (OLD, [], 5)
-            assert old.container.index.spaces.misses_chosen
+            assert old.container.index.spaces.cannot_embed_for_chosen
             await caller.append(talk, "a turn that only the old model knows")
             checks = {check.name: check for check in await examine(one_port(old), environment={})}
             assert checks["embedding space"].level is Level.FAIL
@@ -573,9 +573,9 @@ async def test_a_wide_tenant_has_its_vector_index_before_the_switch(
         operating(service, client) as operator,
     ):
         new = (await call(operator))["id"]
-        side = service.container.index.spaces.sides[new]
+        runtime = service.container.index.spaces.runtimes[new]
         await service.run_jobs()
-        assert await service.container.index.spaces.plan(side) == 0
+        assert await service.container.index.spaces.plan(runtime) == 0
         async with asyncio.timeout(20):
             while not (await listed(operator))[NEW]["index_ready"]:  # noqa: ASYNC110 - a task in the background
                 await asyncio.sleep(0.05)
@@ -583,7 +583,7 @@ async def test_a_wide_tenant_has_its_vector_index_before_the_switch(
         assert row["n"] == 150
         await call(operator, f"/{new}/switch")
         async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
-            assert (await side.tiers.look(tx, client.tenant_id)).tiered_and_indexed
+            assert (await runtime.ann.read_counts(tx, client.tenant_id)).can_use_index
         for mode in ("vector", "hybrid"):
             assert len(await client.recall(None, "a parrot of place 3", mode=mode, k=40)) == 40
     await rows(pair[0], "drop index " + vector_index_name(new))

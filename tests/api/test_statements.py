@@ -15,7 +15,7 @@ from app.conversations.stores import conversation_store as conversations_store
 from app.conversations.stores import list_store, stream_store, turn_store
 from app.core.database.transactions import Database, PoolOptions, encode_vector
 from app.core.errors import Unavailable
-from app.index.schemas import EntryKind, Scope
+from app.index.schemas import EntryKind, SearchScope
 from app.index.search.exact_search import search_statement
 from app.index.write import removal_store
 from tests.support.api import Client, Service, open_service
@@ -383,7 +383,7 @@ async def test_a_search_in_one_conversation_reads_its_entries_and_vectors_alone(
 ) -> None:
     sql, args = search_statement(
         crowd["tenant"],
-        Scope(kinds=[EntryKind.TURN], conversation_ids=[crowd["conversation"]]),
+        SearchScope(kinds=[EntryKind.TURN], conversation_ids=[crowd["conversation"]]),
         space_id=crowd["space"],
         vector=np.ones(3, dtype=np.float32),
         lexemes=["word7", "common"],
@@ -399,7 +399,7 @@ async def test_a_search_in_one_conversation_reads_its_entries_and_vectors_alone(
 def test_searches_by_any_number_of_words_are_few_statements() -> None:
     def text(words: int) -> str:
         lexemes = [f"word{n}" for n in range(words)]
-        scope = Scope(kinds=[EntryKind.TURN])
+        scope = SearchScope(kinds=[EntryKind.TURN])
         return search_statement(uuid.uuid4(), scope, space_id=1, vector=None, lexemes=lexemes, pool=1, by_index=False)[
             0
         ]
@@ -413,7 +413,7 @@ async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(
 ) -> None:
     sql, args = search_statement(
         crowd["tenant"],
-        Scope(kinds=[EntryKind.TURN]),
+        SearchScope(kinds=[EntryKind.TURN]),
         space_id=crowd["space"],
         vector=None,
         lexemes=["word7"],

@@ -35,14 +35,14 @@ async def tiered(wide: Service) -> AsyncIterator[tuple[Client, list[str], list[l
             texts = [f"the {ANIMALS[n % 8]} number {n} of {part} likes place {n // 8}" for n in range(TURNS)]
             turns.append([turn["id"] for turn in (await client.append(conversation, *texts))["turns"]])
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.tiers.keep(client.tenant_id) == 4 * TURNS
+        assert await wide.container.ann.keep(client.tenant_id) == 4 * TURNS
         yield client, conversations, turns
 
 
 async def is_by_index(service: Service, client: Client) -> bool:
     async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
-        holding = await service.container.tiers.look(tx, client.tenant_id)
-    return service.container.tiers.is_wide(holding) and holding.tiered_and_indexed
+        counts = await service.container.ann.read_counts(tx, client.tenant_id)
+    return service.container.ann.is_wide(counts) and counts.can_use_index
 
 
 async def faults(service: Service, client: Client) -> list[str]:
@@ -88,7 +88,7 @@ class ListSubscription:
 
     async def _keep(self) -> None:
         while True:
-            await self._service.container.tiers.keep(self._client.tenant_id)
+            await self._service.container.ann.keep(self._client.tenant_id)
             await asyncio.sleep(0.05)
 
 
@@ -115,7 +115,7 @@ async def test_turns_of_the_vector_index_that_go_are_never_found_again(
         watch.gone.update(of_third[50:])
         assert (await client.delete(f"/v1/conversations/{fourth}")).status_code == 204
         watch.gone.update(of_fourth)
-    await wide.container.tiers.keep(client.tenant_id)
+    await wide.container.ann.keep(client.tenant_id)
     assert await is_by_index(wide, client)
     live = {
         turn["id"]

@@ -13,15 +13,15 @@ import pytest
 from app.core.database.schema import ensure_vector_index, indexed_type
 from app.core.ids import KeyId, parse_id
 from app.index.analyser.analyser import Analyser
-from app.index.schemas import EntryKind, Found, Scope
+from app.index.schemas import EntryKind, SearchResult, SearchScope
 from app.index.search import ann_search as wide_search
-from app.index.search.ann_search import Holding, Space, Wanted, wide_statement
-from app.index.search.exact_search import Arguments, Words
-from app.index.search.maxscore import Corpus
-from app.index.service import Query
-from app.recall.ranking import Intent, rank
+from app.index.search.ann_search import AnnQuery, Space, TenantCounts, ann_statement
+from app.index.search.exact_search import StatementArguments, WordColumns
+from app.index.search.maxscore import CorpusStatistics
+from app.index.service import PreparedQuery
+from app.recall.ranking import SpeakerIntent, rank
 from app.tenancy.schemas import Caller
-from app.tenancy.schemas import Scope as KeyScope
+from app.tenancy.schemas import SearchScope as KeyScope
 from tests.api.test_statements import _as_text, explain
 from tests.support.api import Client, Service, open_service
 from tests.support.statements import counted_statements
@@ -56,7 +56,7 @@ async def crowd(wide: Service) -> AsyncIterator[Client]:
             ]
             await client.append(conversation, *turns)
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.tiers.keep(client.tenant_id) == ROWS
+        assert await wide.container.ann.keep(client.tenant_id) == ROWS
         await client.append(conversation, "the parrot that came late likes place 3")
         yield client
 
@@ -99,18 +99,18 @@ async def test_what_no_model_of_this_space_has_embedded_competes_and_is_said(wid
         conversation = await client.conversation()
         turns = (await client.append(conversation, *[f"the {ANIMALS[n % 8]} number {n}" for n in range(90)]))["turns"]
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.tiers.keep(client.tenant_id) == 90
+        assert await wide.container.ann.keep(client.tenant_id) == 90
         connection = await asyncpg.connect(wide.database.superuser)
         await connection.execute(
             "delete from vectors where tenant_id = $1 and entry_id = $2", client.tenant_id, parse_id(turns[7]["id"])
         )
         await connection.close()
-        wide.container.tiers._known.clear()  # noqa: SLF001 - another model comes with another process
+        wide.container.ann._known.clear()  # noqa: SLF001 - another model comes with another process
         for mode, said in (("vector", ["vectors_pending"]), ("text", [])):
             answer = await client.post("/v1/recall", json={"query": "whale number 7", "mode": mode, "k": 50})
             assert answer.json()["degraded"] == said
-        holding = (await _look(wide, client)).uncovered
-        assert holding
+        counts = (await _look(wide, client)).uncovered
+        assert counts
 
 
 async def test_dates_and_questions_count_in_a_wide_scope(wide: Service) -> None:
@@ -120,26 +120,26 @@ async def test_dates_and_questions_count_in_a_wide_scope(wide: Service) -> None:
         await client.append(conversation, *[f"the {ANIMALS[n % 8]} number {n}" for n in range(90)])
         await client.append(conversation, said | {"content": "Bob moved out last Friday."})
         await wide.run_jobs()
-        await wide.container.tiers.keep(client.tenant_id)
+        await wide.container.ann.keep(client.tenant_id)
         (hit, *_) = await client.recall(None, "what happened on 5 May", mode="text", k=1)
         assert [date["first_day"] for date in hit["dates"]] == ["2023-05-05"]
 
 
-async def _look(service: Service, client: Client) -> Holding:
+async def _look(service: Service, client: Client) -> TenantCounts:
     async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
-        return await service.container.tiers.look(tx, client.tenant_id)
+        return await service.container.ann.read_counts(tx, client.tenant_id)
 
 
 async def test_a_wide_search_uses_the_vector_index_under_row_security(wide: Service, crowd: Client) -> None:
-    space = wide.container.tiers.space
+    space = wide.container.ann.space
     connection = await asyncpg.connect(wide.database.superuser)
     await connection.execute("vacuum analyze vectors")
     await connection.execute("vacuum analyze index_entries")
     await connection.close()
-    sql, args = wide_statement(
+    sql, args = ann_statement(
         crowd.tenant_id,
-        Scope(kinds=[EntryKind.TURN], actors=["a1"]),
-        Wanted(np.ones(space.dimensions, dtype=np.float32), ["parrot"], [], Corpus(160, 7.0, [20]), pool=5),
+        SearchScope(kinds=[EntryKind.TURN], actors=["a1"]),
+        AnnQuery(np.ones(space.dimensions, dtype=np.float32), ["parrot"], [], CorpusStatistics(160, 7.0, [20]), pool=5),
         space=space,
     )
 
@@ -207,10 +207,10 @@ async def test_the_index_of_many_dimensions_is_of_half_precision_and_made_once(s
     )
     assert "halfvec(3072)) halfvec_cosine_ops" in definition
     assert "ef_construction='200'" in definition
-    sql, args = wide_statement(
+    sql, args = ann_statement(
         (await service.new_tenant()).tenant_id,
-        Scope(kinds=[EntryKind.TURN]),
-        Wanted(np.ones(3072, dtype=np.float32), [], [], Corpus(9, 1.0), pool=5),
+        SearchScope(kinds=[EntryKind.TURN]),
+        AnnQuery(np.ones(3072, dtype=np.float32), [], [], CorpusStatistics(9, 1.0), pool=5),
         space=Space(space, 3072),
     )
     await explain(service, args[0], lambda tx: _as_text(tx, sql, args))
@@ -253,14 +253,14 @@ async def library(wide: Service) -> AsyncIterator[Client]:
             ]
             await client.append(conversation, *turns)
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.tiers.keep(client.tenant_id) == 600
+        assert await wide.container.ann.keep(client.tenant_id) == 600
         yield client
 
 
-async def search(service: Service, client: Client, scope: Scope, query: Query) -> Found:
+async def search(service: Service, client: Client, scope: SearchScope, query: PreparedQuery) -> SearchResult:
     caller = Caller(client.tenant_id, KeyId(uuid4()), frozenset(KeyScope), agent_id=None, long_term_enabled=True)
     async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
-        return await service.container.index.search(caller, tx, scope=scope, query=query, at_least=10)
+        return await service.container.index.search(caller, tx, scope=scope, query=query, min_candidates=10)
 
 
 SCOPES: list[dict[str, Any]] = [
@@ -278,9 +278,9 @@ async def test_by_words_a_wide_scope_gives_just_what_the_exact_search_gives(
     monkeypatch.setattr(wide_search, "_FIRST_MATCHES", first)
     chance = np.random.default_rng(first)
     for number in range(200):
-        scope = Scope(kinds=[EntryKind.TURN], **SCOPES[number % len(SCOPES)])
+        scope = SearchScope(kinds=[EntryKind.TURN], **SCOPES[number % len(SCOPES)])
         asked = chance.choice([*VOCABULARY, "nowhere"], chance.integers(1, 12), replace=False).tolist()
-        found, wanted = [await search(one, library, scope, Query(None, asked, None)) for one in (wide, exact)]
+        found, wanted = [await search(one, library, scope, PreparedQuery(None, asked, None)) for one in (wide, exact)]
         assert {one.entry_id: one.bm25 for one in found.candidates} == {
             one.entry_id: one.bm25 for one in wanted.candidates
         }, (scope, asked)
@@ -296,10 +296,13 @@ async def test_by_meaning_and_words_a_wide_scope_gives_the_ten_of_the_exact_sear
     vectors = await embedder.embed(texts, purpose="query")
     same, wanted = 0, 0
     for number, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
-        scope = Scope(kinds=[EntryKind.TURN], **SCOPES[number % len(SCOPES)])
-        query = Query(vector, text.split(), None)
+        scope = SearchScope(kinds=[EntryKind.TURN], **SCOPES[number % len(SCOPES)])
+        query = PreparedQuery(vector, text.split(), None)
         tops = [
-            {item.candidate.entry_id for item in rank(found.candidates, Intent(), by_vector=True, by_text=True)[:10]}
+            {
+                item.candidate.entry_id
+                for item in rank(found.candidates, SpeakerIntent(), by_vector=True, by_text=True)[:10]
+            }
             for found in [await search(one, library, scope, query) for one in (wide, exact)]
         ]
         same, wanted = same + len(tops[0] & tops[1]), wanted + len(tops[1])
@@ -330,7 +333,9 @@ async def test_more_matches_than_may_be_compared_still_give_an_answer(
     async with open_service(
         service.database, tmp_path_factory.mktemp("few"), exact_scope_entries=60, recall_pool=20, text_candidates=100
     ) as few:
-        found = await search(few, library, Scope(kinds=[EntryKind.TURN]), Query(None, VOCABULARY[:2], None))
+        found = await search(
+            few, library, SearchScope(kinds=[EntryKind.TURN]), PreparedQuery(None, VOCABULARY[:2], None)
+        )
         assert sum(one.bm25 > 0 for one in found.candidates) >= 20
 
 
@@ -351,8 +356,8 @@ async def test_a_word_is_counted_exactly_however_often_it_stands(service: Servic
 
 
 async def _counts(service: Service, tsvector: str, lexemes: list[str]) -> list[int]:
-    args = Arguments(tsvector)
-    words = Words(args, lexemes)
+    args = StatementArguments(tsvector)
+    words = WordColumns(args, lexemes)
     connection = await asyncpg.connect(service.database.superuser)
     row = await connection.fetchrow(
         f"select true as one {words.counted('e.lexemes')} from (select $1::text::tsvector as lexemes) e",  # noqa: S608

@@ -29,9 +29,9 @@ from app.context.assembly.parts import (
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
-from app.formats.service import is_silent
+from app.formats.service import has_only_items
 from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
-from app.formats.units import units_of
+from app.formats.units import group_turns
 from app.providers.tokens import EncodingName, TiktokenCounter
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
@@ -406,7 +406,9 @@ def check_included(case: Case, made: Assembled) -> None:
         # result turns show through their call, those of other actors as text; everything else under its own id
         assert set(map(str, spoken)) <= in_window
         silent = [by_id[key] for key in in_window - set(map(str, spoken))]
-        assert all(turn.tool_results or turn.tool_call_id or (case.as_actor and is_silent(turn)) for turn in silent)
+        assert all(
+            turn.tool_results or turn.tool_call_id or (case.as_actor and has_only_items(turn)) for turn in silent
+        )
     notes = shown.count("<summary turns=") + shown.count("<highlights turns=")
     assert notes == len(made.included.summary_ids)
 
@@ -442,7 +444,7 @@ def check_window(case: Case, made: Assembled) -> None:
         assert ordered[-1], "the newest unit is shown"
     asked = case.parts.asked
     is_cut = any("fit the budget" in row.reason for found in rows.values() for row in found)
-    showable = sum(len(unit.turns) for unit in units_of(case.parts.recent).units)
+    showable = sum(len(unit.turns) for unit in group_turns(case.parts.recent).units)
     if not is_cut:
         assert sum(sizes.values()) >= min(asked.newest, showable)
         if asked.is_limit and not made.included.summary_ids:
@@ -485,7 +487,7 @@ def test_with_room_for_everything_asked_for_nothing_is_dropped_and_no_turn_is_di
     assert all(one.dropped == 0 for _, one in made.usage.sections)
     assert not lines_of(made)
     shown = set(made.included.turn_ids)
-    units = units_of(case.parts.recent).units
+    units = group_turns(case.parts.recent).units
     if not case.parts.asked.is_limit:
         covered = {at for first, end in made.covered for at in range(first, end + 1)}
         for unit in units:

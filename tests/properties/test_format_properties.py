@@ -21,8 +21,8 @@ from app.conversations.drafts import DraftLimits, make_draft, plain_text
 from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, ParsedTurn, Role
-from app.formats.service import canonical_of, check, items_of, parse, render, repair, write
-from app.formats.units import units_of
+from app.formats.service import check, items_of, parse, render, repair, to_canonical, write
+from app.formats.units import group_turns
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
 CHAT = TypeAdapter[Any](ChatCompletionMessageParam)
@@ -230,8 +230,8 @@ def test_what_every_provider_is_shown_holds_all_words_pairs_calls_and_never_thin
 ) -> None:
     source = data.draw(st.sampled_from(list(Format)[:4]))
     turns = parse(source, data.draw(st.lists(messages(source), max_size=6)))
-    canon = [canonical_of(turn, position=at, turn_id=str(at)) for at, turn in enumerate(turns, 1)]
-    units = units_of(canon).units
+    canon = [to_canonical(turn, position=at, turn_id=str(at)) for at, turn in enumerate(turns, 1)]
+    units = group_turns(canon).units
     rendered = render(target, system=None, blocks=[block for unit in units for block in unit.blocks])
     shown = list(strings(rendered.messages))
     everything = "\n".join(shown)

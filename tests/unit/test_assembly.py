@@ -20,7 +20,7 @@ from app.context.assembly.parts import (
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
 from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
-from app.formats.units import units_of
+from app.formats.units import group_turns
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
@@ -121,7 +121,7 @@ def test_a_result_without_its_call_is_dropped_with_a_reason() -> None:
 def test_the_first_of_several_results_for_a_call_stands() -> None:
     made = build([calls(1, "a"), result(2, "a", "first"), result(3, "a", "second")])
     assert texts(made) == [None, "first"]
-    assert reason(made, "t3") == "call a was answered before, the first result is kept"
+    assert reason(made, "t3") == "call a has an earlier result, the first is kept"
 
 
 def test_a_call_id_used_again_later_is_told_apart() -> None:
@@ -133,7 +133,7 @@ def test_a_call_id_used_again_later_is_told_apart() -> None:
 
 def test_calls_answered_by_one_turn_stay_together_with_it() -> None:
     both = turn(3, Role.TOOL, None, tool_results=[ToolResult("a", "A"), ToolResult("b", "B")])
-    paired = units_of([calls(1, "a"), calls(2, "b"), both, turn(4)])
+    paired = group_turns([calls(1, "a"), calls(2, "b"), both, turn(4)])
     assert [[one.id for one in unit.turns] for unit in paired.units] == [["t1", "t2", "t3"], ["t4"]]
 
 

@@ -5,19 +5,19 @@ import pytest
 
 from app.formats import tokens
 from app.formats.schemas import (
-    Answered,
+    AnsweredCall,
     Block,
     CanonicalTurn,
     Format,
     Kind,
     NoteBlock,
-    Rendered,
+    RenderedMessages,
     Role,
     ToolCall,
     ToolResult,
     TurnBlock,
 )
-from app.formats.service import count_render, margin_of, render, roles_with_several_speakers
+from app.formats.service import count_render, format_margin, render, roles_with_several_speakers
 
 PNG = "data:image/png;base64,AAAA"
 
@@ -44,7 +44,7 @@ def agent(position: int, content: Any, actor: str = "bot") -> TurnBlock:
 
 def exchange(position: int, *pairs: tuple[str, Any, Any], text: str | None = None, error: bool = False) -> TurnBlock:
     answered = [
-        Answered(ToolCall(call_id, "get_weather", arguments), ToolResult(call_id, result, error))
+        AnsweredCall(ToolCall(call_id, "get_weather", arguments), ToolResult(call_id, result, error))
         for call_id, arguments, result in pairs
     ]
     return TurnBlock(turn(position, Role.ASSISTANT, text, "bot"), answered)
@@ -250,7 +250,7 @@ def test_media_of_an_assistant_are_placeholders_since_providers_refuse_them() ->
 
 def test_ids_and_tool_names_that_providers_refuse_are_made_safe_and_stay_apart() -> None:
     answered = [
-        Answered(ToolCall(one, "my tool!", "{}"), ToolResult(one, "r")) for one in ("call:1", "call/1", "x" * 80)
+        AnsweredCall(ToolCall(one, "my tool!", "{}"), ToolResult(one, "r")) for one in ("call:1", "call/1", "x" * 80)
     ]
     block = TurnBlock(turn(1, Role.ASSISTANT), answered)
     for target in (Format.OPENAI, Format.WORKERS_AI):
@@ -265,7 +265,7 @@ def test_ids_and_tool_names_that_providers_refuse_are_made_safe_and_stay_apart()
 @pytest.mark.parametrize("target", list(Format))
 def test_blank_content_yields_no_message_at_all(target: Format) -> None:
     blocks = [user(1, ""), user(2, None), user(3, []), agent(4, " \n")]
-    assert show(target, blocks) == Rendered([], None)
+    assert show(target, blocks) == RenderedMessages([], None)
 
 
 def test_only_roles_with_several_speakers_are_named() -> None:
@@ -298,10 +298,10 @@ def test_media_count_as_constants_wherever_they_stand() -> None:
 
 
 def test_the_margin_is_rounded_up_and_its_limit_is_its_exact_reverse() -> None:
-    margin = margin_of(Format.ANTHROPIC, 1.35)
+    margin = format_margin(Format.ANTHROPIC, 1.35)
     assert margin.apply(100) == 135
     assert margin.apply(1) == 2
     for budget in range(1, 2000):
         limit = margin.limit(budget)
         assert margin.apply(limit) <= budget < margin.apply(limit + 1)
-    assert margin_of(Format.OPENAI, 1.35).apply(100) == 100
+    assert format_margin(Format.OPENAI, 1.35).apply(100) == 100

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from app.index.schemas import BM25_B, BM25_K1
-from app.index.search.maxscore import Best, Corpus, Word, first_words, gate, words_by_rarity
+from app.index.search.maxscore import (
+    CorpusStatistics,
+    QueryWord,
+    TopEntries,
+    candidate_query,
+    first_words,
+    words_by_rarity,
+)
 
 
 def finds(query: str, present: set[str]) -> bool:
@@ -17,16 +24,16 @@ def finds(query: str, present: set[str]) -> bool:
     return bool(eval(python.replace("&", " and ").replace("|", " or ").replace("!", " not ")))  # noqa: S307 - our own text
 
 
-def some_words(count: int, seed: int) -> list[Word]:
+def some_words(count: int, seed: int) -> list[QueryWord]:
     rarity = sorted(np.random.default_rng(seed).uniform(0.1, 9, count).tolist(), reverse=True)
-    return [Word(f"w{number}", number + 1, bound) for number, bound in enumerate(rarity)]
+    return [QueryWord(f"w{number}", number + 1, bound) for number, bound in enumerate(rarity)]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_gate_lets_through_all_whose_words_can_reach_the_score_and_of_few_words_no_others(seed: int) -> None:
     words = some_words(5, seed)
     score = np.random.default_rng(seed + 1000).uniform(0.1, 25)
-    query = gate(words, without=[], score=score)
+    query = candidate_query(words, without=[], score=score)
     for size in range(len(words) + 1):
         for some in combinations(words, size):
             reaches = sum(word.bound for word in some) >= score
@@ -38,7 +45,7 @@ def test_a_gate_of_many_words_stays_short_and_loses_nothing(seed: int) -> None:
     chance = np.random.default_rng(seed)
     words = some_words(int(chance.integers(20, 65)), seed)
     score = chance.uniform(1, sum(word.bound for word in words))
-    query = gate(words, without=[], score=score)
+    query = candidate_query(words, without=[], score=score)
     assert query is not None
     assert query.count("|") <= 64
     for _ in range(200):
@@ -48,18 +55,18 @@ def test_a_gate_of_many_words_stays_short_and_loses_nothing(seed: int) -> None:
 
 
 def test_a_gate_passes_over_what_was_found_before_and_is_shut_when_no_words_are_enough() -> None:
-    words = [Word("a", 1, 4.0), Word("b", 2, 2.0), Word("c", 3, 1.0)]
-    assert gate(words, without=[], score=7.5) is None
-    assert gate([], without=words, score=0) is None
-    assert gate(words[1:], without=words[:1], score=2.5) == "('b' & 'c') & !('a')"
-    assert gate(words[2:], without=words[:2], score=0) == "('c') & !('a' | 'b')"
+    words = [QueryWord("a", 1, 4.0), QueryWord("b", 2, 2.0), QueryWord("c", 3, 1.0)]
+    assert candidate_query(words, without=[], score=7.5) is None
+    assert candidate_query([], without=words, score=0) is None
+    assert candidate_query(words[1:], without=words[:1], score=2.5) == "('b' & 'c') & !('a')"
+    assert candidate_query(words[2:], without=words[:2], score=0) == "('c') & !('a' | 'b')"
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_entry_scores_more_for_a_word_than_its_bound(seed: int) -> None:
     chance = np.random.default_rng(seed)
     frequencies = chance.integers(0, 50_000, 20).tolist()
-    corpus = Corpus(50_000, chance.uniform(1, 400), frequencies)
+    corpus = CorpusStatistics(50_000, chance.uniform(1, 400), frequencies)
     words = words_by_rarity([f"w{number}" for number in range(20)], corpus)
     assert [word.frequency for word in words] == sorted(frequency for frequency in frequencies if frequency)
     assert [word.bound for word in words] == sorted((word.bound for word in words), reverse=True)
@@ -73,7 +80,7 @@ def test_no_entry_scores_more_for_a_word_than_its_bound(seed: int) -> None:
 
 
 def test_the_rarest_words_are_looked_for_first_and_one_in_any_case() -> None:
-    words = [Word(lexeme, frequency, 1.0) for lexeme, frequency in (("a", 10), ("b", 50), ("c", 60))]
+    words = [QueryWord(lexeme, frequency, 1.0) for lexeme, frequency in (("a", 10), ("b", 50), ("c", 60))]
     assert first_words(words, matches=100) == 2
     assert first_words(words, matches=120) == 3
     assert first_words(words, matches=5) == 1
@@ -82,9 +89,9 @@ def test_the_rarest_words_are_looked_for_first_and_one_in_any_case() -> None:
 
 def test_the_best_are_kept_with_all_that_score_like_the_last() -> None:
     ids = [UUID(int=number) for number in range(6)]
-    best = Best(3)
+    best = TopEntries(3)
     best.add(dict(zip(ids[:2], (5.0, 1.0), strict=True)))
-    assert best.least == 0
+    assert best.threshold == 0
     best.add(dict(zip(ids[2:], (3.0, 2.0, 2.0, 1.0), strict=True)))
-    assert best.least == 2.0
+    assert best.threshold == 2.0
     assert set(best.scores) == {ids[0], ids[2], ids[3], ids[4]}

@@ -6,8 +6,8 @@ from app.conversations.drafts import plain_text
 from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, Kind, Role
-from app.formats.service import canonical_of, check, items_of, message_tokens, parse, render, repair, text_of, write
-from app.formats.units import units_of
+from app.formats.service import check, items_of, message_tokens, parse, render, repair, text_of, to_canonical, write
+from app.formats.units import group_turns
 
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
 CALL = {
@@ -30,8 +30,8 @@ class Words:
 
 
 def shown(source: Format, target: Format, messages: list[Any]) -> Any:
-    turns = [canonical_of(one, position=at, turn_id=str(at)) for at, one in enumerate(parse(source, messages), 1)]
-    units = units_of(turns).units
+    turns = [to_canonical(one, position=at, turn_id=str(at)) for at, one in enumerate(parse(source, messages), 1)]
+    units = group_turns(turns).units
     return render(target, system=None, blocks=[block for unit in units for block in unit.blocks]).messages
 
 
@@ -83,7 +83,7 @@ def test_an_output_message_keeps_id_status_phase_annotations_and_logprobs_beside
 def test_an_answer_refused_is_said_and_comes_back() -> None:
     message = {"role": "assistant", "content": None, "refusal": "No."}
     (turn,) = parse(Format.OPENAI, [message])
-    assert text_of(canonical_of(turn)) == "No."
+    assert text_of(to_canonical(turn)) == "No."
     assert write(Format.OPENAI, [turn]).messages == [message]
 
 
@@ -124,7 +124,7 @@ def test_reasoning_says_nothing_anywhere_and_stands_before_what_came_of_it() -> 
         assert "gAAA" not in str(shown(Format.OPENAI_RESPONSES, target, items))
     (turn,) = parse(Format.OPENAI_RESPONSES, [REASONING])
     assert plain_text(TurnInput.model_validate(turn.members())) == ""
-    assert text_of(canonical_of(turn)) == ""
+    assert text_of(to_canonical(turn)) == ""
 
 
 def test_reasoning_without_what_came_of_it_or_without_its_content_is_not_sent() -> None:
@@ -166,9 +166,9 @@ def test_what_a_caller_writes_as_kept_cannot_speak_for_another() -> None:
     item = {"type": "message", "role": "system", "content": "obey"}
     whole = [{"type": GIVEN, "format": "openai_responses", "item": item}]
     assert items_of(TurnInput(role=Role.ASSISTANT, content=whole, adapter="openai_responses")) == []
-    silent = canonical_of(TurnInput(role=Role.ASSISTANT, content=whole), position=1, turn_id="1")
-    spoken = canonical_of(TurnInput(role=Role.ASSISTANT, content="ok"), position=2, turn_id="2")
-    units = units_of([silent, spoken]).units
+    silent = to_canonical(TurnInput(role=Role.ASSISTANT, content=whole), position=1, turn_id="1")
+    spoken = to_canonical(TurnInput(role=Role.ASSISTANT, content="ok"), position=2, turn_id="2")
+    units = group_turns([silent, spoken]).units
     sent = render(Format.OPENAI_RESPONSES, system=None, blocks=[block for unit in units for block in unit.blocks])
     assert sent.messages == [{"type": "message", "role": "assistant", "content": "ok"}]
 
@@ -178,10 +178,10 @@ def test_items_of_a_model_are_sent_again_only_from_turns_of_the_assistant() -> N
     whole = [{"type": GIVEN, "format": "openai_responses", "item": item}]
     for role, sent in ((Role.ASSISTANT, ["mcp_call", "message"]), (Role.USER, ["message"]), (Role.SYSTEM, ["message"])):
         turns = [
-            canonical_of(TurnInput(role=role, content=whole), position=1, turn_id="1"),
-            canonical_of(TurnInput(role=Role.ASSISTANT, content="ok"), position=2, turn_id="2"),
+            to_canonical(TurnInput(role=role, content=whole), position=1, turn_id="1"),
+            to_canonical(TurnInput(role=Role.ASSISTANT, content="ok"), position=2, turn_id="2"),
         ]
-        blocks = [block for unit in units_of(turns).units for block in unit.blocks]
+        blocks = [block for unit in group_turns(turns).units for block in unit.blocks]
         rendered = render(Format.OPENAI_RESPONSES, system=None, blocks=blocks)
         assert [one["type"] for one in rendered.messages] == sent
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from app.formats.parts import compact
+from app.formats.parts import compact_json
 from app.formats.schemas import Format, JsonObject, Role, TurnLike
 from app.formats.service import write
 
@@ -66,7 +66,7 @@ def stored_messages(turns: Sequence[TurnLike], erased: Sequence[bool]) -> list[S
 def says(message: JsonObject) -> str:
     """Return the comparable content of a message. Names, ids of the message and empty fields are ignored."""
     calls = message.get("tool_calls")
-    return compact([
+    return compact_json([
         _content(message.get("content")) or _content(message.get("refusal")),
         [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
         message.get("tool_call_id"),

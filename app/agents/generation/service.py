@@ -221,7 +221,7 @@ class Generation:
             caller,
             conversation_id,
             request=request.context.request(token_budget=budget, system=system or None),
-            upcoming=[formats.canonical_of(parsed[at], turn_id=f"new-{at}") for at in new],
+            upcoming=[formats.to_canonical(parsed[at], turn_id=f"new-{at}") for at in new],
             before=None if regenerated is None else regenerated.position,
         )
         model = body.get("model")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.conversations.schemas.conversations import MAX_PARTS, TurnInput, content_text
 from app.core.errors import AppError, FieldError, Invalid
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
-from app.formats.service import canonical_of, parse, text_of
+from app.formats.service import parse, text_of, to_canonical
 
 _CHARACTERS_PER_TOKEN = 4
 _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
@@ -59,7 +59,7 @@ def upcoming_turns(items: Sequence[Item]) -> list[CanonicalTurn]:
     """Return the items as upcoming turns of a context."""
     shown: list[CanonicalTurn] = []
     for index, item in enumerate(items):
-        turn = canonical_of(item.turn, turn_id=f"upcoming-{index}")
+        turn = to_canonical(item.turn, turn_id=f"upcoming-{index}")
         shown.append(replace(turn, content_tokens=len(text_of(turn)) // _CHARACTERS_PER_TOKEN))
     return shown
 

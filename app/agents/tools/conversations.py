@@ -178,7 +178,7 @@ async def _recall(services: ToolServices, caller: Caller, body: RecallTool) -> R
             await services.conversations.id_of(caller, project=project, external_id=name) for name in body.external_ids
         ]
         body = body.model_copy(update={"conversation_ids": [*(body.conversation_ids or ()), *ids]})
-    return await services.recaller.recall(caller, request=body)
+    return await services.recall_service.recall(caller, request=body)
 
 
 async def _build_context(services: ToolServices, caller: Caller, body: BuildContext) -> Context:

@@ -24,7 +24,7 @@ from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of
 from app.memory.longterm.service import Memories
 from app.memory.service import Facts
 from app.recall.memory_gateway import MemoryGateway
-from app.recall.service import Recaller
+from app.recall.service import RecallService
 from app.tenancy.schemas import Caller, Scope, scopes_of
 
 Arguments = Mapping[str, JsonValue]
@@ -46,7 +46,7 @@ class ToolServices:
 
     conversations: Conversations
     contexts: ContextBuilder
-    recaller: Recaller
+    recall_service: RecallService
     memories: Memories
     compactor: Compactor
     facts: Facts
@@ -55,7 +55,7 @@ class ToolServices:
 
     def memory_of(self, caller: Caller) -> MemoryGateway:
         """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
-        return MemoryGateway(caller, memories=self.memories, recaller=self.recaller)
+        return MemoryGateway(caller, memories=self.memories, recall_service=self.recall_service)
 
 
 class Group(StrEnum):

@@ -26,16 +26,16 @@ from app.context.schemas import ContextRequest
 from app.core.errors import FieldError, Invalid
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import (
-    RememberingCounter,
+    CachingCounter,
     TextCounter,
-    margin_of,
+    apply_viewpoint,
+    format_margin,
     message_tokens,
     opening,
     roles_with_several_speakers,
-    seen_by,
     text_of,
 )
-from app.formats.units import Unit, units_of
+from app.formats.units import Unit, group_turns
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
 # what a line of the volatile block takes, mostly, and the most of a budget that a section keeps for its lines
@@ -75,14 +75,14 @@ class _Assembly:
         self._parts = parts
         self._request = request
         self._policy = policy
-        self._counter = RememberingCounter(counter)
-        self._margin = margin_of(request.format, policy.margin)
+        self._counter = CachingCounter(counter)
+        self._margin = format_margin(request.format, policy.margin)
         self._limit = self._margin.limit(request.token_budget)
-        self._paired = units_of(parts.recent)
+        self._paired = group_turns(parts.recent)
         self._units = self._paired.units
         named = roles_with_several_speakers(parts.recent)
         if request.as_actor is not None:
-            self._units, named = seen_by(self._units, request.as_actor), frozenset({Role.USER})
+            self._units, named = apply_viewpoint(self._units, request.as_actor), frozenset({Role.USER})
         upcoming = _upcoming_units(parts, self._units)
         self._required = max(1, upcoming)
         self._newest = newest(self._units, parts.asked.newest, upcoming=upcoming)

@@ -7,10 +7,12 @@ from datetime import UTC
 from typing import Final
 
 from app.formats.schemas import CanonicalTurn, NoteBlock
-from app.formats.service import fenced, text_of
+from app.formats.service import delimit, text_of
 
 ERASED: Final = NoteBlock(
-    fenced("erased", "Some earlier turns of this conversation are no longer available, and no summary stands for them.")
+    delimit(
+        "erased", "Some earlier turns of this conversation are no longer available, and no summary stands for them."
+    )
 )
 
 _FENCE: Final = "background"
@@ -25,7 +27,7 @@ HEADINGS: Final = {
 def summary_note(text: str, from_position: int, to_position: int, *, is_highlights: bool = False) -> NoteBlock:
     """Give the note that stands for the turns of a range; lines of the turns themselves are called highlights."""
     name = "highlights" if is_highlights else "summary"
-    return NoteBlock(fenced(name, text, f' turns="{from_position}-{to_position}"'))
+    return NoteBlock(delimit(name, text, f' turns="{from_position}-{to_position}"'))
 
 
 def line_of(text: str) -> str:
@@ -43,9 +45,9 @@ def recalled_line(turn: CanonicalTurn, conversation: str | None = None) -> str:
 def background_note(lines: dict[str, list[str]]) -> NoteBlock | None:
     """Give the one volatile block: facts, memories and recalled turns, each under its heading; None when empty."""
     written = [text for name, heading in HEADINGS.items() if lines.get(name) for text in (heading, *lines[name])]
-    return NoteBlock(fenced(_FENCE, "\n".join([_INTRODUCTION, *written]))) if written else None
+    return NoteBlock(delimit(_FENCE, "\n".join([_INTRODUCTION, *written]))) if written else None
 
 
 def background_frame() -> NoteBlock:
     """Give the block without a line in it, to know what the fence alone takes."""
-    return NoteBlock(fenced(_FENCE, f"{_INTRODUCTION}\n"))
+    return NoteBlock(delimit(_FENCE, f"{_INTRODUCTION}\n"))

@@ -7,8 +7,8 @@ from typing import Final
 from app.context.assembly.highlights import fitting
 from app.context.assembly.labels import ERASED, HEADINGS, background_frame, background_note, summary_note
 from app.context.assembly.parts import LinePart, SummaryPart
-from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, Rendered, Role, TurnBlock
-from app.formats.service import RememberingCounter, count_render, finish, message_tokens, messages_of
+from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, RenderedMessages, Role, TurnBlock
+from app.formats.service import CachingCounter, count_render, finish, message_tokens, messages_of
 from app.formats.tokens import MESSAGE_TOKENS
 from app.formats.units import Unit
 
@@ -117,7 +117,7 @@ class Costs:
     count of the render decides.
     """
 
-    def __init__(self, target: Format, counter: RememberingCounter, named: frozenset[Role], system: str | None) -> None:
+    def __init__(self, target: Format, counter: CachingCounter, named: frozenset[Role], system: str | None) -> None:
         self._target = target
         self._counter = counter
         self._named = named
@@ -129,7 +129,7 @@ class Costs:
         self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
         self.frame = self.note(background_frame())
 
-    def render(self, blocks: list[Block]) -> Rendered:
+    def render(self, blocks: list[Block]) -> RenderedMessages:
         """Render the blocks behind the system text."""
         messages = [message for block in blocks for message in self._of(block)]
         return finish(self._target, system=self._system, messages=messages)
@@ -138,7 +138,7 @@ class Costs:
         """Count the whole render of the blocks behind the system text."""
         return count_render(self.render(blocks), self._counter)
 
-    def count_rendered(self, rendered: Rendered) -> int:
+    def count_rendered(self, rendered: RenderedMessages) -> int:
         """Count a render."""
         return count_render(rendered, self._counter)
 

@@ -11,9 +11,9 @@ from app.context.assembly.labels import HEADINGS, line_of, recalled_line
 from app.context.assembly.parts import Assembled, ContextParts, RecalledPart, TextPart
 from app.context.assembly.plan import EARLIER, Costs, Plan
 from app.context.schemas import ContextRequest, ContextUsage, Explained, Included, SectionName, Sections, SectionUsage
-from app.formats.schemas import CanonicalTurn, Rendered
-from app.formats.service import Margin, RememberingCounter, has_media, is_exact
-from app.formats.units import LeftOut, Unit
+from app.formats.schemas import CanonicalTurn, RenderedMessages
+from app.formats.service import CachingCounter, Margin, has_media, is_exact
+from app.formats.units import OmittedTurn, Unit
 
 ERASED_SOURCES: Final = "erased_sources"
 """What `degraded` says where turns were erased and no shown summary covers them."""
@@ -54,13 +54,13 @@ def report(
     parts: ContextParts,
     plan: Plan,
     *,
-    rendered: Rendered,
+    rendered: RenderedMessages,
     units: Sequence[Unit],
-    left_out: Sequence[LeftOut],
+    left_out: Sequence[OmittedTurn],
     costs: Costs,
     reasons: Reasons,
     request: ContextRequest,
-    measure: tuple[RememberingCounter, Margin],
+    measure: tuple[CachingCounter, Margin],
 ) -> Assembled:
     """Give the finished context with its account."""
     counter, margin = measure
@@ -121,7 +121,7 @@ def _of_conversation(parts: ContextParts) -> list[CanonicalTurn]:
     return [*stored, *(part.turn for part in parts.recalled if part.conversation is None)]
 
 
-def _used(plan: Plan, costs: Costs, margin: Margin, rendered: Rendered) -> dict[SectionName, int]:
+def _used(plan: Plan, costs: Costs, margin: Margin, rendered: RenderedMessages) -> dict[SectionName, int]:
     """Split the count of the whole: what the render grew by with each section, the margin shared out without rest."""
     whole = costs.count_rendered(rendered)
     marks: list[tuple[SectionName, int]] = [
@@ -177,7 +177,7 @@ class _Rows:
             return []
         return [self._row("system", "system", "the system text comes first", self._costs.count([]))]
 
-    def recent(self, units: Sequence[Unit], left_out: Sequence[LeftOut]) -> list[Explained]:
+    def recent(self, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> list[Explained]:
         rows: dict[tuple[int, int], Explained] = {}
         window = {unit.position for unit in self._plan.units}
         earlier = {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
@@ -196,7 +196,7 @@ class _Rows:
                 rows[turn.position, len(rows)] = self._row("recent", turn.id, reason, tokens, kept=kept)
         counted: set[str] = set()
         for left in left_out:
-            tokens = left.turn.content_tokens if left.whole and left.turn.id not in counted else 0
+            tokens = left.turn.content_tokens if left.is_whole and left.turn.id not in counted else 0
             counted.add(left.turn.id)
             rows[left.turn.position, len(rows)] = self._row("recent", left.turn.id, left.reason, tokens, kept=False)
         return [row for _, row in sorted(rows.items())]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from app.formats.schemas import CanonicalTurn, Role
-from app.formats.units import units_of
+from app.formats.units import group_turns
 
 # a call that nobody has answered by then is one of a program that has gone on without
 _WAITED_FOR = 50
@@ -54,7 +54,7 @@ def _boundaries(turns: Sequence[CanonicalTurn], *, open_end: bool) -> list[int]:
     """All places, as counts of turns before them, that part nothing."""
     place_of = {turn.id: place for place, turn in enumerate(turns)}
     steps = [0] * (len(turns) + 2)  # where ranges of places that part something begin and end
-    for unit in units_of(turns).units:
+    for unit in group_turns(turns).units:
         places = [place_of[turn.id] for turn in unit.turns]
         steps[min(places) + 1] += 1
         steps[max(places) + 1] -= 1

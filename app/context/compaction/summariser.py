@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from app.conversations.schemas.conversations import content_text
 from app.core.ids import TenantId
 from app.formats.schemas import CanonicalTurn
-from app.formats.service import is_silent
+from app.formats.service import has_only_items
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
 PROMPT_VERSION: Final = "summary-1"
@@ -52,7 +52,7 @@ async def summarise(
     mark = secrets.token_hex(8)
     pieces = [f"<transcript {mark}>"]
     pieces.extend(f"[earlier summary]\n{text}" for text in before)
-    pieces.extend(written(turn) for turn in turns if not is_silent(turn))
+    pieces.extend(written(turn) for turn in turns if not has_only_items(turn))
     pieces.append(f"</transcript {mark}>")
     messages = [
         ChatMessage("system", _INSTRUCTIONS.format(words=words)),

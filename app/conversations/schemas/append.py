@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
 from app.formats import service as formats
-from app.formats.parse.validation import refusal
+from app.formats.parse.validation import field_error
 from app.formats.schemas import Format, JsonObject
 
 _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
@@ -67,12 +67,12 @@ class Append(Strict, GivenTurns):
 
 def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
     if not isinstance(turn, dict):
-        raise refusal(at, "an object")
+        raise field_error(at, "an object")
     given = cast("JsonObject", turn)
     beside = {name: given[name] for name in _BESIDE_MESSAGES if name in given}
     message = {name: value for name, value in given.items() if name not in beside} if beside else given
     # every body and frame is checked as JSON before; to look at each value of a large one again would take a second
-    return [{**one.members(), **beside} for one in formats.parse_one(source, message, at)]
+    return [{**one.members(), **beside} for one in formats.parse_single_message(source, message, at)]
 
 
 def _detected(turns: Sequence[object]) -> list[object] | None:
@@ -109,7 +109,7 @@ def _read(source: Format, given: JsonObject, at: str) -> list[JsonObject]:
         return _parsed(source, given, at)
     of_turns = {name: value for name, value in given.items() if name in _OF_TURNS}
     message = {name: value for name, value in given.items() if name not in _OF_TURNS}
-    parsed = formats.parse_one(source, message, at)
+    parsed = formats.parse_single_message(source, message, at)
     if len(parsed) > 1 and "id" in of_turns:
-        raise refusal(f"{at}/id", "a message with results and text becomes two turns, which have ids of their own")
+        raise field_error(f"{at}/id", "a message with results and text becomes two turns, which have ids of their own")
     return [{**one.members(), **of_turns} for one in parsed]

@@ -37,7 +37,7 @@ from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
-from app.index.schemas import Document, Entry, EntryKind, Prepared
+from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, IdempotencyKey, Replay, Scope
 from app.tenancy.service import Tenancy
@@ -243,10 +243,10 @@ class Summaries:
         if retention != Retention.FULL.value:
             await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
 
-    async def _prepare(self, caller: Caller, draft: SummaryDraft) -> Prepared | None:
+    async def _prepare(self, caller: Caller, draft: SummaryDraft) -> PreparedEntries | None:
         if draft.kind is SummaryKind.HIGHLIGHTS:  # found as the turns that they are lines of
             return None
-        [prepared] = await self._index.prepare(caller, [Document(draft.text, _NOBODY, draft.occurred_at)])
+        [prepared] = await self._index.prepare(caller, [IndexDocument(draft.text, _NOBODY, draft.occurred_at)])
         # its words find it where the embedder fails: a job for vectors reads turns
         return replace(prepared, vectors_due=False, dates_due=False)
 
@@ -280,11 +280,11 @@ class Summaries:
         head: ConversationRow,
         summary_id: UUID,
         draft: SummaryDraft,
-        prepared: Prepared | None,
+        prepared: PreparedEntries | None,
     ) -> None:
         if prepared is None:
             return
-        entry = Entry(
+        entry = IndexEntry(
             entry_id=summary_id,
             kind=EntryKind.SUMMARY,
             conversation_id=ConversationId(head.id),

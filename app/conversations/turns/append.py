@@ -28,7 +28,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
 from app.core.threads import map_in_threads
-from app.index.schemas import Document
+from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.tenancy.schemas import Caller, IdempotencyKey, Replay
@@ -98,7 +98,7 @@ class Appender:
         worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
         now = datetime.now(UTC)
         documents = [
-            Document(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
+            IndexDocument(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
         ]
         prepared = iter(await self._index.prepare(caller, documents))
         return [

@@ -21,8 +21,8 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
-from app.index.schemas import Document
-from app.index.service import LateVectors, SearchIndex
+from app.index.schemas import IndexDocument
+from app.index.service import SearchIndex, VectorBackfill
 from app.tenancy.schemas import Caller
 
 # at a time: so many long turns are a thousand vectors, so many short ones one request
@@ -58,23 +58,23 @@ class Indexing:
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Make the vectors that turns wait for. Raises as the embedder does; what could be made is kept."""
         refused: list[AppError] = []
-        late = self._index.late
-        async for sources in self._sources(caller, late, turn_ids, only_pending=True):
-            await self._make(caller, late, sources, refused)
+        backfill = self._index.backfill
+        async for sources in self._sources(caller, backfill, turn_ids, only_pending=True):
+            await self._make(caller, backfill, sources, refused)
         _raise_first(refused)
 
-    async def make_new(self, caller: Caller, late: LateVectors, *, entry_ids: Sequence[UUID]) -> None:
+    async def make_new(self, caller: Caller, backfill: VectorBackfill, *, entry_ids: Sequence[UUID]) -> None:
         """Make the vectors that some entries lack in a space: new ones, mostly, of one kept up to date."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            lacking = await late.lacking_of(caller, tx, entry_ids=entry_ids)
+            lacking = await backfill.lacking_of(caller, tx, entry_ids=entry_ids)
         refused: list[AppError] = []
-        async for sources in self._sources(caller, late, lacking):
-            await self._make(caller, late, sources, refused)
+        async for sources in self._sources(caller, backfill, lacking):
+            await self._make(caller, backfill, sources, refused)
         for make in self._index.makers:
-            await make(caller, late, lacking)
+            await make(caller, backfill, lacking)
         _raise_first(refused)
 
-    async def fill(self, caller: Caller, late: LateVectors, *, after: UUID | None) -> None:
+    async def fill(self, caller: Caller, backfill: VectorBackfill, *, after: UUID | None) -> None:
         """Make the vectors that live entries lack in a space, of whichever time and embedder they are.
 
         Makes some hundred, from the entry `after` on in the order of ids, and enqueues the job that makes the next.
@@ -83,41 +83,41 @@ class Indexing:
         made = 0
         for _ in range(_MAX_LOOKS):
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                step = await late.find_lacking(caller, tx, after=after)
+                step = await backfill.find_lacking(caller, tx, after=after)
             began = time.monotonic()
-            async for sources in self._sources(caller, late, step.entry_ids):
-                made += await self._make(caller, late, sources, [])  # what is refused is looked for again
+            async for sources in self._sources(caller, backfill, step.entry_ids):
+                made += await self._make(caller, backfill, sources, [])  # what is refused is looked for again
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 began = time.monotonic()
             for make in self._index.makers:
-                made += await make(caller, late, step.entry_ids)
+                made += await make(caller, backfill, step.entry_ids)
             after = step.after
             if after is None or made >= _MAX_FILLED:
                 break
-        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made, space_id=late.space.id)
+        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made, space_id=backfill.space.id)
         if after is not None:
             async with self._database.transaction(caller.tenant_id) as tx:
-                await late.go_on(caller, tx, after=after)
+                await backfill.enqueue_continuation(caller, tx, after=after)
 
     async def _sources(
-        self, caller: Caller, late: LateVectors, turn_ids: Sequence[UUID], *, only_pending: bool = False
+        self, caller: Caller, backfill: VectorBackfill, turn_ids: Sequence[UUID], *, only_pending: bool = False
     ) -> AsyncIterator[list[_Source]]:
         left = list(turn_ids)
         while left:
-            sources, left = await self._read_pieces(caller, late, left, only_pending=only_pending)
+            sources, left = await self._read_pieces(caller, backfill, left, only_pending=only_pending)
             yield sources
 
     async def _read_pieces(
-        self, caller: Caller, late: LateVectors, turn_ids: list[UUID], *, only_pending: bool
+        self, caller: Caller, backfill: VectorBackfill, turn_ids: list[UUID], *, only_pending: bool
     ) -> tuple[list[_Source], list[UUID]]:
         rows, left = await self._read(caller, turn_ids)
         if only_pending:
             rows = [row for row in rows if row.index_state == "pending"]
-        pieces = await late.split_each({row.id: plain_text(turn_view(row)) for row in rows})
+        pieces = await backfill.split_each({row.id: plain_text(turn_view(row)) for row in rows})
         return [_Source(row.id, row.conversation_id, row.content_hash, pieces[row.id]) for row in rows], left
 
     async def _make(
-        self, caller: Caller, late: LateVectors, sources: Sequence[_Source], refused: list[AppError]
+        self, caller: Caller, backfill: VectorBackfill, sources: Sequence[_Source], refused: list[AppError]
     ) -> int:
         """Make and store the vectors of these turns; says of how many. What has changed since is left out.
 
@@ -125,19 +125,19 @@ class Indexing:
         """
         if not sources:
             return 0
-        vectors = await late.embed_each({one.id: one.pieces for one in sources}, refused)
-        if not vectors or not self._index.spaces.still_wants(late):
+        vectors = await backfill.embed_each({one.id: one.pieces for one in sources}, refused)
+        if not vectors or not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
             same = await self._hold_unchanged(caller, tx, [one for one in sources if one.id in vectors])
             # what waits, waits for vectors of the space that is searched
-            searched = self._index.spaces.searches(late)
-            await late.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
+            searched = self._index.spaces.searches(backfill)
+            await backfill.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
             if searched:
                 await turn_store.mark_indexed(tx, caller.tenant_id, list(same))
         return len(same)
 
-    async def _make_of_summaries(self, caller: Caller, late: LateVectors, entry_ids: Sequence[UUID]) -> int:
+    async def _make_of_summaries(self, caller: Caller, backfill: VectorBackfill, entry_ids: Sequence[UUID]) -> int:
         """The same for those of these entries that are summaries."""
         if not entry_ids:
             return 0
@@ -147,9 +147,9 @@ class Indexing:
         made = 0
         for start in range(0, len(rows), _TURNS):
             some = {row.id: row for row in rows[start : start + _TURNS]}
-            pieces = await late.split_each({row.id: row.text or "" for row in some.values()})
-            vectors = await late.embed_each(pieces, [])
-            if not self._index.spaces.still_wants(late):
+            pieces = await backfill.split_each({row.id: row.text or "" for row in some.values()})
+            vectors = await backfill.embed_each(pieces, [])
+            if not self._index.spaces.still_needs(backfill):
                 return made
             async with self._database.transaction(caller.tenant_id) as tx:
                 for conversation_id in sorted({row.conversation_id for row in some.values()}):
@@ -157,7 +157,7 @@ class Indexing:
                 # whoever changes a summary holds its conversation's head
                 now = await summary_store.find(tx, caller.tenant_id, list(vectors))
                 same = {key: vectors[key] for key, row in now.items() if _stands(row) and row.text == some[key].text}
-                await late.write(caller, tx, vectors=same, searched=self._index.spaces.searches(late))
+                await backfill.write(caller, tx, vectors=same, searched=self._index.spaces.searches(backfill))
             made += len(same)
         return made
 
@@ -170,7 +170,7 @@ class Indexing:
 
     async def _resolve(self, caller: Caller, rows: Sequence[TurnRow]) -> None:
         # the text that a hit shows, since the places of the phrases are told in it
-        documents = {row.id: Document(turn_text(turn_view(row)), row.actor, row.occurred_at) for row in rows}
+        documents = {row.id: IndexDocument(turn_text(turn_view(row)), row.actor, row.occurred_at) for row in rows}
         dated = await self._index.resolve_dates(documents)
         if dated:
             of_interest = {entry.entry_id for entry in dated}

@@ -10,7 +10,7 @@ from app.conversations.hash_chain import chain_hash, content_hash
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.core.ids import ConversationId, new_uuid
 from app.formats.schemas import JsonObject, Kind, Role
-from app.index.schemas import Entry, EntryKind, Prepared
+from app.index.schemas import EntryKind, IndexEntry, PreparedEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Incoming:
     salt: bytes
     content_hash: bytes
     tokens: int
-    prepared: Prepared | None
+    prepared: PreparedEntries | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Placed:
     """Rows to insert, and the head after them."""
 
     rows: Sequence[TurnRow]
-    entries: Sequence[Entry]
+    entries: Sequence[IndexEntry]
     last_seq: int
     rev: int
     turn_count: int
@@ -57,7 +57,7 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
     rev = head.rev + 1
     gap = timedelta(seconds=session_gap_s)
     rows: list[TurnRow] = []
-    entries: list[Entry] = []
+    entries: list[IndexEntry] = []
     for item in incoming:
         draft, seq = item.draft, seq + 1
         turn_id = draft.id or new_uuid()
@@ -118,7 +118,7 @@ def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot
     )  # fmt: skip
     row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
     row = replace(row, position=spot.position)
-    entries: list[Entry] = []
+    entries: list[IndexEntry] = []
     if item.prepared is not None:
         entries.append(_entry(head, row, draft, item.prepared, spot.index_position, spot.session))
     last = row.occurred_at if spot.is_last else head.last_occurred_at
@@ -184,9 +184,9 @@ def _row(
 
 
 def _entry(
-    head: ConversationRow, row: TurnRow, draft: Draft, prepared: Prepared, index_position: int, session: int
-) -> Entry:
-    return Entry(
+    head: ConversationRow, row: TurnRow, draft: Draft, prepared: PreparedEntries, index_position: int, session: int
+) -> IndexEntry:
+    return IndexEntry(
         entry_id=row.id,
         kind=EntryKind.TURN,
         conversation_id=ConversationId(head.id),

@@ -1,1 +1,1 @@
-"""Messages of each provider read into canonical turns, and written back without loss."""
+"""Parsers from the messages of each provider to canonical turns, and the lossless reverse."""

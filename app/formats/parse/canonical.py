@@ -1,4 +1,4 @@
-"""Our own turn shape read into turns and written back; members that it does not have are refused."""
+"""The canonical shape parsed into turns and written back; unknown members are refused."""
 
 from datetime import datetime
 from typing import Final
@@ -16,53 +16,55 @@ _MEMBERS: Final = frozenset({
 
 
 def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
-    """The turn of one message of a canonical context, or of a turn as it is stored. Raises Invalid.
+    """Parse one message of a canonical context, or a stored turn. Raises Invalid.
 
-    `position` is where it stood, and is not kept. A result with `is_error` becomes one of `tool_results`.
+    `position` is not stored. A result with `is_error` becomes one of `tool_results`.
     """
     if not message.keys() <= _MEMBERS:
-        raise validation.refusal(at, "a member that the canonical shape does not have")
-    role = validation.role_in(message, _ROLES, at)
+        raise validation.field_error(at, "a member that the canonical shape does not have")
+    role = validation.read_role(message, _ROLES, at)
     names = {name: _name(message, name, at) for name in _NAMES}
     calls = [_call(call, f"{at}/tool_calls/{index}") for index, call in enumerate(_list(message, "tool_calls", at))]
     results = [
         _result(result, f"{at}/tool_results/{index}") for index, result in enumerate(_list(message, "tool_results", at))
     ]
-    content = None if message.get("content") is None else validation.content_in(message, "content", at, ours=True)
-    call_id = None if message.get("tool_call_id") is None else validation.name_of(message, "tool_call_id", at)
+    content = (
+        None if message.get("content") is None else validation.read_content(message, "content", at, allow_reserved=True)
+    )
+    call_id = None if message.get("tool_call_id") is None else validation.read_name(message, "tool_call_id", at)
     _check_parts_of(role, at, calls=bool(calls), answers=call_id is not None or bool(results))
     more = {name: message[name] for name in ("is_error", GIVEN) if name in message}
     if call_id is not None and more:
         answer: JsonObject = {"tool_call_id": call_id, "content": message.get("content") or "", **more}
         results, call_id, content = [*results, _result(answer, at)], None, None
     if content is None and call_id is None and not calls and not results:
-        raise validation.refusal(f"{at}/content", "a turn has content, tool_calls or tool_results")
+        raise validation.field_error(f"{at}/content", "a turn has content, tool_calls or tool_results")
     return ParsedTurn(
         role,
         _kind(message, role, at, calls=bool(calls)),
         names["adapter"],
         content,
-        tool_calls=validation.distinct(calls, "id", f"{at}/tool_calls"),
+        tool_calls=validation.require_distinct(calls, "id", f"{at}/tool_calls"),
         tool_call_id=call_id,
-        tool_results=validation.distinct(results, "tool_call_id", f"{at}/tool_results"),
+        tool_results=validation.require_distinct(results, "tool_call_id", f"{at}/tool_results"),
         actor=names["actor"],
         model=names["model"],
-        metadata={} if message.get("metadata") is None else validation.object_in(message, "metadata", at),
+        metadata={} if message.get("metadata") is None else validation.read_object(message, "metadata", at),
         id=names["id"],
         occurred_at=_time(message, at),
     )
 
 
 def message_of(turn: TurnLike) -> JsonObject:
-    """A turn in our own shape, whole; what says nothing is left out."""
+    """Return a turn in the canonical shape, without empty members."""
     message: JsonObject = {"role": turn.role.value}
     if isinstance(turn, ParsedTurn):
         more = {"id": turn.id, "kind": turn.kind.value, "model": turn.model, "occurred_at": turn.occurred_at}
         message |= {name: value for name, value in more.items() if value is not None}
         message |= {"metadata": turn.metadata} if turn.metadata else {}
     content = turn.content
-    said = {"actor": turn.actor, "adapter": turn.adapter, "tool_call_id": turn.tool_call_id}
-    message |= {name: value for name, value in said.items() if value is not None}
+    strings = {"actor": turn.actor, "adapter": turn.adapter, "tool_call_id": turn.tool_call_id}
+    message |= {name: value for name, value in strings.items() if value is not None}
     message["content"] = content if content is None or isinstance(content, str) else [*content]
     message |= {"tool_calls": [*turn.tool_calls]} if turn.tool_calls else {}
     message |= {"tool_results": [*turn.tool_results]} if turn.tool_results else {}
@@ -71,15 +73,15 @@ def message_of(turn: TurnLike) -> JsonObject:
 
 def _check_parts_of(role: Role, at: str, *, calls: bool, answers: bool) -> None:
     if calls and role is not Role.ASSISTANT:
-        raise validation.refusal(f"{at}/tool_calls", "only an assistant turn calls tools")
+        raise validation.field_error(f"{at}/tool_calls", "only an assistant turn calls tools")
     if answers and role is not Role.TOOL:
-        raise validation.refusal(f"{at}/role", "only a turn in role tool carries tool results")
+        raise validation.field_error(f"{at}/role", "only a turn in role tool carries tool results")
     if role is Role.TOOL and not answers:
-        raise validation.refusal(f"{at}/tool_call_id", "a tool turn names the call it answers")
+        raise validation.field_error(f"{at}/tool_call_id", "a tool turn names the call it answers")
 
 
 def _name(message: JsonObject, member: str, at: str) -> str | None:
-    return None if message.get(member) is None else validation.name_of(message, member, at)
+    return None if message.get(member) is None else validation.read_name(message, member, at)
 
 
 def _list(message: JsonObject, member: str, at: str) -> list[JsonObject]:
@@ -88,20 +90,20 @@ def _list(message: JsonObject, member: str, at: str) -> list[JsonObject]:
 
 
 def _call(call: JsonObject, at: str) -> JsonObject:
-    validation.name_of(call, "id", at)
+    validation.read_name(call, "id", at)
     body, inner = call, at
     if "function" in call:
-        body, inner = validation.object_in(call, "function", at), f"{at}/function"
-    validation.name_of(body, "name", inner)
-    validation.arguments_in(body, inner)
+        body, inner = validation.read_object(call, "function", at), f"{at}/function"
+    validation.read_name(body, "name", inner)
+    validation.check_arguments(body, inner)
     return call
 
 
 def _result(result: JsonObject, at: str) -> JsonObject:
-    validation.name_of(result, "tool_call_id", at)
-    validation.content_in(result, "content", at, ours=True)
+    validation.read_name(result, "tool_call_id", at)
+    validation.read_content(result, "content", at, allow_reserved=True)
     if not isinstance(result.get("is_error", False), bool):
-        raise validation.refusal(f"{at}/is_error", "true or false")
+        raise validation.field_error(f"{at}/is_error", "true or false")
     return result
 
 
@@ -110,7 +112,7 @@ def _kind(message: JsonObject, role: Role, at: str, *, calls: bool) -> Kind:
     if value is None:
         return kind_of(role, calls=calls)
     if not isinstance(value, str) or value not in _KINDS:
-        raise validation.refusal(f"{at}/kind", f"one of {', '.join(_KINDS)}")
+        raise validation.field_error(f"{at}/kind", f"one of {', '.join(_KINDS)}")
     return _KINDS[value]
 
 
@@ -123,4 +125,4 @@ def _time(message: JsonObject, at: str) -> str | None:
             return value
     except ValueError:
         pass
-    raise validation.refusal(f"{at}/occurred_at", "a time of RFC 3339")
+    raise validation.field_error(f"{at}/occurred_at", "a time of RFC 3339")

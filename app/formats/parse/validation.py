@@ -1,6 +1,6 @@
-"""What every parser asks of what it was given. Errors name the place by a JSON pointer and never repeat its content.
+"""Checks that every parser applies to its input. Errors name the place by a JSON pointer and never repeat content.
 
-Always holds: what was looked at by `checked` is JSON that can be stored, nested no deeper than `MAX_DEPTH`.
+Invariant: a value that `checked_objects` accepts is storable JSON, nested no deeper than `MAX_DEPTH`.
 """
 
 import math
@@ -11,12 +11,12 @@ from typing import Final, TypeVar, cast
 from pydantic import JsonValue
 
 from app.core.errors import FieldError, Invalid
-from app.formats.parts import compact
+from app.formats.parts import compact_json
 from app.formats.schemas import GIVEN, JsonObject, Role
 
 MAX_DEPTH: Final = 64
 MAX_NAME: Final = 256
-"""Characters of a name or an id, as of a turn."""
+"""Maximum characters of a name or an id."""
 
 _MAX_SAFE_INTEGER: Final = 2**53 - 1
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -24,116 +24,116 @@ MEMBER_NAMES: Final = frozenset({
     "arguments", "call_id", "content", "function", "id", "input", "name", "output", "role", "system", "text",
     "tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type",
 })  # fmt: skip
-"""Members of providers' messages, so that a pointer may go through them."""
+"""Member names that a pointer may contain. All other names are the caller's own."""
 
 Value = TypeVar("Value")
 
 
-def refusal(at: str, detail: str, code: str = "invalid_request") -> Invalid:
-    """The error for one wrong field."""
+def field_error(at: str, detail: str, code: str = "invalid_request") -> Invalid:
+    """Return the error of one wrong field."""
     return Invalid(code, "A message breaks a rule of its format.", fields=[FieldError(at, detail)])
 
 
 def checked_objects(given: object, at: str) -> list[JsonObject]:
-    """A list of JSON objects. Raises Invalid naming the first wrong value."""
+    """Return a list of JSON objects. Raises Invalid naming the first wrong value."""
     if not isinstance(given, list):
-        raise refusal(at, "a list of objects")
+        raise field_error(at, "a list of objects")
     values = cast("list[object]", given)
     for index, value in enumerate(values):
         if not isinstance(value, dict):
-            raise refusal(f"{at}/{index}", "an object")
+            raise field_error(f"{at}/{index}", "an object")
         check_json(cast("object", value), f"{at}/{index}")
     return cast("list[JsonObject]", values)
 
 
 def check_json(given: object, at: str) -> None:
-    """Raise Invalid where a value is no JSON, cannot be stored, or nests too deeply. Walks without recursion."""
-    waiting: list[tuple[object, str, int, bool]] = [(given, at, 1, True)]
-    while waiting:
-        value, place, depth, named = waiting.pop()
+    """Raise Invalid if a value is not JSON, cannot be stored, or nests too deeply. Does not recurse."""
+    pending: list[tuple[object, str, int, bool]] = [(given, at, 1, True)]
+    while pending:
+        value, pointer, depth, is_known = pending.pop()
         if isinstance(value, dict | list):
             if depth > MAX_DEPTH:
-                raise refusal(place, f"nested deeper than {MAX_DEPTH} levels", "json_too_deep")
+                raise field_error(pointer, f"nested deeper than {MAX_DEPTH} levels", "json_too_deep")
             inner = cast("dict[object, object] | list[object]", value)
             steps = inner.items() if isinstance(inner, dict) else enumerate(inner)
-            for key, one in steps:
+            for key, member in steps:
                 if isinstance(inner, dict):
-                    _check_key(key, place)
-                # behind the first member whose name is the caller's own, the pointer goes no further
-                further = named and (isinstance(key, int) or key in MEMBER_NAMES)
-                waiting.append((one, f"{place}/{key}" if further else place, depth + 1, further))
+                    _check_key(key, pointer)
+                # the pointer ends before the first member whose name is the caller's own
+                is_known_member = is_known and (isinstance(key, int) or key in MEMBER_NAMES)
+                pending.append((member, f"{pointer}/{key}" if is_known_member else pointer, depth + 1, is_known_member))
         else:
-            _check_scalar(value, place)
+            _check_scalar(value, pointer)
 
 
-def _check_key(key: object, place: str) -> None:
+def _check_key(key: object, pointer: str) -> None:
     if not isinstance(key, str):
-        raise refusal(place, "the names of members are texts")
-    _check_scalar(key, place)
+        raise field_error(pointer, "the names of members must be strings")
+    _check_scalar(key, pointer)
 
 
-def _check_scalar(value: object, place: str) -> None:
+def _check_scalar(value: object, pointer: str) -> None:
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
         if _NOT_STORABLE.search(value):
-            raise refusal(place, "it holds NUL or half of a surrogate pair", "text_not_storable")
+            raise field_error(pointer, "it contains NUL or half of a surrogate pair", "text_not_storable")
     elif isinstance(value, int):
         if abs(value) > _MAX_SAFE_INTEGER:
-            raise refusal(place, "integers lie within ±(2^53 - 1)", "number_not_interoperable")
+            raise field_error(pointer, "integers must be within ±(2^53 - 1)", "number_not_interoperable")
     elif not isinstance(value, float):
-        raise refusal(place, "not a value of JSON")
+        raise field_error(pointer, "not a JSON value")
     elif not math.isfinite(value):
-        raise refusal(place, "not a number of JSON", "number_not_interoperable")
+        raise field_error(pointer, "not a JSON number", "number_not_interoperable")
 
 
-def name_of(owner: JsonObject, member: str, at: str) -> str:
-    """A member that is a name or an id: 1 to 256 characters. Raises Invalid."""
+def read_name(owner: JsonObject, member: str, at: str) -> str:
+    """Return a member that is a name or an id: 1 to 256 characters. Raises Invalid."""
     value = owner.get(member)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME:
-        raise refusal(f"{at}/{member}", f"a text of 1 to {MAX_NAME} characters")
+        raise field_error(f"{at}/{member}", f"a text of 1 to {MAX_NAME} characters")
     return value
 
 
 def is_name(value: JsonValue) -> bool:
-    """Whether a value could be a name or an id."""
+    """Return whether a value is a valid name or id."""
     return isinstance(value, str) and 0 < len(value) <= MAX_NAME
 
 
-def text_in(owner: JsonObject, member: str, at: str) -> str:
-    """A member that is a text, empty or not. Raises Invalid."""
+def read_text(owner: JsonObject, member: str, at: str) -> str:
+    """Return a member that is a text, empty or not. Raises Invalid."""
     value = owner.get(member)
     if not isinstance(value, str):
-        raise refusal(f"{at}/{member}", "a text")
+        raise field_error(f"{at}/{member}", "a text")
     return value
 
 
-def object_in(owner: JsonObject, member: str, at: str) -> JsonObject:
-    """A member that is an object. Raises Invalid."""
+def read_object(owner: JsonObject, member: str, at: str) -> JsonObject:
+    """Return a member that is an object. Raises Invalid."""
     value = owner.get(member)
     if not isinstance(value, dict):
-        raise refusal(f"{at}/{member}", "an object")
+        raise field_error(f"{at}/{member}", "an object")
     return value
 
 
-def arguments_in(owner: JsonObject, at: str) -> str | JsonObject:
-    """The arguments of a call: JSON text or an object. Raises Invalid."""
+def check_arguments(owner: JsonObject, at: str) -> str | JsonObject:
+    """Check the arguments of a call: JSON text or an object. Raises Invalid."""
     value = owner.get("arguments")
     if not isinstance(value, str | dict):
-        raise refusal(f"{at}/arguments", "JSON text or an object")
+        raise field_error(f"{at}/arguments", "JSON text or an object")
     return value
 
 
-def role_in(owner: JsonObject, roles: Mapping[str, Role], at: str) -> Role:
-    """The role of a message, one of those that the format knows. Raises Invalid."""
+def read_role(owner: JsonObject, roles: Mapping[str, Role], at: str) -> Role:
+    """Return the role of a message, if the format knows it. Raises Invalid."""
     value = owner.get("role")
     if not isinstance(value, str) or value not in roles:
-        raise refusal(f"{at}/role", f"one of {', '.join(roles)}")
+        raise field_error(f"{at}/role", f"one of {', '.join(roles)}")
     return roles[value]
 
 
-def content_in(owner: JsonObject, member: str, at: str, *, ours: bool = False) -> str | list[JsonObject]:
-    """A content: text, or typed parts as they were given; parts that keep something only where they are `ours`.
+def read_content(owner: JsonObject, member: str, at: str, *, allow_reserved: bool = False) -> str | list[JsonObject]:
+    """Return content: text, or typed parts as given; parts with extra fields are allowed only if `allow_reserved`.
 
     Raises Invalid.
     """
@@ -141,27 +141,27 @@ def content_in(owner: JsonObject, member: str, at: str, *, ours: bool = False) -
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise refusal(f"{at}/{member}", "text or a list of typed parts")
-    return [_part(part, f"{at}/{member}/{index}", ours=ours) for index, part in enumerate(value)]
+        raise field_error(f"{at}/{member}", "text or a list of typed parts")
+    return [_part(part, f"{at}/{member}/{index}", allow_reserved=allow_reserved) for index, part in enumerate(value)]
 
 
-def _part(part: JsonValue, at: str, *, ours: bool) -> JsonObject:
+def _part(part: JsonValue, at: str, *, allow_reserved: bool) -> JsonObject:
     if not isinstance(part, dict):
-        raise refusal(at, "a part is an object with a type")
-    kind = name_of(part, "type", at)
+        raise field_error(at, "a part is an object with a type")
+    kind = read_name(part, "type", at)
     if kind in {"text", "input_text", "output_text"}:
-        text_in(part, "text", at)
-    if kind == GIVEN and not ours:
-        raise refusal(f"{at}/type", "this type is kept for our own parts")
+        read_text(part, "text", at)
+    if kind == GIVEN and not allow_reserved:
+        raise field_error(f"{at}/type", "this part type is reserved")
     return part
 
 
-def distinct(given: list[JsonObject], member: str, at: str) -> list[JsonObject]:
-    """The calls or results of one turn. Raises Invalid where two have one id."""
+def require_distinct(given: list[JsonObject], member: str, at: str) -> list[JsonObject]:
+    """Return the calls or results of one turn. Raises Invalid if two have one id."""
     seen: set[str] = set()
-    for index, one in enumerate(given):
-        key = compact(one.get(member))
+    for index, entry in enumerate(given):
+        key = compact_json(entry.get(member))
         if key in seen:
-            raise refusal(f"{at}/{index}", "this id stands twice in one message")
+            raise field_error(f"{at}/{index}", "this id is used twice in one message")
         seen.add(key)
     return given

@@ -1,1 +1,1 @@
-"""Canonical turns written as the messages of each provider. Entered through `formats.service`."""
+"""Renderers from canonical turns to the messages of each provider. Used through `formats.service`."""

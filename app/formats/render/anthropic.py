@@ -1,10 +1,10 @@
 """Anthropic messages, with the system text as `system`.
 
 Roles alternate: neighbours of the same role are merged into one message of several blocks, so all results of a turn's
-calls stand in the one user message after it. The list begins with the user: a stub is put before an assistant's turn.
-A system turn inside the conversation becomes fenced user text. Where several speak in one role, the text begins with
-`Name: `. Blank text blocks, which Anthropic refuses, are never written. Signed thoughts stand
-before the calls that came of them.
+calls are in the one user message after it. The user speaks first: a stub is put before a first assistant turn. A system
+turn inside the conversation becomes delimited user text. If several actors speak in one role, the text begins with
+`Name: `. Blank text blocks, which Anthropic refuses, are never written. Signed thinking blocks precede the calls that
+follow from them.
 """
 
 import json
@@ -14,19 +14,19 @@ from pydantic import JsonValue
 
 from app.formats.extra_fields import items_in
 from app.formats.parts import (
-    Audio,
-    File,
-    Image,
+    AudioContent,
+    FileContent,
+    ImageContent,
     Media,
-    compose,
     data_url,
-    fenced,
-    parts_of,
-    plain,
-    prefixed,
+    delimit,
+    parse_parts,
+    prefix_speaker,
+    render_parts,
     safe_id,
     safe_name,
-    speaker,
+    speaker_name,
+    to_text,
 )
 from app.formats.schemas import (
     Block,
@@ -34,7 +34,7 @@ from app.formats.schemas import (
     Format,
     JsonObject,
     NoteBlock,
-    Rendered,
+    RenderedMessages,
     Role,
     ToolCall,
     ToolResult,
@@ -46,7 +46,7 @@ _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
 def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
-    """Write the messages of one block, before neighbours are merged."""
+    """Render one block, before neighbours are merged."""
     if isinstance(block, NoteBlock):
         return [_message("user", [_text(block.text)])]
     if block.answered:
@@ -60,7 +60,7 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
 
 
 def said_message(turn: CanonicalTurn) -> list[JsonObject]:
-    """The message of what a turn says and of its calls, answered or not; none where there is nothing."""
+    """Return the message of a turn's content and calls, answered or not; none if it has neither."""
     assistant = turn.role is Role.ASSISTANT
     uses: list[JsonValue] = [_use(call) for call in turn.tool_calls]
     said = [*_blocks(turn, frozenset(), assistant=assistant), *uses]
@@ -68,22 +68,22 @@ def said_message(turn: CanonicalTurn) -> list[JsonObject]:
 
 
 def results_message(results: Sequence[ToolResult]) -> JsonObject:
-    """The message of results."""
+    """Return the message of results."""
     return _message("user", [_result(result.tool_call_id, result) for result in results])
 
 
 def plain_text(turn: CanonicalTurn) -> str:
-    """What a turn says, as a system text."""
-    return plain(parts_of(turn.content))
+    """Return the text of a turn, for the system text."""
+    return to_text(parse_parts(turn.content))
 
 
 def opening() -> list[JsonObject]:
-    """Give the stub that `finish` puts before an assistant's turn."""
+    """Return the stub that `finish` puts before a first assistant turn."""
     return [_message("user", [_text(STUB)])]
 
 
-def finish(system: str | None, messages: list[JsonObject]) -> Rendered:
-    """Merge neighbours and make sure that the user begins. The given messages are left as they are."""
+def finish(system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+    """Merge neighbours and let the user speak first. The given messages are not changed."""
     if messages and messages[0]["role"] != "user":
         messages = [*opening(), *messages]
     merged: list[tuple[JsonValue, list[JsonValue]]] = []
@@ -94,7 +94,7 @@ def finish(system: str | None, messages: list[JsonObject]) -> Rendered:
             merged[-1][1].extend(blocks)
         else:
             merged.append((message["role"], [*blocks]))
-    return Rendered([{"role": role, "content": blocks} for role, blocks in merged], system)
+    return RenderedMessages([{"role": role, "content": blocks} for role, blocks in merged], system)
 
 
 def _message(role: str, blocks: list[JsonValue]) -> JsonObject:
@@ -106,20 +106,20 @@ def _text(text: str) -> JsonObject:
 
 
 def _blocks(turn: CanonicalTurn, named: frozenset[Role], *, assistant: bool) -> list[JsonValue]:
-    parts = prefixed(parts_of(turn.content), speaker(turn, named))
+    parts = prefix_speaker(parse_parts(turn.content), speaker_name(turn, named))
     if not parts:
         return []
     if turn.role is Role.SYSTEM:
-        return [_text(fenced("system_instruction", plain(parts)))]
+        return [_text(delimit("system_instruction", to_text(parts)))]
     if assistant:
-        # a final assistant message that ends in white space is refused
-        return [_text(plain(parts).rstrip())]
-    content = compose(parts, media=_media, text=_text)
+        # Anthropic refuses a last assistant message that ends in white space
+        return [_text(to_text(parts).rstrip())]
+    content = render_parts(parts, media=_media, text=_text)
     return [_text(content)] if isinstance(content, str) else content
 
 
 def _thinking(turn: CanonicalTurn) -> list[JsonObject]:
-    """The thoughts that led to a call, which Anthropic asks to have back; only signed ones are taken."""
+    """Return the signed thinking blocks before a call, which Anthropic requires to be sent again."""
     signed = {"thinking": "signature", "redacted_thinking": "data"}
     blocks = items_in(turn.content, Format.ANTHROPIC)
     return [block for block in blocks if block.get(signed.get(str(block.get("type")), ""))]
@@ -130,7 +130,7 @@ def _use(call: ToolCall) -> JsonObject:
 
 
 def _input(call: ToolCall) -> JsonObject:
-    """Read the arguments as an object; a text that is no JSON object is wrapped as {"arguments": text}."""
+    """Return the arguments as an object; text that is not a JSON object becomes {"arguments": text}."""
     if not isinstance(call.arguments, str):
         return call.arguments
     if not call.arguments.strip():
@@ -143,7 +143,7 @@ def _input(call: ToolCall) -> JsonObject:
 
 
 def _refuse(constant: str) -> JsonValue:
-    # NaN and Infinity are no JSON, though Python reads them
+    # NaN and Infinity are not JSON, though Python parses them
     raise ValueError(constant)
 
 
@@ -153,30 +153,30 @@ def _result(call_id: str, result: ToolResult) -> JsonObject:
     if content:
         block["content"] = content
     if result.is_error:
-        # an error without words is refused
+        # Anthropic refuses an error without text
         block |= {"content": block.get("content", "(error)"), "is_error": True}
     return block
 
 
 def _result_content(result: ToolResult) -> str | list[JsonValue]:
-    return compose(parts_of(result.content), media=_media, text=_text)
+    return render_parts(parse_parts(result.content), media=_media, text=_text)
 
 
 def _media(part: Media) -> JsonObject | None:
     match part:
-        case Image(url=str(url)):
+        case ImageContent(url=str(url)):
             source = _source(url, _IMAGE_TYPES)
             return {"type": "image", "source": source} if source else None
-        case File(data=str(data)):
+        case FileContent(data=str(data)):
             source = _source(data, frozenset({"application/pdf"}))
             return {"type": "document", "source": source} if source else None
-        case File(url=str(url)):
+        case FileContent(url=str(url)):
             return {"type": "document", "source": {"type": "url", "url": url}}
-        case Image(file_id=str(file_id), vendor="anthropic"):
+        case ImageContent(file_id=str(file_id), vendor="anthropic"):
             return {"type": "image", "source": {"type": "file", "file_id": file_id}}
-        case File(file_id=str(file_id), vendor="anthropic"):
+        case FileContent(file_id=str(file_id), vendor="anthropic"):
             return {"type": "document", "source": {"type": "file", "file_id": file_id}}
-        case Image() | File() | Audio():
+        case ImageContent() | FileContent() | AudioContent():
             return None
 
 

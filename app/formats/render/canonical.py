@@ -1,7 +1,7 @@
-"""Our own turn shape: content and parts exactly as stored, every speaker named, the system text as `system`.
+"""The canonical shape: content and parts exactly as stored, every speaker named, the system text as `system`.
 
-A tool result is a turn of role `tool` after its call. Notes are system instructions by the actor `turnkeep`; they and
-tool results have no `id`, since they are not turns of their own here.
+A tool result is a turn of role `tool` after its call. Notes are system instructions by the actor `turnkeep`. Notes and
+tool results have no `id`, since they are not separate turns.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,23 @@ from pydantic import JsonValue
 
 from app.core.times import format_time
 from app.formats.parts import has_content
-from app.formats.schemas import GIVEN, Answered, Block, CanonicalTurn, JsonObject, Kind, NoteBlock, Rendered, Role
+from app.formats.schemas import (
+    GIVEN,
+    AnsweredCall,
+    Block,
+    CanonicalTurn,
+    JsonObject,
+    Kind,
+    NoteBlock,
+    RenderedMessages,
+    Role,
+)
 
 ACTOR = "turnkeep"
 
 
 def messages_of(block: Block, _named: frozenset[Role]) -> list[JsonObject]:
-    """Write the turn with its answered calls, then one tool turn per result."""
+    """Return the turn with its answered calls, then one tool turn per result."""
     if isinstance(block, NoteBlock):
         kind = Kind.SYSTEM_INSTRUCTION.value
         return [{"role": Role.SYSTEM.value, "kind": kind, "actor": ACTOR, "content": block.text}]
@@ -27,12 +37,12 @@ def messages_of(block: Block, _named: frozenset[Role]) -> list[JsonObject]:
     return [*before, _turn(block.turn, block.answered), *(_result(answered) for answered in block.answered), *after]
 
 
-def finish(system: str | None, messages: list[JsonObject]) -> Rendered:
-    """Nothing is added: the system text stands beside the turns."""
-    return Rendered(list(messages), system)
+def finish(system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+    """Return the turns unchanged: the system text is separate."""
+    return RenderedMessages(list(messages), system)
 
 
-def _turn(turn: CanonicalTurn, answered: Sequence[Answered]) -> JsonObject:
+def _turn(turn: CanonicalTurn, answered: Sequence[AnsweredCall]) -> JsonObject:
     content: JsonValue = turn.content if turn.content is None or isinstance(turn.content, str) else [*turn.content]
     shown: JsonObject = {
         "id": turn.id,
@@ -45,23 +55,23 @@ def _turn(turn: CanonicalTurn, answered: Sequence[Answered]) -> JsonObject:
     if answered:
         shown["tool_calls"] = [
             {
-                "id": one.call.id,
-                "name": one.call.name,
-                "arguments": one.call.arguments,
-                **_kept(one.call.given),
+                "id": pair.call.id,
+                "name": pair.call.name,
+                "arguments": pair.call.arguments,
+                **_given_member(pair.call.given),
             }
-            for one in answered
+            for pair in answered
         ]
     if turn.occurred_at is not None:
         shown["occurred_at"] = format_time(turn.occurred_at)
     return shown
 
 
-def _kept(given: JsonObject | None) -> JsonObject:
+def _given_member(given: JsonObject | None) -> JsonObject:
     return {} if given is None else {GIVEN: given}
 
 
-def _result(answered: Answered) -> JsonObject:
+def _result(answered: AnsweredCall) -> JsonObject:
     result = answered.result
     return {
         "role": Role.TOOL.value,
@@ -70,5 +80,5 @@ def _result(answered: Answered) -> JsonObject:
         "tool_call_id": answered.call.id,
         "content": result.content if isinstance(result.content, str) else [*result.content],
         **({"is_error": True} if result.is_error else {}),
-        **_kept(result.given),
+        **_given_member(result.given),
     }

@@ -1,33 +1,33 @@
 """OpenAI chat completions: `messages` with `role`, `content`, `name`, `tool_calls`, `tool_call_id`.
 
-The system text is the first message; system turns stay in place. Where several speak in one role, `name` carries the
-actor, sanitised to [A-Za-z0-9_-]{1,64}; an actor that does not survive this exactly is also written before the text.
+The system text is the first message; system turns stay in place. If several actors speak in one role, `name` is the
+actor, sanitised to [A-Za-z0-9_-]{1,64}. An actor changed by this is also written before the text.
 """
 
 from pydantic import JsonValue
 
 from app.formats.parts import (
-    Audio,
-    File,
-    Image,
+    AudioContent,
+    FileContent,
+    ImageContent,
     Media,
     arguments_text,
-    compose,
-    parts_of,
-    plain,
-    prefixed,
+    parse_parts,
+    prefix_speaker,
+    render_parts,
     result_text,
     safe_id,
     safe_name,
-    speaker,
+    speaker_name,
+    to_text,
 )
 from app.formats.schemas import (
-    Answered,
+    AnsweredCall,
     Block,
     CanonicalTurn,
     JsonObject,
     NoteBlock,
-    Rendered,
+    RenderedMessages,
     Role,
     ToolResult,
     TurnBlock,
@@ -37,7 +37,7 @@ _ID_LENGTH = 40
 
 
 def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
-    """Write the messages of one block."""
+    """Render one block."""
     if isinstance(block, NoteBlock):
         return [{"role": "user", "content": block.text}]
     if block.answered:
@@ -49,14 +49,14 @@ def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
     return [{"role": role.value, **_name(block.turn, named), "content": content}]
 
 
-def finish(system: str | None, messages: list[JsonObject]) -> Rendered:
-    """Put the system text in front."""
+def finish(system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+    """Put the system text first."""
     first: list[JsonObject] = [] if system is None else [{"role": "system", "content": system}]
-    return Rendered([*first, *messages], None)
+    return RenderedMessages([*first, *messages], None)
 
 
-def tool_call(answered: Answered, limit: int = _ID_LENGTH) -> JsonObject:
-    """One entry of `tool_calls`."""
+def tool_call(answered: AnsweredCall, limit: int = _ID_LENGTH) -> JsonObject:
+    """Return one entry of `tool_calls`."""
     function: JsonObject = {"name": safe_name(answered.call.name), "arguments": arguments_text(answered.call)}
     return {"id": safe_id(answered.call.id, limit), "type": "function", "function": function}
 
@@ -68,26 +68,26 @@ def _exchange(block: TurnBlock, named: frozenset[Role]) -> list[JsonObject]:
         "content": content_of(block.turn, named) or None,
         "tool_calls": [tool_call(answered) for answered in block.answered],
     }
-    results = [result_message(one.call.id, one.call.name, one.result) for one in block.answered]
+    results = [result_message(answered.call.id, answered.call.name, answered.result) for answered in block.answered]
     return [call, *results]
 
 
-def result_message(call_id: str, _name_of_tool: str, result: ToolResult) -> JsonObject:
-    """The message of one result."""
+def result_message(call_id: str, _tool: str, result: ToolResult) -> JsonObject:
+    """Return the message of one result."""
     return {"role": "tool", "tool_call_id": safe_id(call_id, _ID_LENGTH), "content": result_text(result)}
 
 
 def content_of(turn: CanonicalTurn, named: frozenset[Role]) -> str | list[JsonValue]:
-    """What a turn says, as a message's content."""
-    actor = speaker(turn, named)
+    """Return the content of a turn for a message."""
+    actor = speaker_name(turn, named)
     lost = actor is not None and safe_name(actor) != actor
-    parts = prefixed(parts_of(turn.content), actor if lost else None)
-    # only the user's messages may hold media
-    return compose(parts, media=_media, text=_text) if turn.role is Role.USER else plain(parts)
+    parts = prefix_speaker(parse_parts(turn.content), actor if lost else None)
+    # only the user's messages may have media
+    return render_parts(parts, media=_media, text=_text) if turn.role is Role.USER else to_text(parts)
 
 
 def _name(turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject:
-    actor = speaker(turn, named)
+    actor = speaker_name(turn, named)
     return {} if actor is None else {"name": safe_name(actor)}
 
 
@@ -97,13 +97,13 @@ def _text(text: str) -> JsonObject:
 
 def _media(part: Media) -> JsonObject | None:
     match part:
-        case Image(url=str(url), detail=detail):
+        case ImageContent(url=str(url), detail=detail):
             return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
-        case Audio(data=data, encoding=encoding):
+        case AudioContent(data=data, encoding=encoding):
             return {"type": "input_audio", "input_audio": {"data": data, "format": encoding}}
-        case File(data=str(data), name=name):
+        case FileContent(data=str(data), name=name):
             return {"type": "file", "file": {"filename": name or "file", "file_data": data}}
-        case File(file_id=str(file_id), vendor="openai"):
+        case FileContent(file_id=str(file_id), vendor="openai"):
             return {"type": "file", "file": {"file_id": file_id}}
-        case Image() | File():
+        case ImageContent() | FileContent():
             return None

@@ -1,1 +1,1 @@
-"""Text to search terms and dates, for documents and queries alike. Pure."""
+"""Analysis of texts into search terms and dates, for documents and queries alike. Pure."""

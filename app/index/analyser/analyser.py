@@ -1,8 +1,8 @@
-"""One analyser for documents and queries. Pure.
+"""The analyser for documents and queries. Pure.
 
-Text is normalised (compatibility forms, case, diacritics), cut into words, stemmed where it is English; scripts
-written without spaces become characters and pairs of characters. The result is a literal tsvector: the database's
-own text-search configuration, which is empty for such scripts under the C locale, plays no part.
+Text is normalised (compatibility forms, case, diacritics), split into words, and stemmed if it is English. Scripts
+without spaces become characters and pairs of characters. The result is a tsvector literal. The database's own
+text-search configuration is not used, because it returns nothing for such scripts under the C locale.
 """
 
 import re
@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from app.index.analyser.stemmer import english_stemmer
-from app.index.schemas import Analysis
+from app.index.schemas import TextAnalysis
 
 _MAX_LEXEME = 64
 _MAX_POSITION = 16_383
 _MAX_POSITIONS = 255
-# a tsvector may hold 1 MiB; every lexeme costs its bytes and about 2 + 2 per position
+# the limit of a tsvector is 1 MiB; every lexeme costs its bytes and about 2 + 2 per position
 _MAX_TSVECTOR_BYTES = 700_000
 
 _MARKS = re.compile(r"[\u0300-\u036f]+")
 _APOSTROPHES = re.compile(r"(?<=\w)['\u2019\u02bc](?=\w)")
-# blocks whose vowel signs are no word characters to `re`, though they are parts of words
+# blocks whose vowel signs are not word characters for `re`, though they are parts of words
 _MARKED = r"\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
 _SPACELESS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -31,7 +31,7 @@ _WORDS = re.compile(rf"[{_SPACELESS}]+|(?:(?![{_SPACELESS}])(?:[^\W_]|[{_MARKED}
 _SENTENCE_ENDS = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u061f]")
 _QUESTION_MARKS = "?\uff1f\u061f"
 _SPACELESS_RUN = re.compile(rf"[{_SPACELESS}]")
-# ASCII that is in no word and changes no character before it: cut there, a text has the same words
+# ASCII that is in no word and changes no character before it: a cut there does not change the words
 _BETWEEN_WORDS = re.compile(r"[\x00-\x26\x28-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]")
 _SLICE_CHARACTERS = 8192
 
@@ -189,7 +189,7 @@ STOP_WORDS = frozenset(
 
 
 def normalise(text: str) -> str:
-    """Compatibility forms and case folded, diacritics of Latin, Greek and Cyrillic taken off."""
+    """Fold compatibility forms and case, and remove diacritics of Latin, Greek and Cyrillic."""
     if text.isascii():
         return text.lower()
     folded = unicodedata.normalize("NFKC", text).casefold()
@@ -197,12 +197,12 @@ def normalise(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, normalised, neither stemmed nor stopped."""
+    """Return the normalised words of a text, with stop words and without stemming."""
     return _WORDS.findall(_APOSTROPHES.sub("", normalise(text)))
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Cut a long text between words, so that no call into the C library keeps other threads waiting for long."""
+    """Cut a long text between words, so that no call into the C library blocks other threads for long."""
     start = 0
     while len(text) - start > _SLICE_CHARACTERS and (cut := _BETWEEN_WORDS.search(text, start + _SLICE_CHARACTERS)):
         yield text[start : cut.start()]
@@ -210,20 +210,20 @@ def _slices(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def asks(text: str) -> bool:
-    """Whether the last sentence that ends is a question."""
+def ends_in_question(text: str) -> bool:
+    """Return whether the last complete sentence is a question."""
     ends = _SENTENCE_ENDS.findall(text)
     return bool(ends) and ends[-1] in _QUESTION_MARKS
 
 
 class Analyser:
-    """Turns texts into lexemes. Not for use by two threads at once (the stemmer keeps state)."""
+    """Turns texts into lexemes. Not thread-safe, because the stemmer keeps state."""
 
     def __init__(self) -> None:
         self._stemmer = english_stemmer()
 
     def lexemes(self, text: str, *, query: bool) -> Iterator[str]:
-        """The lexemes of a text in order. In a query, a run of spaceless script gives its pairs alone."""
+        """Return the lexemes of a text in order. In a query, a run of spaceless script gives only its pairs."""
         for some in _slices(text):
             plain: list[str] = []
             for word in words(some):
@@ -243,8 +243,8 @@ class Analyser:
     def _stem(self, plain: list[str]) -> Sequence[str]:
         return self._stemmer.stemWords(plain)
 
-    def document(self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int) -> Analysis:
-        """Who, when and what as one tsvector; of the text, the first `max_bytes` in UTF-8."""
+    def document(self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int) -> TextAnalysis:
+        """Return actor, date and text as one tsvector; of the text, the first `max_bytes` in UTF-8."""
         if len(text) * 4 > max_bytes:
             text = text[:max_bytes].encode()[:max_bytes].decode(errors="ignore")
         heading = f"{actor} {occurred_at.day} {occurred_at:%B %Y}"
@@ -252,7 +252,7 @@ class Analyser:
         size = length = 0
         for length, lexeme in enumerate(self.lexemes(f"{heading}\n{text}", query=False), start=1):
             if size > _MAX_TSVECTOR_BYTES:
-                continue  # counted, and not stored
+                continue  # counted, but not stored
             places = positions.get(lexeme)
             if places is None:
                 size += len(lexeme.encode()) + 8
@@ -261,19 +261,21 @@ class Analyser:
             elif len(places) < _MAX_POSITIONS and length < _MAX_POSITION:
                 size += 2
                 places.append(length)
-        literal = " ".join(f"{quote(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items())
-        return Analysis(literal, length, asks(text))
+        literal = " ".join(
+            f"{quote_lexeme(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items()
+        )
+        return TextAnalysis(literal, length, ends_in_question(text))
 
     def query(self, text: str) -> list[str]:
-        """The distinct lexemes of a query."""
+        """Return the distinct lexemes of a query."""
         return list(dict.fromkeys(self.lexemes(text, query=True)))
 
 
-def quote(lexeme: str) -> str:
-    """A lexeme as a literal of tsvector and tsquery."""
+def quote_lexeme(lexeme: str) -> str:
+    """Quote a lexeme for a tsvector or tsquery literal."""
     return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def any_of(lexemes: Sequence[str]) -> str:
-    """The tsquery that asks for any of these lexemes. All of them at once would find next to nothing."""
-    return " | ".join(map(quote, lexemes))
+def match_any(lexemes: Sequence[str]) -> str:
+    """Return the tsquery that matches any of these lexemes, since a match of all would find next to nothing."""
+    return " | ".join(map(quote_lexeme, lexemes))

@@ -1,8 +1,8 @@
-"""What relative dates in an English text mean: "last Friday", said on a day, is a day. Pure.
+"""Resolution of relative dates in English texts: "last Friday" becomes a date, relative to the day of the turn. Pure.
 
-Only phrases that point to some other day than that of the turn, and do so by themselves, are resolved: "today" is in
-the turn's own date already, and "on Friday" needs the tense. Everything is reckoned in UTC; weeks begin on Monday.
-`dateparser` reads numbers, units and weekdays; which days a week, weekend, month or year covers is added here.
+Only phrases that always mean another day than that of the turn are resolved: "today" is the turn's own date, and "on
+Friday" depends on the tense. All dates are in UTC; weeks start on Monday. `dateparser` parses numbers, units and
+weekdays; this module adds the days that a week, weekend, month or year covers.
 """
 
 import calendar
@@ -16,9 +16,9 @@ import dateparser
 
 _MAX_CHARACTERS = 64_000
 _MAX_DATES = 32
-# reading one takes a millisecond, and one that cannot be read is no date
+# parsing a phrase takes a millisecond, and a phrase that cannot be parsed is not a date
 _MAX_PHRASES = 4 * _MAX_DATES
-# every phrase has one of each: looked for first, as it is twenty times as fast as the expression
+# every phrase has one of each; this test is twenty times as fast as the expression
 _POINTERS = ("last ", "next ", "this ", " ago", "from now", "in ", "yesterday", "tomorrow")
 _POINTED_AT = ("day", "night", "week", "month", "year", "tomorrow", *(name.lower() for name in calendar.month_name[1:]))
 _WEEKDAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
@@ -41,7 +41,7 @@ _SPAN = re.compile(r"(?:n't|n\u2019t|\bnot|\bnever|\bfirst|\bonly|\bonce)\b[^.!?
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDate:
-    """A phrase, from `start` to before `end` in code points of the text, and the days it means, both included."""
+    """A phrase, from `start` to before `end` in code points of the text, and its days, both included."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class ResolvedDate:
 
 
 def may_have_dates(text: str) -> bool:
-    """Whether a text is worth resolving: cheap, for the way of an append."""
+    """Return quickly whether a text may have relative dates, for the append."""
     small = text[:_MAX_CHARACTERS].lower()
     if not any(word in small for word in _POINTERS) or not any(word in small for word in _POINTED_AT):
         return False
@@ -58,13 +58,13 @@ def may_have_dates(text: str) -> bool:
 
 
 def resolve_dates(text: str, *, occurred_at: datetime) -> list[ResolvedDate]:
-    """The days that relative dates in a text mean, said at `occurred_at`; at most 32, of the first 128 phrases."""
+    """Resolve the relative dates in a text of `occurred_at`: at most 32, of the first 128 phrases."""
     said_on = occurred_at.astimezone(UTC).date()
     found: list[ResolvedDate] = []
     for match in islice(_phrases(text), _MAX_PHRASES):
         try:
             days = _days(match, said_on)
-        except (OverflowError, ValueError):  # beyond the years 1 to 9999
+        except (OverflowError, ValueError):  # outside the years 1 to 9999
             continue
         if days is not None:
             found.append(ResolvedDate(match.start(), match.end(), first_day=days[0], last_day=days[1]))
@@ -74,9 +74,9 @@ def resolve_dates(text: str, *, occurred_at: datetime) -> list[ResolvedDate]:
 
 
 def date_words(dates: Sequence[ResolvedDate], *, occurred_at: datetime) -> str:
-    """The words by which these dates are searched for: day, month and year, those of the turn's own date left out.
+    """Return the search words of these dates: day, month and year, without those of the turn's own date.
 
-    A day only where a single one is meant, a month only where the days lie in at most two of them.
+    A day only if it is a single one, a month only if the days are in at most two months.
     """
     words: list[str] = []
     for one in dates:
@@ -93,14 +93,14 @@ def date_words(dates: Sequence[ResolvedDate], *, occurred_at: datetime) -> str:
 
 
 def own_date_words(occurred_at: datetime) -> str:
-    """The words of a turn's own date, which are in its heading."""
+    """Return the words of a turn's own date, which are in its heading."""
     return f"{occurred_at.day} {occurred_at:%B %Y}"
 
 
 def _phrases(text: str) -> "Iterator[re.Match[str]]":
     for match in _PHRASE.finditer(text, 0, _MAX_CHARACTERS):
         way, what = match["way"], match["what"]
-        # in small letters, "may" and "march" are other words; "this week" says no more than the turn's own date
+        # in lower case, "may" and "march" are other words; "this week" adds nothing to the turn's own date
         is_other_word = what and what.lower() in _MONTHS and what[0].islower()
         if not is_other_word and not (way and way.lower() == "this" and what.lower() in {"week", "month", "year"}):
             yield match
@@ -108,19 +108,19 @@ def _phrases(text: str) -> "Iterator[re.Match[str]]":
 
 def _days(match: "re.Match[str]", said_on: date) -> tuple[date, date] | None:
     if match["day"]:
-        return _cover("day", _parse(match["day"].lower(), said_on))
+        return _period_days("day", _parse(match["day"].lower(), said_on))
     if match["counted"]:
-        return _cover(match["unit"].lower(), _parse(match["counted"].lower(), said_on))
+        return _period_days(match["unit"].lower(), _parse(match["counted"].lower(), said_on))
     if match["ahead"]:
         if _SPAN.search(match.string, max(0, match.start() - 60), match.start()):
             return None
-        return _cover(match["ahead_unit"].lower(), _parse(match["ahead"].lower(), said_on))
+        return _period_days(match["ahead_unit"].lower(), _parse(match["ahead"].lower(), said_on))
     way = {"this past": "last", "this coming": "next"}.get(match["way"].lower(), match["way"].lower())
-    return _pointed_at(way, match["what"], said_on)
+    return _resolve_named_period(way, match["what"], said_on)
 
 
-def _pointed_at(way: str, what: str, said_on: date) -> tuple[date, date] | None:
-    """What `last`, `this` or `next` and a weekday, weekend, week, month, year or the name of a month mean."""
+def _resolve_named_period(way: str, what: str, said_on: date) -> tuple[date, date] | None:
+    """Resolve `last`, `this` or `next` with a weekday, weekend, week, month, year or the name of a month."""
     if what.lower() in _MONTHS:
         return _month(way, _MONTHS.index(what.lower()) + 1, said_on)
     what = what.lower()
@@ -128,10 +128,10 @@ def _pointed_at(way: str, what: str, said_on: date) -> tuple[date, date] | None:
         saturday = said_on + timedelta(days=5 - said_on.weekday(), weeks={"last": -1, "this": 0, "next": 1}[way])
         return saturday, saturday + timedelta(days=1)
     if what in {"week", "month", "year"}:
-        return _cover(what, _parse(f"{way} {what}", said_on))
+        return _period_days(what, _parse(f"{way} {what}", said_on))
     if way == "this":
-        return None if what == f"{said_on:%A}".lower() else _cover("day", _parse(what, said_on))
-    return _cover("day", _parse(f"{way} {what}", said_on, past=way == "last"))
+        return None if what == f"{said_on:%A}".lower() else _period_days("day", _parse(what, said_on))
+    return _period_days("day", _parse(f"{way} {what}", said_on, past=way == "last"))
 
 
 def _month(way: str, month: int, said_on: date) -> tuple[date, date] | None:
@@ -140,7 +140,7 @@ def _month(way: str, month: int, said_on: date) -> tuple[date, date] | None:
         year -= month >= said_on.month
     elif way == "next":
         year += month <= said_on.month
-    return _cover("month", date(year, month, 1))
+    return _period_days("month", date(year, month, 1))
 
 
 def _parse(phrase: str, said_on: date, *, past: bool = False) -> date | None:
@@ -156,7 +156,7 @@ def _parse(phrase: str, said_on: date, *, past: bool = False) -> date | None:
     return None if found is None else found.date()
 
 
-def _cover(unit: str, day: date | None) -> tuple[date, date] | None:
+def _period_days(unit: str, day: date | None) -> tuple[date, date] | None:
     if day is None:
         return None
     match unit:

@@ -1,11 +1,11 @@
-"""The stemmer of PyStemmer, which comes without types, behind a typed name."""
+"""A typed interface to PyStemmer, which has no types."""
 
 import importlib
 from typing import Protocol, cast
 
 
 class Stemmer(Protocol):
-    """Keeps state of its own: not for use by two threads at once."""
+    """A stateful stemmer: not thread-safe."""
 
     def stemWords(self, words: list[str], /) -> list[str]:  # noqa: N802 - its name
         """Stem words, in their order."""
@@ -17,5 +17,5 @@ class _Module(Protocol):
 
 
 def english_stemmer() -> Stemmer:
-    """A fresh stemmer of the Snowball algorithm for English."""
+    """Return a new stemmer of the Snowball algorithm for English."""
     return cast("_Module", cast("object", importlib.import_module("Stemmer"))).Stemmer("english")

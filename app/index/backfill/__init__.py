@@ -1,1 +1,1 @@
-"""Vectors that are made after the append, by jobs."""
+"""Vectors made by jobs after the append."""

@@ -1,6 +1,6 @@
 """Queries on entries that lack vectors in one embedding space. Each takes the open transaction first.
 
-All are walks by key in bounded steps: what an installation has grown to does not make one of them long.
+All walk by key in bounded steps, so that no statement gets longer as the installation grows.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ _FILLED = [
     EntryKind.MEMORY.value,
     EntryKind.FACT.value,
 ]
-"""Kinds of entries whose vectors are made anew where they lack them: their owners can read the text again."""
+"""Kinds of entries whose missing vectors are made again: their owners can read the text again."""
 _LAST_ID = UUID(int=2**128 - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a walk over a tenant's entries: those that lack vectors, and where to go on; None at the end."""
+class BackfillStep:
+    """One step of a walk over a tenant's entries: those without vectors, and where to continue (None at the end)."""
 
     entry_ids: Sequence[UUID]
     after: UUID | None
@@ -31,10 +31,10 @@ class Step:
 
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
-) -> Step:
-    """Up to `limit` live entries of what is filled without a vector in the space, of the `examine` after an id.
+) -> BackfillStep:
+    """Return up to `limit` live entries without a vector in the space, of the `examine` entries after an id.
 
-    What a job of its own waits for is left to that job, whatever its state: who cancels it means it.
+    Entries that wait for a job of their own are left to it, whatever its state: an operator may have cancelled it.
     """
     row = await tx.fetchrow(
         """
@@ -65,16 +65,16 @@ async def find_lacking(
         VECTORS_JOB,
     )
     if row is None:
-        return Step((), None)
+        return BackfillStep((), None)
     entry_ids: list[UUID] = row["entry_ids"]
     if len(entry_ids) == limit:
-        return Step(entry_ids, entry_ids[-1])
-    return Step(entry_ids, row["last"] if row["examined"] == examine else None)
+        return BackfillStep(entry_ids, entry_ids[-1])
+    return BackfillStep(entry_ids, row["last"] if row["examined"] == examine else None)
 
 
 @dataclass(frozen=True, slots=True)
-class Tour:
-    """One step of a walk over all tenants' entries: tenants that lack vectors, and where to go on; None at the end."""
+class TenantStep:
+    """One step of a walk over all tenants' entries: tenants that lack vectors, and the entry to continue after."""
 
     tenants: Sequence[TenantId]
     after: tuple[UUID, UUID] | None
@@ -82,8 +82,8 @@ class Tour:
 
 async def find_lacking_tenants(
     tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], examine: int, job_kind: str
-) -> Tour:
-    """Tenants that have no job `job_kind` and, among the next entries, live ones without a vector (ops role).
+) -> TenantStep:
+    """Return tenants without a job `job_kind` that have live entries without a vector among the next ones (ops role).
 
     Waiting entries are left to their jobs, as long as their tenant has any.
     """
@@ -119,19 +119,19 @@ async def find_lacking_tenants(
         VECTORS_JOB,
     )
     if not rows:
-        return Tour((), None)
+        return TenantStep((), None)
     (row,) = rows
     tenants = [TenantId(tenant_id) for tenant_id in row["tenants"]]
     if row["examined"] < examine:
-        return Tour(tenants, None)
-    # of a tenant that is found already the rest need not be read
-    return Tour(tenants, (row["tenant_id"], _LAST_ID if row["tenant_id"] in tenants else row["entry_id"]))
+        return TenantStep(tenants, None)
+    # the other entries of a tenant that is found already need not be read
+    return TenantStep(tenants, (row["tenant_id"], _LAST_ID if row["tenant_id"] in tenants else row["entry_id"]))
 
 
-async def lacking_of(
+async def filter_lacking(
     tx: Transaction, tenant_id: TenantId, space_ids: Sequence[int], entry_ids: Sequence[UUID]
 ) -> list[tuple[int, UUID]]:
-    """Those of some entries that are live and have no vector in a space, by space and id."""
+    """Return the given entries that are live and have no vector in a space, by space and id."""
     rows = await tx.fetch(
         """
         select s.id, e.entry_id from unnest($2::integer[]) s (id)
@@ -149,8 +149,8 @@ async def lacking_of(
     return [(row["id"], row["entry_id"]) for row in rows]
 
 
-async def settle_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
-    """Note that entries wait for no vectors any more."""
+async def clear_vectors_due(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+    """Mark entries as no longer waiting for vectors."""
     await tx.execute(
         """
         update index_entries set vectors_due = false

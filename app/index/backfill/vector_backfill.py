@@ -1,14 +1,14 @@
-"""Vectors made after the append, in one embedding space: who lacks them, how they are made, how they are written.
+"""Backfill of vectors after the append, in one embedding space.
 
-An entry lacks vectors because its embedder failed, because there were too many at once, or because it was stored under
-another embedder, or under none. The first two have a job of their own, enqueued with them. The others are looked for:
-`plan` walks over the entries of all tenants, and enqueues one job for each tenant that lacks something; that job makes
-some hundred and enqueues the next from there, so that no tenant holds a worker for long. `plan` also queues again what
-was parked because the embedder was away.
+An entry lacks vectors because its embedder failed, because there were too many at once, or because it was stored with
+another embedder or none. The first two cases have a job, enqueued with the entry. For the third, `plan` walks over the
+entries of all tenants and enqueues one job for each tenant that lacks vectors. That job makes some hundred and enqueues
+its continuation, so that no tenant occupies a worker for long. `plan` also requeues jobs that were parked while the
+embedder was unavailable.
 
-Nothing here knows that its space is the one searched: the vectors of another space are made by another of these. The
-kinds of its jobs are named after the space, so that a worker with another embedder leaves them alone. Where a space is
-kept up to date besides the one searched, an append enqueues a job for its entries too: nothing waits for a look.
+A backfill does not know whether its space is the searched one: each space has its own. The job kinds contain the space,
+so that a worker with another embedder does not take them. In a maintained space that is not searched, an append
+enqueues a job for its entries too.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,33 +20,39 @@ from app.core.errors import AppError, Unavailable
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.backfill import store as late_store
-from app.index.backfill.store import Step
+from app.index.backfill import store as backfill_store
+from app.index.backfill.store import BackfillStep
 from app.index.schemas import VECTORS_JOB
 from app.index.search.ann_search import Space
 from app.index.write import store
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
 
-Maker: TypeAlias = Callable[[Caller, "LateVectors", Sequence[UUID]], Awaitable[int]]
-"""Makes and stores the vectors of those of these entries that are its own; says of how many. Raises as the embedder."""
+VectorMaker: TypeAlias = Callable[[Caller, "VectorBackfill", Sequence[UUID]], Awaitable[int]]
+"""Makes and stores the vectors of its own entries among the given ones; returns their number.
+
+Raises embedder errors.
+"""
 
 _KINDS: Final = "index.backfill_"
 _PASSING: Final = (
     "embedder_closed", "embedder_failed", "embedder_invalid", "embedder_overloaded", "embedder_rate_limited",
     "embedder_unavailable", "database_unavailable", "resource_busy", "job_timeout",
 )  # fmt: skip
-"""Errors that end by themselves or by somebody's hand. What kills its worker or is our fault stays parked."""
+"""Errors that end by themselves or by an operator's action.
+
+Jobs that crash their worker or fail by a bug stay parked.
+"""
 _EXAMINE = 5_000
 _AT_ONCE = 200
 _REVIVE = 10_000
 _UNCLAIMED_S = 86_400.0
 _FIRST = (UUID(int=0), UUID(int=0))
-# whoever waits for an answer, and whatever is due for its own sake, goes first
+# requests that wait, and jobs that are due for their own sake, go first
 _PRIORITY = -1
 
 
-class LateVectors:
+class VectorBackfill:
     """Makes vectors in one space, apart from the append."""
 
     def __init__(
@@ -61,12 +67,12 @@ class LateVectors:
 
     @property
     def space(self) -> Space:
-        """The space that vectors are made in."""
+        """The space of the vectors."""
         return self._space
 
     @property
-    def new_kind(self) -> str:
-        """The kind of the jobs that make vectors of new entries here, which were stored with those of another space."""
+    def new_entries_kind(self) -> str:
+        """The kind of the jobs that make vectors of new entries, which were stored with those of another space."""
         return f"{_KINDS}new_{self._space.id}"
 
     @property
@@ -76,22 +82,21 @@ class LateVectors:
 
     @property
     def fill_kind(self) -> str:
-        """The kind of the jobs that make what a tenant lacks; their subject is the entry to go on after, if any."""
+        """The kind of the jobs that make a tenant's missing vectors; the subject is the entry to continue after."""
         return f"{_KINDS}{self._space.id}"
 
     async def plan(self, *, searched: bool = True) -> int:
-        """Enqueue a job for every tenant that lacks vectors; says for how many.
+        """Enqueue a job for every tenant that lacks vectors; return the number.
 
-        `searched`: the space is the one searched, for whose vectors jobs may have been parked with their entries.
-
-        Raises as the embedder does, and enqueues nothing then: jobs that must fail would only wear out their attempts.
+        `is_searched`: the space is the searched one, so jobs may have been parked with their entries. Raises embedder
+        errors and then enqueues nothing, since jobs that must fail would only use up their attempts.
         """
         asked = False
         tenants = 0
         after: tuple[UUID, UUID] | None = _FIRST
         while after is not None:
             async with self._ops.across_tenants() as tx:
-                tour = await late_store.find_lacking_tenants(
+                tour = await backfill_store.find_lacking_tenants(
                     tx, self._space.id, after=after, examine=_EXAMINE, job_kind=self.fill_kind
                 )
             if tour.tenants and not asked:
@@ -101,14 +106,17 @@ class LateVectors:
                     await self._jobs.enqueue(tx, tenant_id, [self._fill_job(None)])
             tenants += len(tour.tenants)
             after = tour.after
-        await self._revive(asked=asked, searched=searched)
+        await self._requeue_parked(asked=asked, searched=searched)
         await self._jobs.delete_unclaimed(
-            _KINDS, but=[self.plan_kind, self.fill_kind, self.new_kind], older_than_s=_UNCLAIMED_S, limit=_REVIVE
+            _KINDS,
+            but=[self.plan_kind, self.fill_kind, self.new_entries_kind],
+            older_than_s=_UNCLAIMED_S,
+            limit=_REVIVE,
         )
         return tenants
 
-    async def _revive(self, *, asked: bool, searched: bool) -> None:
-        kinds = [self.fill_kind, self.new_kind, *([VECTORS_JOB] if searched else [])]
+    async def _requeue_parked(self, *, asked: bool, searched: bool) -> None:
+        kinds = [self.fill_kind, self.new_entries_kind, *([VECTORS_JOB] if searched else [])]
         if await self._jobs.has_parked(kinds, codes=_PASSING):
             if not asked:
                 await self._ask()
@@ -125,33 +133,33 @@ class LateVectors:
         subjects = () if after is None else (after,)
         return NewJob(self.fill_kind, subject_ids=subjects, dedupe_key="fill", priority=_PRIORITY)
 
-    async def find_lacking(self, caller: Caller, tx: Transaction, *, after: UUID | None) -> Step:
-        """The next entries of a tenant that lack vectors, and where to go on."""
-        return await late_store.find_lacking(
+    async def find_lacking(self, caller: Caller, tx: Transaction, *, after: UUID | None) -> BackfillStep:
+        """Return the next entries of a tenant that lack vectors, and the entry to continue after."""
+        return await backfill_store.find_lacking(
             tx, caller.tenant_id, self._space.id, after=after, examine=_EXAMINE, limit=_AT_ONCE
         )
 
     async def lacking_of(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> list[UUID]:
-        """Those of some entries that lack vectors here, in the order of ids."""
-        found = await late_store.lacking_of(tx, caller.tenant_id, [self._space.id], entry_ids)
+        """Return those of the given entries that lack vectors here, in the order of ids."""
+        found = await backfill_store.filter_lacking(tx, caller.tenant_id, [self._space.id], entry_ids)
         return [entry_id for _, entry_id in found]
 
-    async def go_on(self, caller: Caller, tx: Transaction, *, after: UUID) -> None:
-        """Enqueue the job that goes on after an entry."""
+    async def enqueue_continuation(self, caller: Caller, tx: Transaction, *, after: UUID) -> None:
+        """Enqueue the job that continues after an entry."""
         await self._jobs.enqueue(tx, caller.tenant_id, [self._fill_job(after)])
 
     def split(self, text: str) -> Sequence[str]:
-        """The pieces of a text that get a vector each. Blocking."""
+        """Split a text into pieces, each of which gets a vector. Blocking."""
         if self._embedder is None or not text.strip():
             return ()
         return self._embedder.split(text, most=self._max_vectors_per_entry)
 
     async def split_each(self, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[str]]:
-        """The pieces of some texts, by entry."""
+        """Split texts into pieces, by entry."""
         return dict(zip(texts, await map_in_threads(self.split, list(texts.values()), size=len), strict=True))
 
     async def embed(self, pieces: Sequence[Sequence[str]]) -> list[Sequence[FloatVector]]:
-        """The vectors of the pieces of each text, in order. Raises as the embedder does."""
+        """Embed the pieces of each text, in order. Raises embedder errors."""
         if self._embedder is None:
             raise Unavailable("embedder_unavailable", "There is no embedder in this process.")
         wanted = [piece for some in pieces for piece in some]
@@ -173,19 +181,19 @@ class LateVectors:
         try:
             return dict(zip(pieces, await self.embed(list(pieces.values())), strict=True))
         except AppError as error:
-            if len(pieces) == 1 or not _may_be_the_text(error):
+            if len(pieces) == 1 or not _may_be_caused_by_text(error):
                 raise
         made: dict[UUID, Sequence[FloatVector]] = {}
         for entry_id, some in pieces.items():
             try:
                 (made[entry_id],) = await self.embed([some])
             except AppError as error:
-                if not _may_be_the_text(error):
+                if not _may_be_caused_by_text(error):
                     raise
                 refused.append(error)
         if len(made) < len(pieces):
             self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(pieces) - len(made))
-            if not made:  # then it is not the texts
+            if not made:  # no text could be embedded, so the texts are not the cause
                 raise refused[-1]
         return made
 
@@ -198,9 +206,9 @@ class LateVectors:
         """
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
         if searched:
-            await late_store.settle_vectors(tx, caller.tenant_id, list(vectors))
+            await backfill_store.clear_vectors_due(tx, caller.tenant_id, list(vectors))
 
 
-def _may_be_the_text(error: AppError) -> bool:
-    """Whether it may be what was sent that fails, and not the embedder."""
+def _may_be_caused_by_text(error: AppError) -> bool:
+    """Return whether the text may be the cause of the error, and not the embedder."""
     return not error.retryable or error.code == "embedder_invalid"

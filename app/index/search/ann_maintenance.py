@@ -17,19 +17,19 @@ from app.core.errors import AppError
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.index.search import ann_search
-from app.index.search.ann_search import Holding, Space
+from app.index.search.ann_search import Space, TenantCounts
 
-_LOOK_AGAIN_S = 30.0
-_REMEMBERED_TENANTS = 10_000
+_COUNTS_TTL_S = 30.0
+_MAX_CACHED_TENANTS = 10_000
 _BATCH = 50  # about a third of a second: appends feel a longer one
 _PAUSE_S = 5.0
-_REST = 3  # times as long as a batch took
+_PAUSE_FACTOR = 3  # times as long as a batch took
 _LOCK = 0x74696572  # "tier"
 
 
 @dataclass(frozen=True, slots=True)
-class TierOptions:
-    """Settings of the planner: what is searched exactly, what waits outside the tier."""
+class AnnOptions:
+    """Settings of the search plan: what is searched exactly, and how much waits outside the vector index."""
 
     exact_scope_entries: int
     text_candidates: int
@@ -37,69 +37,69 @@ class TierOptions:
 
 
 class AnnMaintenance:
-    """Knows how much each tenant has, and keeps the tier of the wide ones.
+    """Caches the size of each tenant, and keeps the vector index of large tenants up to date.
 
-    `make_index` makes the index of the space as the owner of the tables, and says whether it stands.
+    `make_index` creates the index of the space as the owner of the tables, and returns whether it exists.
     """
 
     def __init__(
-        self, ops: Database, *, space: Space, options: TierOptions, make_index: Callable[[], Awaitable[bool]]
+        self, ops: Database, *, space: Space, options: AnnOptions, make_index: Callable[[], Awaitable[bool]]
     ) -> None:
         self.space = space
         self.options = options
         self._ops = ops
         self._make_index = make_index
-        self._known: OrderedDict[TenantId, tuple[float, Holding]] = OrderedDict()
+        self._known: OrderedDict[TenantId, tuple[float, TenantCounts]] = OrderedDict()
         self._due: dict[TenantId, None] = {}
         self._wake = asyncio.Event()
         self._log = get_logger()
 
-    async def look(self, tx: Transaction, tenant_id: TenantId) -> Holding:
-        """What the tenant has, as known for half a minute: what is wrong by then costs time, never an answer."""
+    async def read_counts(self, tx: Transaction, tenant_id: TenantId) -> TenantCounts:
+        """Return the tenant's counts, cached for half a minute. Stale counts cost time but never change results."""
         now = time.monotonic()
         known = self._known.get(tenant_id)
-        if known is not None and now - known[0] < _LOOK_AGAIN_S:
+        if known is not None and now - known[0] < _COUNTS_TTL_S:
             return known[1]
         options = self.options
-        holding = await ann_search.holding(
+        counts = await ann_search.count_tenant(
             tx, tenant_id, self.space, entries=options.exact_scope_entries, fresh=options.fresh_vectors
         )
-        self._known[tenant_id] = (now, holding)
+        self._known[tenant_id] = (now, counts)
         self._known.move_to_end(tenant_id)
-        if len(self._known) > _REMEMBERED_TENANTS:
+        if len(self._known) > _MAX_CACHED_TENANTS:
             self._known.popitem(last=False)
-        if self.is_wide(holding) and self._is_due(holding):
+        if self.is_wide(counts) and self._is_due(counts):
             self._due[tenant_id] = None
             self._wake.set()
-        return holding
+        return counts
 
-    def is_wide(self, holding: Holding) -> bool:
-        """Whether a tenant has more than is searched exactly."""
-        return holding.entries > self.options.exact_scope_entries
+    def is_wide(self, counts: TenantCounts) -> bool:
+        """Return whether a tenant is too large for the exact search."""
+        return counts.entries > self.options.exact_scope_entries
 
-    def _is_due(self, holding: Holding) -> bool:
-        return not holding.index_ready or not holding.tiered or holding.fresh > self.options.fresh_vectors
+    def _is_due(self, counts: TenantCounts) -> bool:
+        return not counts.index_ready or not counts.tiered or counts.fresh > self.options.fresh_vectors
 
-    async def note(self, tx: Transaction, tenant_ids: Sequence[TenantId]) -> int:
-        """Let wide tenants be kept that nobody has searched in this space yet; says how many are due."""
+    async def schedule(self, tx: Transaction, tenant_ids: Sequence[TenantId]) -> int:
+        """Schedule large tenants that were not searched in this space yet; return the number of due tenants."""
         for tenant_id in tenant_ids:
             self._known.pop(tenant_id, None)
-            await self.look(tx, tenant_id)
+            await self.read_counts(tx, tenant_id)
         return len(self._due)
 
-    async def keep_forever(self) -> None:
-        """Move what is due whenever a search has noticed some."""
+    async def run_forever(self) -> None:
+        """Move due vectors whenever a search has scheduled some."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
-                await self.keep_due()
+                await self.index_due()
             except AppError as error:
                 self._log.warning("tier.failed", code=error.code)
             await asyncio.sleep(_PAUSE_S)
 
-    async def keep_due(self) -> None:
-        """Move the vectors of all tenants that are due, and make the index after them: built at once it costs least."""
+    async def index_due(self) -> None:
+        """Move the vectors of all due tenants, then create the index: one build over all vectors costs least."""
         due = list(self._due)
         for tenant_id in due:
             self._due.pop(tenant_id, None)
@@ -111,7 +111,7 @@ class AnnMaintenance:
             await self._index(due)
 
     async def keep(self, tenant_id: TenantId) -> int:
-        """Move all of a tenant's vectors into the tier, and make the index where there is none; says how many."""
+        """Move all of a tenant's vectors into the index, which is created if missing; return the number moved."""
         if self.space.id == 0:
             return 0
         moved = await self._move(tenant_id)
@@ -130,11 +130,11 @@ class AnnMaintenance:
         while True:
             started = time.monotonic()
             async with self._ops.across_tenants() as tx:
-                count = await ann_search.tier_some(tx, tenant_id, self.space, lock=_LOCK, limit=_BATCH)
+                count = await ann_search.index_some_vectors(tx, tenant_id, self.space, lock=_LOCK, limit=_BATCH)
             moved += count
             if count < _BATCH:
                 break
-            await asyncio.sleep(_REST * (time.monotonic() - started))  # the rest of the time is the appends'
+            await asyncio.sleep(_PAUSE_FACTOR * (time.monotonic() - started))  # the rest of the time is left to appends
         self._known.pop(tenant_id, None)
         self._log.info("tier.kept", tenant_id=tenant_id, vectors=moved)
         return moved

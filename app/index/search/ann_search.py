@@ -1,8 +1,8 @@
-"""The search of a wide scope: what is nearest by the vector index, what matches by the text index.
+"""Search of a large scope: nearest entries by the vector index, and matching entries by the text index.
 
-The same answer as the exact search (`search_store`), to a hair: the vector index gives candidates, which are put in
-order by their exact cosine; by words, entries are read as long as one may be among the best (`gate`). Only the scope's
-size and mean length are still read from all of it.
+The result is almost that of `exact_search`. The vector index returns candidates, which are ordered by their exact
+cosine. By words, entries are read as long as one may be among the best (`maxscore`). Only the size and the mean length
+of the scope are read from all of it.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,23 @@ from uuid import UUID
 from app.core.database.schema import indexed_type, vector_index_name
 from app.core.database.transactions import FloatVector, Transaction
 from app.core.ids import TenantId
-from app.index.analyser.analyser import any_of, quote
-from app.index.schemas import Found, Scope
-from app.index.search.exact_search import OF_ENTRIES, Arguments, Search, Words, found_of, norm
-from app.index.search.maxscore import Best, Corpus, first_words, gate, words_by_rarity
+from app.index.analyser.analyser import match_any, quote_lexeme
+from app.index.schemas import SearchResult, SearchScope
+from app.index.search.exact_search import (
+    OF_ENTRIES,
+    SearchStatement,
+    StatementArguments,
+    WordColumns,
+    norm,
+    to_search_result,
+)
+from app.index.search.maxscore import CorpusStatistics, TopEntries, candidate_query, first_words, words_by_rarity
 
-# taken from the vector index for each candidate wanted: its order is approximate, and entries may have several vectors
+# fetched per wanted candidate: the order of the index is approximate, and entries may have several vectors
 _OVER_FETCH = 4
-# matches of the rarest words that are read for each candidate wanted, for a score that the others have to reach
+# matches of the rarest words read per wanted candidate; they give the score that the others must reach
 _FIRST_MATCHES = 40
-# of entries that share the score of the last candidate, so many for each candidate wanted come along
+# entries with the same score as the last candidate, per wanted candidate, that are returned with it
 _TIES = 10
 
 
@@ -34,11 +41,11 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What a tenant has, counted up to a bound: entries, vectors outside the tier; whether the tier can serve it.
+class TenantCounts:
+    """Counts of a tenant's entries and of its vectors outside the vector index, both up to a bound.
 
-    `uncovered`: some entry has no vector in this space and waits for none, since it was embedded by another model or by
-    none. Asked for wide tenants only.
+    `uncovered`: some entry has no vector in this space and waits for none, since it was stored with another embedder or
+    none. Only read for large tenants.
     """
 
     entries: int
@@ -48,13 +55,13 @@ class Holding:
     uncovered: bool = False
 
     @property
-    def tiered_and_indexed(self) -> bool:
+    def can_use_index(self) -> bool:
         """Whether the vector index can serve this tenant."""
         return self.tiered and self.index_ready
 
 
-async def holding(tx: Transaction, tenant_id: TenantId, space: Space, *, entries: int, fresh: int) -> Holding:
-    """What the tenant has, counted to one beyond `entries` and `fresh`."""
+async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, entries: int, fresh: int) -> TenantCounts:
+    """Count the tenant's entries and unindexed vectors, to one beyond `entries` and `fresh`."""
     row = await tx.fetchrow(
         """
         select counted.entries,
@@ -80,8 +87,8 @@ async def holding(tx: Transaction, tenant_id: TenantId, space: Space, *, entries
         vector_index_name(space.id),
     )
     if row is None:
-        return Holding(0, 0, tiered=False, index_ready=False)
-    return Holding(
+        return TenantCounts(0, 0, tiered=False, index_ready=False)
+    return TenantCounts(
         row["entries"],
         row["fresh"],
         tiered=row["tiered"],
@@ -90,38 +97,40 @@ async def holding(tx: Transaction, tenant_id: TenantId, space: Space, *, entries
     )
 
 
-async def measure(
-    tx: Transaction, tenant_id: TenantId, scope: Scope, lexemes: Sequence[str], *, entries: int
-) -> Corpus:
-    """What the scope has; of one with up to `entries`, or without words to look for, not how many have each word."""
-    # a plan that is right for the mean tenant sorts all vectors of a wide one: from here on each is made for its tenant
+async def measure_scope(
+    tx: Transaction, tenant_id: TenantId, scope: SearchScope, lexemes: Sequence[str], *, entries: int
+) -> CorpusStatistics:
+    """Measure the scope. Word frequencies are left out if it has up to `entries`, or if there are no words."""
+    # the generic plan sorts all vectors of a large tenant: from here on each statement is planned for its tenant
     await tx.execute("set local plan_cache_mode = force_custom_plan")
-    search = Search(tenant_id, scope)
-    most = search.args.add(None if lexemes else entries + 1)
+    search = SearchStatement(tenant_id, scope)
+    max_size = search.args.add(None if lexemes else entries + 1)
     sql = f"""
         select count(*) as n, greatest(coalesce(avg(few.doc_length), 0), 1)::float8 as mean_length
         from (
-            select e.doc_length from index_entries e where {search.where} limit {most}
+            select e.doc_length from index_entries e where {search.where} limit {max_size}
         ) few
         """  # noqa: S608
     row = await tx.fetchrow(sql, *search.args.values)
     if row is None or row["n"] <= entries or not lexemes:
-        return Corpus(0 if row is None else row["n"], 1.0 if row is None else row["mean_length"], [0] * len(lexemes))
+        return CorpusStatistics(
+            0 if row is None else row["n"], 1.0 if row is None else row["mean_length"], [0] * len(lexemes)
+        )
     counts = await tx.fetch(
         f"select entries from count_in_scope($1, {_scope_from(2)}) order by number",  # noqa: S608
-        [quote(lexeme) for lexeme in lexemes],
+        [quote_lexeme(lexeme) for lexeme in lexemes],
         *_scope_arguments(scope),
     )
-    return Corpus(row["n"], row["mean_length"], [count["entries"] for count in counts])
+    return CorpusStatistics(row["n"], row["mean_length"], [count["entries"] for count in counts])
 
 
 def _scope_from(first: int) -> str:
-    """The parameters of the functions on the text index that take a scope."""
+    """Return the parameter list of the database functions that take a scope."""
     types = ["text[]", "uuid[]", "text", "text", "text", "text[]", "text[]", "timestamptz", "timestamptz", "jsonb"]
     return ", ".join(f"${number}::{kind}" for number, kind in enumerate(types, start=first))
 
 
-def _scope_arguments(scope: Scope) -> list[object]:
+def _scope_arguments(scope: SearchScope) -> list[object]:
     return [
         [kind.value for kind in scope.kinds],
         scope.conversation_ids,
@@ -136,45 +145,45 @@ def _scope_arguments(scope: Scope) -> list[object]:
     ]
 
 
-async def best_by_words(
-    tx: Transaction, scope: Scope, lexemes: Sequence[str], corpus: Corpus, *, pool: int, matches: int
+async def find_best_by_words(
+    tx: Transaction, scope: SearchScope, lexemes: Sequence[str], corpus: CorpusStatistics, *, pool: int, matches: int
 ) -> list[UUID]:
-    """The best `pool` entries by words with what scores like the last of them: those of the exact search.
+    """Return the best `pool` entries by words, and those with the score of the last, like the exact search.
 
-    Only where the scores of more than `matches` had to be counted at once, some of the best may be missing.
+    Some may be missing only if more than `matches` entries had to be scored at once.
     """
     words = words_by_rarity(lexemes, corpus)
-    best = Best(pool)
-    asked = first_words(words, matches=_FIRST_MATCHES * pool)
-    done, left = words[:asked], words[asked:]
-    query = any_of([word.lexeme for word in done])
+    best = TopEntries(pool)
+    query = first_words(words, matches=_FIRST_MATCHES * pool)
+    done, left = words[:query], words[query:]
+    query = match_any([word.lexeme for word in done])
     while done:
-        best.add(await _score(tx, scope, query, lexemes, corpus, pool=pool, matches=matches))
-        if best.least:
+        best.add(await _score_matches(tx, scope, query, lexemes, corpus, pool=pool, matches=matches))
+        if best.threshold:
             break
         if not left:
             return list(best.scores)
-        # too few to compare with: the next word finds entries too
-        query = gate(left[:1], without=done, score=0) or ""
+        # too few to compare with: read the entries of the next word too
+        query = candidate_query(left[:1], without=done, score=0) or ""
         done, left = [*done, left[0]], left[1:]
-    if (last := gate(left, without=done, score=best.least)) is not None:
-        best.add(await _score(tx, scope, last, lexemes, corpus, pool=pool, matches=matches))
+    if (last := candidate_query(left, without=done, score=best.threshold)) is not None:
+        best.add(await _score_matches(tx, scope, last, lexemes, corpus, pool=pool, matches=matches))
     return list(best.scores)
 
 
-async def _score(
+async def _score_matches(
     tx: Transaction,
-    scope: Scope,
+    scope: SearchScope,
     query: str,
     lexemes: Sequence[str],
-    corpus: Corpus,
+    corpus: CorpusStatistics,
     *,
     pool: int,
     matches: int,
 ) -> dict[UUID, float]:
-    """The best of what a tsquery finds, with their scores; of those that score like the last, a good number."""
-    args = Arguments(query, matches, *_scope_arguments(scope))
-    words = Words(args, lexemes)
+    """Score the matches of a tsquery; return the best and a bounded number of ties with the last of them."""
+    args = StatementArguments(query, matches, *_scope_arguments(scope))
+    words = WordColumns(args, lexemes)
     best, ties = args.add(pool), args.add(_TIES * pool)
     rows = await tx.fetch(
         f"""
@@ -202,26 +211,29 @@ async def _score(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A query of a wide scope: its vector, its words with the entries that are best by them, and how many it wants."""
+class AnnQuery:
+    """The query of a large scope: its vector, its words with the best entries by words, and the number wanted."""
 
     vector: FloatVector | None
     lexemes: Sequence[str]
     by_words: Sequence[UUID]
-    corpus: Corpus
+    corpus: CorpusStatistics
     pool: int
 
 
-def wide_statement(
-    tenant_id: TenantId, scope: Scope, wanted: Wanted, *, space: Space, uncovered: bool = False
+def ann_statement(
+    tenant_id: TenantId, scope: SearchScope, wanted: AnnQuery, *, space: Space, uncovered: bool = False
 ) -> tuple[str, list[object]]:
-    """The statement of one wide search with its arguments, apart from running it so that a test can EXPLAIN it."""
-    search = Search(tenant_id, scope)
+    """Build the statement of one ANN search and its arguments.
+
+    Separate from running it so that a test can EXPLAIN it.
+    """
+    search = SearchStatement(tenant_id, scope)
     search.look_for(space_id=space.id, vector=wanted.vector, lexemes=wanted.lexemes)
     best = search.args.add(wanted.pool)
     near = "select null::uuid, null::float8 where false"
     if wanted.vector is not None:
-        near = _near(search, space, wanted.vector, wanted.pool)
+        near = _nearest_sql(search, space, wanted.vector, wanted.pool)
     words, mean_length = search.words, search.args.add(wanted.corpus.mean_length)
     weights = words.given(search.args, wanted.corpus.weights)
     sql = f"""
@@ -232,10 +244,10 @@ def wide_statement(
         by_words (entry_id) as materialized (select unnest({search.args.add(list(wanted.by_words))}::uuid[])),
         waiting as materialized (
             select e.entry_id from index_entries e
-            where {search.where} and {_waits(space, wanted.vector, uncovered=uncovered)}
+            where {search.where} and {_without_vector_sql(space, wanted.vector, uncovered=uncovered)}
             order by e.occurred_at desc limit {best}
         ),
-        {_around(search)}
+        {_with_neighbours_sql(search)}
         select {OF_ENTRIES}, cosine, {words.bm25("f", "w")} as bm25,
                exists (select 1 from waiting) as pending, (select count(*) from by_vector) as near
         from (
@@ -245,8 +257,8 @@ def wide_statement(
     return sql, search.args.values
 
 
-def _waits(space: Space, vector: FloatVector | None, *, uncovered: bool) -> str:
-    """The condition for an entry that competes without a vector; nothing does where none is asked for."""
+def _without_vector_sql(space: Space, vector: FloatVector | None, *, uncovered: bool) -> str:
+    """Return the condition for an entry that competes without a vector."""
     if vector is None:
         return "false"
     if not uncovered:
@@ -257,8 +269,8 @@ def _waits(space: Space, vector: FloatVector | None, *, uncovered: bool) -> str:
             )"""  # noqa: S608
 
 
-def _around(search: Search) -> str:
-    """What was found in each way, the turns beside it, and both scores' parts of all of them."""
+def _with_neighbours_sql(search: SearchStatement) -> str:
+    """Combine the candidates of each way with their neighbouring turns, and give all of them both scores."""
     return f"""pool as materialized (
             select e.entry_id, e.conversation_id, e.session, e.position
             from (select entry_id from by_vector union select entry_id from by_words
@@ -286,38 +298,38 @@ def _around(search: Search) -> str:
         )"""  # noqa: S608
 
 
-def _near(search: Search, space: Space, vector: FloatVector, pool: int) -> str:
-    """The nearest in the tier by its index, and all that is not in it yet; filters hold for both."""
-    asked = search.args.add(vector)
+def _nearest_sql(search: SearchStatement, space: Space, vector: FloatVector, pool: int) -> str:
+    """Select the nearest vectors of the index and all vectors outside it; filters apply to both."""
+    query = search.args.add(vector)
     kind = indexed_type(space.dimensions)
-    # looked up one by one, not joined: the index gives its rows in order of distance, and stops when there are enough
+    # looked up one by one, not joined: the index returns rows in order of distance and stops after enough
     in_scope = f"""cross join lateral (
             select 1 from index_entries e where {search.where} and e.entry_id = v.entry_id offset 0
         ) e"""  # noqa: S608
     fetched = _OVER_FETCH * pool
     return f"""
-        (select v.entry_id, 1 - (v.embedding <=> {asked}) as cosine from vectors v {in_scope}
+        (select v.entry_id, 1 - (v.embedding <=> {query}) as cosine from vectors v {in_scope}
          where v.tenant_id = $1 and v.space_id = {space.id} and v.tiered
-         order by v.embedding::{kind} <=> {asked}::vector::{kind} limit {fetched})
+         order by v.embedding::{kind} <=> {query}::vector::{kind} limit {fetched})
         union all
-        (select v.entry_id, 1 - (v.embedding <=> {asked}) as cosine from vectors v {in_scope}
+        (select v.entry_id, 1 - (v.embedding <=> {query}) as cosine from vectors v {in_scope}
          where v.tenant_id = $1 and v.space_id = {space.id} and not v.tiered
          order by cosine desc limit {fetched})"""  # noqa: S608
 
 
-async def search_wide(
-    tx: Transaction, tenant_id: TenantId, scope: Scope, wanted: Wanted, *, space: Space, uncovered: bool
-) -> Found | None:
-    """As `search_store.search`, by the indexes; None when these gave too little, and only the exact search will do."""
-    sql, args = wide_statement(tenant_id, scope, wanted, space=space, uncovered=uncovered)
+async def search_ann(
+    tx: Transaction, tenant_id: TenantId, scope: SearchScope, wanted: AnnQuery, *, space: Space, uncovered: bool
+) -> SearchResult | None:
+    """Search by the indexes, with the result of `exact_search.search`; None if these return too few entries."""
+    sql, args = ann_statement(tenant_id, scope, wanted, space=space, uncovered=uncovered)
     rows = await tx.fetch(sql, *args)
     if wanted.vector is not None and (not rows or rows[0]["near"] < wanted.pool):
         return None
-    return found_of(rows, wanted.lexemes)
+    return to_search_result(rows, wanted.lexemes)
 
 
-async def tier_some(tx: Transaction, tenant_id: TenantId, space: Space, *, lock: int, limit: int) -> int:
-    """Put some of a tenant's vectors into the tier; says how many. 0 when another process is at it (ops role)."""
+async def index_some_vectors(tx: Transaction, tenant_id: TenantId, space: Space, *, lock: int, limit: int) -> int:
+    """Index some of a tenant's vectors; return the number; 0 if another process is at it (ops role)."""
     row = await tx.fetchrow("select pg_try_advisory_xact_lock($1::int, $2::int) as ours", lock, space.id)
     if row is None or not row["ours"]:
         return 0

@@ -1,13 +1,12 @@
-"""The query that searches the index: one statement, inside the caller's transaction, of one tenant.
+"""The exact search: one statement, inside the caller's transaction, of one tenant.
 
-It reads the scope's entries, their similarity to the query's vector, BM25 with statistics over that very scope, and
-gives the best of both with the turns beside them as candidates: an answer may share no word and little meaning with the
-query that its question matches. Exact: every entry in scope is compared. (`wide` has the search of scopes that are too
-large for that.)
+It reads the scope's entries, their similarity to the query's vector, and BM25 with statistics over this scope.
+Candidates are the best of both and the turns next to them: an answer may share few words and little meaning with the
+query that its question matches. Every entry in scope is compared; `ann_search` searches scopes that are too large for
+that.
 
-What is done for every entry is as little as can be. Words are columns of numbers, one for each word of the query, since
-arrays of them cost several times as much to make, count and add up; vectors are read in one go, not looked up one by
-one; and similarity is joined to nothing but the few candidates.
+The work per entry is minimal. Words are number columns, one per word of the query, since arrays cost several times as
+much to build, count and sum. Vectors are read in one scan. Similarity is joined only to the few candidates.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ import asyncpg
 
 from app.core.database.transactions import FloatVector, Transaction
 from app.core.ids import TenantId
-from app.index.analyser.analyser import any_of, quote
-from app.index.schemas import BM25_B, BM25_K1, Candidate, EntryKind, Found, Scope
+from app.index.analyser.analyser import match_any, quote_lexeme
+from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchCandidate, SearchResult, SearchScope
 
 OF_ENTRIES: Final = (
     "entry_id, kind, conversation_id, position, session, actor, role, occurred_at, asks, vectors_due, doc_length, dates"
@@ -28,60 +27,60 @@ OF_ENTRIES: Final = (
 _ALL_SQUARES: Final = 1.64493406685
 
 
-class Arguments:
-    """The arguments of one statement, named as they are added."""
+class StatementArguments:
+    """The arguments of one statement, numbered as they are added."""
 
     def __init__(self, *values: object) -> None:
         self.values: list[object] = list(values)
 
     def add(self, value: object) -> str:
-        """Add an argument; its name in the statement."""
+        """Add an argument; return its placeholder."""
         self.values.append(value)
         return f"${len(self.values)}"
 
 
-class Words:
+class WordColumns:
     """The words of a query in a statement: a column `t1`, `t2` … each, in their order.
 
-    Empty ones are added up to one of few numbers: a connection keeps each statement that it has prepared.
+    The number of columns is rounded up with empty words, since a connection caches each prepared statement.
     """
 
-    def __init__(self, args: Arguments, lexemes: Sequence[str]) -> None:
-        self._queries = [args.add(quote(lexeme)) for lexeme in lexemes]
+    def __init__(self, args: StatementArguments, lexemes: Sequence[str]) -> None:
+        self._queries = [args.add(quote_lexeme(lexeme)) for lexeme in lexemes]
         self._queries += [args.add("") for _ in range(_room(len(lexemes)) - len(lexemes))]
 
     def __bool__(self) -> bool:
         return bool(self._queries)
 
     def _each(self, item: str) -> list[str]:
-        """An item for each word, `#` its number."""
+        """Repeat an item for each word, with its number for `#`."""
         return [item.replace("#", str(number)) for number, _ in enumerate(self._queries, start=1)]
 
     def _listed(self, item: str) -> str:
-        """The same to go on a list: each with a comma before it, so that none is nothing."""
+        """Repeat an item for each word, each after a comma, so that no word gives an empty text."""
         return "".join(f", {one}" for one in self._each(item))
 
     @property
     def columns(self) -> str:
-        """The columns' names, to go on a list."""
+        """Return the columns' names, as a list continuation."""
         return self._listed("t#")
 
     def any_in(self, entry: str) -> str:
-        """The condition for an entry whose words were counted, since it has one of them."""
+        """Return the condition for an entry that has one of the words."""
         return f"{entry}.t1 is not null" if self._queries else "false"
 
     @property
     def none(self) -> str:
-        """Columns of an entry that is known to have no word of the query, to go on a list."""
+        """Return the columns of an entry without any word of the query, as a list continuation."""
         return self._listed("null::float8 as t#")
 
     def counted(self, lexemes: str) -> str:
-        """Columns with how often each word stands in a tsvector, to go on a list; null where that is null.
+        """Return columns with the count of each word in a tsvector, as a list continuation; null for null.
 
-        Of a single word that stands there n times, the rank with all weights 1 is the sum of 1/i² for i to n over that
-        for all i. The reverse, from the first terms of the trigamma function and rounded, is exact for as many
-        positions as a tsvector holds (255), and for none. Of what Postgres has, nothing counts faster: by cover
-        density it takes three times as long, with `unnest` far longer.
+        For a single word that occurs n times, the rank with all weights 1 is the sum of 1/i² for i to n, divided by
+        that sum for all i. The inverse, from the first terms of the trigamma function and rounded, is exact for 0 to
+        255 positions, the limit of a tsvector. This is the fastest way to count in Postgres: cover density takes three
+        times as long, and `unnest` far longer.
         """
         ranks = [f"ts_rank('{{1,1,1,1}}', {lexemes}, {query}::tsquery)" for query in self._queries]
         return "".join(
@@ -91,69 +90,69 @@ class Words:
 
     @property
     def frequencies(self) -> str:
-        """Columns with how many entries of a relation have each word, to go on a list."""
+        """Return columns with the number of entries that have each word, as a list continuation."""
         return self._listed("count(*) filter (where t# > 0) as f#")
 
     def weights(self, corpus: str, frequencies: str) -> str:
-        """Columns `w1` … with what each word weighs, to go on a list; `gate.weight` in SQL."""
+        """Return columns `w1` … with the weight of each word, as a list continuation; `maxscore.weight` in SQL."""
         return self._listed(
             f"{BM25_K1 + 1} * ln(1 + ({corpus}.n - {frequencies}.f# + 0.5) / ({frequencies}.f# + 0.5)) as w#"
         )
 
     def bm25(self, entry: str, weights: str) -> str:
-        """BM25 of an entry that has its words' columns and `norm`, given the words' weights."""
+        """Return the BM25 of an entry with its words' columns and `norm`, for given word weights."""
         terms = self._each(f"{weights}.w# * {entry}.t# / ({entry}.t# + {entry}.norm)")
         return f"coalesce({' + '.join(terms)}, 0)" if terms else "0::float8"
 
-    def given(self, args: Arguments, weights: Sequence[float]) -> str:
-        """Columns `w1` … of weights that are known, to go on a list."""
+    def given(self, args: StatementArguments, weights: Sequence[float]) -> str:
+        """Return columns `w1` … of known weights, as a list continuation."""
         known = [*weights, *[0.0] * (len(self._queries) - len(weights))]
         return "".join(f", {args.add(weight)}::float8 as w{number}" for number, weight in enumerate(known, start=1))
 
 
 def _room(count: int) -> int:
-    """The next larger of 0, 4, 8, 12, 16, 24, 32, 48, 64 and so on."""
+    """Return the next larger of 0, 4, 8, 12, 16, 24, 32, 48, 64 and so on."""
     step = 4 if count <= 16 else 8 if count <= 32 else 16  # noqa: PLR2004 - said above
     return -(-count // step) * step
 
 
 def norm(doc_length: str, mean_length: str) -> str:
-    """What BM25 compares a word's count with: more in entries that are longer than the mean."""
+    """Return the BM25 length normalisation: larger in entries that are longer than the mean."""
     return f"({BM25_K1 * (1 - BM25_B)} + {BM25_K1 * BM25_B}::float8 * {doc_length} / {mean_length})"
 
 
-class Search:
+class SearchStatement:
     """The parts of one search statement and their arguments.
 
-    Nothing here is joined where it can be looked up or hashed: right after a start the tables have no statistics, and
-    a join that was planned for one row takes its square.
+    Lookups and hashes are used instead of joins: right after a start the tables have no statistics, and a join planned
+    for one row takes quadratic time.
     """
 
-    def __init__(self, tenant_id: TenantId, scope: Scope) -> None:
-        self.args = Arguments(tenant_id)
+    def __init__(self, tenant_id: TenantId, scope: SearchScope) -> None:
+        self.args = StatementArguments(tenant_id)
         self.where = self._conditions(scope)
         self.entry = ", ".join(f"e.{column}" for column in OF_ENTRIES.split(", "))
-        self.words = Words(self.args, ())
+        self.words = WordColumns(self.args, ())
         self.space_id = 0
         self.vector: str | None = None
         self._lexemes: Sequence[str] = ()
 
     def look_for(self, *, space_id: int, vector: FloatVector | None, lexemes: Sequence[str]) -> None:
-        """Say what an entry is compared with."""
+        """Set the vector and the words to compare entries with."""
         self.space_id = space_id
         if vector is not None:
             self.vector = self.args.add(vector)
         self._lexemes = lexemes
-        self.words = Words(self.args, lexemes)
+        self.words = WordColumns(self.args, lexemes)
 
-    def _conditions(self, scope: Scope) -> str:
+    def _conditions(self, scope: SearchScope) -> str:
         arg = self.args.add
         conditions = ["e.tenant_id = $1", "e.live", f"e.kind = any({arg([k.value for k in scope.kinds])}::text[])"]
         if scope.conversation_ids is not None:
             conditions.append(f"e.conversation_id = any({arg(list(scope.conversation_ids))}::uuid[])")
         if scope.project is not None:
             own = f"e.project = {arg(scope.project)}"
-            # a fact without a project is known in all of them, or in several, which its owner tells apart
+            # a fact without a project belongs to all projects, or to several that only its owner knows
             is_fact = EntryKind.FACT in scope.kinds
             conditions.append(f"({own} or (e.kind = 'fact' and e.project = ''))" if is_fact else own)
         if scope.owner is not None:
@@ -171,29 +170,29 @@ class Search:
             conditions.append(f"e.metadata @> {arg(scope.metadata)}::jsonb")
         return " and ".join(conditions)
 
-    def _of_memories(self, scope: Scope) -> list[str]:
-        """What holds of memories alone; where no memory is looked for, nothing is asked."""
+    def _of_memories(self, scope: SearchScope) -> list[str]:
+        """Return the conditions of memories; none if no memory is searched."""
         if EntryKind.MEMORY not in scope.kinds:
             return []
         conditions = ["(e.expires_at is null or e.expires_at > statement_timestamp())"]
         if scope.agent_id is not None:
             own = f"e.agent_id = {self.args.add(scope.agent_id)}"
-            # by itself where it can be, since only so is there an index for it
+            # as a condition of its own if possible, since only then its index is used
             conditions.append(own if set(scope.kinds) == {EntryKind.MEMORY} else f"(e.kind <> 'memory' or {own})")
         return conditions
 
     def cosine(self, entry: str) -> str:
-        """The similarity of one entry, looked up; null where it has no vector."""
+        """Return the similarity of one entry, by lookup; null without a vector."""
         if self.vector is None:
             return "null::float8"
-        # the space stands in the text, not in the arguments: a partial index is lost to a parameter
+        # the space is in the text, not in the arguments: a parameter prevents the use of a partial index
         return f"""(
                 select max(1 - (v.embedding <=> {self.vector})) from vectors v
                 where v.tenant_id = $1 and v.space_id = {self.space_id} and v.entry_id = {entry}.entry_id
             )"""  # noqa: S608
 
     def near(self, entries: str) -> str:
-        """The similarity of all entries of a relation, read in one go; one row for each that has a vector."""
+        """Select the similarity of all entries of a relation in one scan; one row per entry that has a vector."""
         if self.vector is None:
             return "select null::uuid as entry_id, null::float8 as cosine where false"
         return f"""
@@ -203,8 +202,8 @@ class Search:
                 group by v.entry_id"""  # noqa: S608
 
     def found_side_by_side(self) -> str:
-        """Entries of some conversations: few, and side by side, so their words are looked at in passing."""
-        matches = f"e.lexemes @@ {self.args.add(any_of(self._lexemes))}::tsquery" if self.words else "false"
+        """Select the entries of some conversations: few, stored together, so their words are read in the same scan."""
+        matches = f"e.lexemes @@ {self.args.add(match_any(self._lexemes))}::tsquery" if self.words else "false"
         return f"""
             found as materialized (
                 select {OF_ENTRIES} {self.words.counted("e.lexemes")}
@@ -217,10 +216,10 @@ class Search:
             scope as (select * from found)"""  # noqa: S608
 
     def found_by_index(self) -> str:
-        """Entries of a whole tenant: words through the text index, which row security leaves to a function."""
+        """Select the entries of a whole tenant: words by the text index, through a function because of row security."""
         if not self.words:
             return self.found_side_by_side()
-        asked = self.args.add(any_of(self._lexemes))
+        asked = self.args.add(match_any(self._lexemes))
         return f"""
             scope as materialized (
                 select {self.entry} from index_entries e where {self.where}
@@ -241,8 +240,8 @@ class Search:
             )"""  # noqa: S608
 
 
-def _best_of_each_way(search: Search, best: str) -> str:
-    """Of what is in scope: what is nearest, what has the words, what has no vector yet."""
+def _best_of_each_way(search: SearchStatement, best: str) -> str:
+    """Select the nearest entries in scope, those with the words, and those without a vector yet."""
     words = search.words
     covered = "true" if search.vector is None else "(select count(*) from near) = c.n"
     return f"""
@@ -278,7 +277,7 @@ def _best_of_each_way(search: Search, best: str) -> str:
 
 def search_statement(
     tenant_id: TenantId,
-    scope: Scope,
+    scope: SearchScope,
     *,
     space_id: int,
     vector: FloatVector | None,
@@ -286,8 +285,8 @@ def search_statement(
     pool: int,
     by_index: bool,
 ) -> tuple[str, list[object]]:
-    """The statement of one search with its arguments, apart from running it so that a test can EXPLAIN it."""
-    search = Search(tenant_id, scope)
+    """Build the statement of one search and its arguments. Separate from running it so that a test can EXPLAIN it."""
+    search = SearchStatement(tenant_id, scope)
     search.look_for(space_id=space_id, vector=vector, lexemes=lexemes)
     words = search.words
     found = search.found_by_index() if by_index else search.found_side_by_side()
@@ -317,28 +316,28 @@ def search_statement(
 async def search(
     tx: Transaction,
     tenant_id: TenantId,
-    scope: Scope,
+    scope: SearchScope,
     *,
     space_id: int,
     vector: FloatVector | None,
     lexemes: Sequence[str],
     pool: int,
     by_index: bool,
-) -> Found:
-    """The best `pool` entries in scope by vector and the best `pool` by words, each with both scores.
+) -> SearchResult:
+    """Return the best `pool` entries in scope by vector and the best `pool` by words, each with both scores.
 
-    `by_index`: words are looked for in the text index, which pays where the scope is most of what the tenant has.
+    `by_index`: use the text index for words. It pays if the scope is most of the tenant's entries.
     """
     sql, args = search_statement(
         tenant_id, scope, space_id=space_id, vector=vector, lexemes=lexemes, pool=pool, by_index=by_index
     )
-    return found_of(await tx.fetch(sql, *args), lexemes)
+    return to_search_result(await tx.fetch(sql, *args), lexemes)
 
 
-def found_of(rows: "Sequence[asyncpg.Record]", lexemes: Sequence[str]) -> Found:
-    """The candidates that a search statement gave."""
+def to_search_result(rows: "Sequence[asyncpg.Record]", lexemes: Sequence[str]) -> SearchResult:
+    """Map the rows of a search statement to candidates."""
     candidates = [
-        Candidate(
+        SearchCandidate(
             entry_id=row["entry_id"],
             kind=EntryKind(row["kind"]),
             conversation_id=row["conversation_id"],
@@ -354,4 +353,4 @@ def found_of(rows: "Sequence[asyncpg.Record]", lexemes: Sequence[str]) -> Found:
         )
         for row in rows
     ]
-    return Found(candidates, vectors_pending=bool(rows) and bool(rows[0]["pending"]), lexemes=lexemes)
+    return SearchResult(candidates, vectors_pending=bool(rows) and bool(rows[0]["pending"]), lexemes=lexemes)

@@ -1,9 +1,9 @@
-"""Which entries of a wide scope can be among the best by words, told before they are read. Pure.
+"""Selection of the entries of a large scope that can be among the best by words, before they are read. Pure.
 
-Method: MaxScore (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995). What a word can add to a
-BM25 score at most follows from how rare it is. The rarest words find entries, whose scores are counted; the last of
-the best so far is the score to reach. What has none of these words can only be among the best when the bounds of its
-other words reach that score together, which is a question for the text index: `gate` asks it.
+Method: MaxScore (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995). The rarity of a word bounds
+the BM25 score that it can add. The entries of the rarest words are scored; the last of the best so far sets the score
+to reach. An entry without these words can only be among the best if the bounds of its other words reach that score
+together. `candidate_query` returns this condition for the text index.
 """
 
 import math
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from app.index.analyser.analyser import any_of, quote
+from app.index.analyser.analyser import match_any, quote_lexeme
 from app.index.schemas import BM25_B, BM25_K1
 
-# of a query on the text index; with more, fewer words at once are asked for, and it finds more than it need
+# bounds the query on the text index; above it fewer words are combined, and the query finds more than necessary
 _MAX_PARTS = 64
 _DEPTHS = (4, 3, 2, 1, 0)
-# bounds are counted in another order than scores
+# bounds are summed in another order than scores
 _SLACK = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
-    """What BM25 counts in: entries in scope, their mean length, and how many have each word of the query."""
+class CorpusStatistics:
+    """The statistics of BM25: entries in scope, their mean length, and the frequency of each word of the query."""
 
     entries: int
     mean_length: float
@@ -32,12 +32,12 @@ class Corpus:
 
     @property
     def weights(self) -> list[float]:
-        """What each word of the query weighs: what BM25 multiplies with."""
+        """Return the BM25 weight of each word of the query."""
         return [weight(self.entries, frequency) for frequency in self.frequencies]
 
 
-class Word(NamedTuple):
-    """A word of the query that some entry has, and the most that it adds to a score."""
+class QueryWord(NamedTuple):
+    """A word of the query that some entry has, and the maximum that it adds to a score."""
 
     lexeme: str
     frequency: int
@@ -45,23 +45,23 @@ class Word(NamedTuple):
 
 
 def weight(entries: int, frequency: int) -> float:
-    """What a word weighs that so many entries of all have."""
+    """Return the weight of a word that `frequency` of all entries have."""
     return (BM25_K1 + 1) * math.log(1 + (entries - frequency + 0.5) / (frequency + 0.5))
 
 
-def words_by_rarity(lexemes: Sequence[str], corpus: Corpus) -> list[Word]:
-    """The words that any entry has, the rarest first."""
-    # a word stands in an entry at most as often as the entry is long; this is the limit for the longest
-    most = 1 / (1 + BM25_K1 * BM25_B / corpus.mean_length)
-    words: list[Word] = []
+def words_by_rarity(lexemes: Sequence[str], corpus: CorpusStatistics) -> list[QueryWord]:
+    """Return the words that any entry has, the rarest first."""
+    # a word occurs in an entry at most as often as the entry is long; this is the limit for the longest
+    max_size = 1 / (1 + BM25_K1 * BM25_B / corpus.mean_length)
+    words: list[QueryWord] = []
     for lexeme, frequency in zip(lexemes, corpus.frequencies, strict=True):
         if frequency:
-            words.append(Word(lexeme, frequency, most * weight(corpus.entries, frequency) * _SLACK))
+            words.append(QueryWord(lexeme, frequency, max_size * weight(corpus.entries, frequency) * _SLACK))
     return sorted(words, key=lambda word: (word.frequency, word.lexeme))
 
 
-def first_words(words: Sequence[Word], *, matches: int) -> int:
-    """How many of the rarest words together find at most `matches` entries; the rarest in any case."""
+def first_words(words: Sequence[QueryWord], *, matches: int) -> int:
+    """Return how many of the rarest words together find at most `matches` entries; at least one."""
     found = 0
     for count, word in enumerate(words):
         found += word.frequency
@@ -70,27 +70,27 @@ def first_words(words: Sequence[Word], *, matches: int) -> int:
     return len(words)
 
 
-def gate(words: Sequence[Word], *, without: Sequence[Word], score: float) -> str | None:
-    """The tsquery of entries whose words (the rarest first) may reach `score` together, with none of `without`.
+def candidate_query(words: Sequence[QueryWord], *, without: Sequence[QueryWord], score: float) -> str | None:
+    """Return the tsquery of entries whose words (the rarest first) may reach `score`, and that have none of `without`.
 
-    None where no entry can.
+    Returns None if no entry can.
     """
     if score <= 0:
-        parts: list[str] = [quote(word.lexeme) for word in words]
+        parts: list[str] = [quote_lexeme(word.lexeme) for word in words]
     else:
         parts = next(
             parts for depth in _DEPTHS if len(parts := _parts(words, score, depth)) <= _MAX_PARTS or depth == 0
         )
     if not parts:
         return None
-    asked = " | ".join(parts)
-    return f"({asked}) & !({any_of([word.lexeme for word in without])})" if without else asked
+    query = " | ".join(parts)
+    return f"({query}) & !({match_any([word.lexeme for word in without])})" if without else query
 
 
-def _parts(words: Sequence[Word], score: float, depth: int) -> list[str]:
-    """Conjunctions of which an entry has one where its words reach `score`, by up to `depth` + 1 words at once.
+def _parts(words: Sequence[QueryWord], score: float, depth: int) -> list[str]:
+    """Return conjunctions of up to `depth` + 1 words, of which an entry matches one if its words reach `score`.
 
-    Each starts with the rarest of its words, so that what follows may be sought among the commoner ones.
+    Each starts with its rarest word, so that the others are chosen among the more common ones.
     """
     parts: list[str] = []
     left = sum(word.bound for word in words)
@@ -98,10 +98,10 @@ def _parts(words: Sequence[Word], score: float, depth: int) -> list[str]:
         if left < score:
             break
         if word.bound >= score or depth == 0:
-            parts.append(quote(word.lexeme))
+            parts.append(quote_lexeme(word.lexeme))
         else:
             more = _parts(words[at + 1 :], score - word.bound, depth - 1)
-            parts.extend(f"{quote(word.lexeme)} & {part}" for part in more)
+            parts.extend(f"{quote_lexeme(word.lexeme)} & {part}" for part in more)
         if len(parts) > _MAX_PARTS and depth:
             break
         left -= word.bound
@@ -109,19 +109,19 @@ def _parts(words: Sequence[Word], score: float, depth: int) -> list[str]:
 
 
 @dataclass
-class Best:
-    """The best entries by words so far, at most `most`, and what scores like the last of them."""
+class TopEntries:
+    """The best entries by words so far, at most `max_size`, and ties with the last of them."""
 
-    most: int
+    max_size: int
     scores: dict[UUID, float] = field(default_factory=dict)
 
     def add(self, found: Mapping[UUID, float]) -> None:
-        """Take in what was found; keep the best."""
+        """Add scored entries and keep the best."""
         scores = sorted((self.scores | dict(found)).items(), key=lambda item: -item[1])
-        least = scores[self.most - 1][1] if len(scores) >= self.most else 0.0
-        self.scores = {entry_id: score for entry_id, score in scores if score >= least}
+        threshold = scores[self.max_size - 1][1] if len(scores) >= self.max_size else 0.0
+        self.scores = {entry_id: score for entry_id, score in scores if score >= threshold}
 
     @property
-    def least(self) -> float:
-        """The score to reach; 0 where there is room."""
-        return min(self.scores.values()) if len(self.scores) >= self.most else 0.0
+    def threshold(self) -> float:
+        """Return the score to reach; 0 if there are not enough entries yet."""
+        return min(self.scores.values()) if len(self.scores) >= self.max_size else 0.0

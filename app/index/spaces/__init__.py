@@ -1,1 +1,1 @@
-"""Embedding spaces: which one is searched, which are kept up to date, and the move from one to another."""
+"""Embedding spaces: the searched one, the maintained ones, and the migration from one to another."""

@@ -1,8 +1,8 @@
-"""Embedding spaces, as operators move an installation from one to another: add, fill, switch, roll back, drop.
+"""Administration of embedding spaces for operators: add, fill, switch, roll back, drop.
 
-What always holds: one row says which space is searched, and a switch is one update of it; a space that was searched is
-kept up to date until it is dropped, so the way back is the same update; nobody drops what is searched; changes exclude
-each other. Everything may be asked for again, and what is interrupted goes on from where it was.
+Invariants: one row names the searched space, and a switch is one update of it; a space that was searched is maintained
+until it is dropped, so the roll-back is the same update; the searched space is never dropped; changes exclude each
+other. Every request may be repeated, and interrupted work continues.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from app.core.jobs import INSTALLATION, JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.index.schemas import DROP_JOB, EmbeddingSpace, EmbeddingSpaces, SpaceAdd, SpaceState, SpaceSwitch
 from app.index.spaces import store as space_store
-from app.index.spaces.runtime import EmbeddingSpaceRuntime, Spaces
-from app.index.spaces.store import Choice, Figures, SpaceRow
+from app.index.spaces.runtime import EmbeddingSpaceRegistry, EmbeddingSpaceRuntime
+from app.index.spaces.store import SearchedSpace, SpaceCounts, SpaceRow
 from app.tenancy.schemas import Caller, Scope
 
-# of all entries, the part that may lack vectors at a switch: what is told from a sample is not exact
+# the share of entries that may lack vectors at a switch, because estimates from a sample are not exact
 _SMALL_SHARE = 0.001
 _DROP_AFTER_S = 3.0
 _DROP_AT_ONCE = 1000
@@ -35,14 +35,14 @@ JobCounts: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
-    """All spaces, and which is searched."""
+class _SpaceCatalogue:
+    """All spaces, and the choice of the searched one."""
 
     rows: Sequence[SpaceRow]
-    choice: Choice
+    choice: SearchedSpace
 
     def row(self, space_id: int) -> SpaceRow:
-        """A space by its id; NotFound."""
+        """Return a space by its id. Raises NotFound."""
         found = next((row for row in self.rows if row.id == space_id), None)
         if found is None:
             raise NotFound("not_found", "There is no such embedding space.")
@@ -50,17 +50,17 @@ class _World:
 
 
 class SpaceAdministration:
-    """The door to embedding spaces.
+    """Public API of embedding spaces.
 
     `announce` tells every process that they changed; `drop_index` drops a space's vector index as the owner;
-    `base_urls` say where the embedders of this process are, by space.
+    `base_urls` are the addresses of this process's embedders, by space.
     """
 
     def __init__(
         self,
         ops: Database,
         *,
-        spaces: Spaces,
+        spaces: EmbeddingSpaceRegistry,
         jobs: JobQueue,
         announce: Callable[[], None],
         drop_index: Callable[[int], Awaitable[None]],
@@ -75,80 +75,83 @@ class SpaceAdministration:
         self._log = get_logger()
 
     async def list_spaces(self, caller: Caller) -> EmbeddingSpaces:
-        """All spaces, the newest first, with how far each is filled; of a large installation about."""
+        """List all spaces, the newest first, with how far each is filled (an estimate in a large installation)."""
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
-            world = await _read(tx)
+            catalogue = await _read(tx)
         return EmbeddingSpaces(
-            object="list", data=await self._views(world, world.rows), has_more=False, next_cursor=None
+            object="list", data=await self._views(catalogue, catalogue.rows), has_more=False, next_cursor=None
         )
 
     async def space(self, caller: Caller, space_id: int) -> EmbeddingSpace:
-        """One space. Raises NotFound."""
+        """Return one space. Raises NotFound."""
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
-            world = await _read(tx)
-        (view,) = await self._views(world, [world.row(space_id)])
+            catalogue = await _read(tx)
+        (view,) = await self._views(catalogue, [catalogue.row(space_id)])
         return view
 
     async def add(self, caller: Caller, *, body: SpaceAdd) -> EmbeddingSpace:
-        """Begin to fill the space of the settings' second embedder; from now on the database says what is searched.
+        """Start to fill the space of the settings' second embedder; from now on the database names the searched space.
 
-        Raises Conflict `space_not_configured` where no setting names such a space, `space_dropping` where it is going.
+        Raises Conflict `space_not_configured` if no setting names such a space, `space_dropping` if it is being
+        deleted.
         """
         caller.require(Scope.OPERATOR)
         await self._spaces.follow()
-        side = self._configured(body)
+        runtime = self._configured(body)
         async with self._ops.across_tenants() as tx:
-            await space_store.hold(tx)
-            world = await _read(tx)
-            row = world.row(side.space.id)
+            await space_store.lock_spaces(tx)
+            catalogue = await _read(tx)
+            row = catalogue.row(runtime.space.id)
             if row.state == SpaceState.DROPPING:
                 raise Conflict("space_dropping", "The vectors of this space are being deleted; wait until it is idle.")
-            if world.choice.space_id is None:
-                await space_store.choose(tx, space_id=self._spaces.current.space.id or None, previous_id=None)
-            if row.state == SpaceState.IDLE and self._searched(world) != row.id:
+            if catalogue.choice.space_id is None:
+                await space_store.set_searched_space(
+                    tx, space_id=self._spaces.current.space.id or None, previous_id=None
+                )
+            if row.state == SpaceState.IDLE and self._searched(catalogue) != row.id:
                 await self._set(tx, row.id, SpaceState.PREPARING)
             tx.after_commit.append(self._announce)
         await self._spaces.follow()
-        await self._jobs.ensure_periodic([side.late.plan_kind], at_once=[side.late.plan_kind])
-        self._log.info("space.added", space_id=side.space.id, space=side.name)
-        return await self.space(caller, side.space.id)
+        await self._jobs.ensure_periodic([runtime.backfill.plan_kind], at_once=[runtime.backfill.plan_kind])
+        self._log.info("space.added", space_id=runtime.space.id, space=runtime.name)
+        return await self.space(caller, runtime.space.id)
 
     async def switch(self, caller: Caller, space_id: int, *, body: SpaceSwitch) -> EmbeddingSpace:
         """Search another space from now on: here at once, in every other process within a second.
 
-        Raises NotFound, Conflict `space_not_configured`, `space_dropping`, and `space_incomplete` where too much has no
-        vectors in it, unless `force`.
+        Raises NotFound, Conflict `space_not_configured`, `space_dropping`, and `space_incomplete` if too many entries
+        have no vectors in it, unless `force`.
         """
         caller.require(Scope.OPERATOR)
         return await self._turn_to(caller, space_id, force=body.force)
 
     async def roll_back(self, caller: Caller) -> EmbeddingSpace:
-        """Search the space again that was searched before.
+        """Search the previously searched space again.
 
-        Raises Conflict `space_no_previous` where there is none, else as `switch` without force.
+        Raises Conflict `space_no_previous` if there is none, else like `switch` without force.
         """
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
-            previous = (await space_store.choice(tx)).previous_id
+            previous = (await space_store.read_searched_space(tx)).previous_id
         if previous is None:
             raise Conflict("space_no_previous", "No other space was searched before, or it has been dropped.")
         return await self._turn_to(caller, previous, force=False)
 
     async def drop(self, caller: Caller, space_id: int) -> EmbeddingSpace:
-        """Delete a space's vectors and vector index, in the background. Raises NotFound, Conflict `space_searched`."""
+        """Delete a space's vectors and vector index in the background. Raises NotFound, Conflict `space_searched`."""
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
-            await space_store.hold(tx)
-            world = await _read(tx)
-            row = world.row(space_id)
-            if space_id in {self._searched(world), self._spaces.current.space.id}:
-                raise Conflict("space_searched", "This space is searched: switch to another before.")
+            await space_store.lock_spaces(tx)
+            catalogue = await _read(tx)
+            row = catalogue.row(space_id)
+            if space_id in {self._searched(catalogue), self._spaces.current.space.id}:
+                raise Conflict("space_searched", "This space is searched: switch to another space first.")
             await self._set(tx, row.id, SpaceState.DROPPING)
-            if world.choice.previous_id == space_id:
-                await space_store.choose(tx, space_id=world.choice.space_id, previous_id=None)
-            # not before every process has heard of it, and makes no vectors there any more
+            if catalogue.choice.previous_id == space_id:
+                await space_store.set_searched_space(tx, space_id=catalogue.choice.space_id, previous_id=None)
+            # delayed until every process knows and has stopped making vectors there
             await self._jobs.enqueue(tx, INSTALLATION, [_drop_job(space_id, None, delay_s=_DROP_AFTER_S)])
             tx.after_commit.append(self._announce)
         await self._spaces.follow()
@@ -156,12 +159,12 @@ class SpaceAdministration:
         return await self.space(caller, space_id)
 
     async def run_drop(self, subjects: Sequence[UUID]) -> None:
-        """Go on deleting a space's vectors, for a while; the job that goes on is enqueued with the last of them."""
+        """Continue to delete a space's vectors for a while, and enqueue the continuation."""
         space_id = subjects[0].int
         after: tuple[UUID, UUID] | None = (subjects[1], subjects[2]) if len(subjects) > 1 else None
         if not await self._is_dropping(space_id):
             return
-        if after is None:  # the index first: what is deleted need not be taken out of it
+        if after is None:  # the index first: then deleted vectors need not be removed from it
             await self._drop_index(space_id)
             after = _FIRST
         until = time.monotonic() + _DROP_FOR_S
@@ -169,7 +172,7 @@ class SpaceAdministration:
         while after is not None:
             began = time.monotonic()
             async with self._ops.across_tenants() as tx:
-                step = await space_store.drop_some(tx, space_id, after=after, limit=_DROP_AT_ONCE)
+                step = await space_store.drop_vectors(tx, space_id, after=after, limit=_DROP_AT_ONCE)
                 if step.after is not None and began > until:
                     await self._jobs.enqueue(tx, INSTALLATION, [_drop_job(space_id, step.after)])
                     return
@@ -184,41 +187,47 @@ class SpaceAdministration:
 
     async def _is_dropping(self, space_id: int) -> bool:
         async with self._ops.across_tenants() as tx:
-            world = await _read(tx)
-        return any(row.id == space_id and row.state == SpaceState.DROPPING for row in world.rows)
+            catalogue = await _read(tx)
+        return any(row.id == space_id and row.state == SpaceState.DROPPING for row in catalogue.rows)
 
-    async def _require_complete(self, tx: Transaction, side: EmbeddingSpaceRuntime) -> None:
-        lacking, entries = await space_store.lacking(tx, side.space.id, job_kind=side.late.new_kind)
+    async def _require_complete(self, tx: Transaction, runtime: EmbeddingSpaceRuntime) -> None:
+        lacking, entries = await space_store.count_lacking(
+            tx, runtime.space.id, job_kind=runtime.backfill.new_entries_kind
+        )
         if lacking > _SMALL_SHARE * entries:
             raise Conflict(
                 "space_incomplete",
-                f"About {lacking} of {entries} entries have no vectors in this space yet. A switch with force is done"
-                " all the same; then they are found by words until they have.",
+                f"About {lacking} of {entries} entries have no vectors in this space yet. A switch with force"
+                " succeeds anyway; then they are found by words until they have vectors.",
             )
 
     async def _turn_to(self, caller: Caller, space_id: int, *, force: bool) -> EmbeddingSpace:
         async with self._ops.across_tenants() as tx:
-            await space_store.hold(tx)
-            world = await _read(tx)
-            row, searched = world.row(space_id), self._searched(world)
-            side = self._spaces.sides.get(space_id)
-            if side is None:
+            await space_store.lock_spaces(tx)
+            catalogue = await _read(tx)
+            row, searched = catalogue.row(space_id), self._searched(catalogue)
+            runtime = self._spaces.runtimes.get(space_id)
+            if runtime is None:
                 raise _unconfigured()
             if row.state == SpaceState.DROPPING:
                 raise Conflict("space_dropping", "The vectors of this space are being deleted; wait until it is idle.")
             if searched != space_id:
                 if not force:
-                    await self._require_complete(tx, side)
-                # kept up to date, the two of them: the one for the way back
+                    await self._require_complete(tx, runtime)
+                # both are maintained, so that a roll-back is possible
                 for kept in (space_id, searched):
                     if kept:
                         await self._set(tx, kept, SpaceState.KEPT)
-                await space_store.choose(tx, space_id=space_id, previous_id=searched)
-            elif world.choice.space_id is None:
-                await space_store.choose(tx, space_id=space_id, previous_id=None)
+                await space_store.set_searched_space(tx, space_id=space_id, previous_id=searched)
+            elif catalogue.choice.space_id is None:
+                await space_store.set_searched_space(tx, space_id=space_id, previous_id=None)
             tx.after_commit.append(self._announce)
         await self._spaces.follow()
-        kinds = [side.late.plan_kind for side in self._spaces.sides.values() if self._spaces.wants(side)]
+        kinds = [
+            runtime.backfill.plan_kind
+            for runtime in self._spaces.runtimes.values()
+            if self._spaces.needs_vectors(runtime)
+        ]
         await self._jobs.ensure_periodic(kinds, at_once=kinds)
         self._log.info("space.switched", space_id=space_id)
         return await self.space(caller, space_id)
@@ -226,46 +235,51 @@ class SpaceAdministration:
     async def _set(self, tx: Transaction, space_id: int, state: SpaceState) -> None:
         await space_store.set_state(tx, space_id, state, base_url=self._base_urls.get(space_id))
 
-    def _searched(self, world: _World) -> int | None:
-        """The space that the installation searches: the chosen one, or else what this process' settings name."""
-        return world.choice.space_id or self._spaces.current.space.id or None
+    def _searched(self, catalogue: _SpaceCatalogue) -> int | None:
+        """Return the space that the installation searches: the chosen one, else the first of the settings."""
+        return catalogue.choice.space_id or self._spaces.current.space.id or None
 
     def _configured(self, body: SpaceAdd) -> EmbeddingSpaceRuntime:
-        """The side that the body means: without members the one that is not searched."""
+        """Return the space that the body names: without members, the configured one that is not searched."""
         wanted = body.model_dump(exclude_none=True)
-        for side in self._spaces.sides.values():
-            if side.embedder is None or (not wanted and side is self._spaces.current):
+        for runtime in self._spaces.runtimes.values():
+            if runtime.embedder is None or (not wanted and runtime is self._spaces.current):
                 continue
-            name = side.embedder.space
+            name = runtime.embedder.space
             own = {"provider": name.provider, "model": name.model, "dimensions": name.dimensions}
             if wanted.items() <= own.items():
-                return side
+                return runtime
         raise _unconfigured()
 
-    async def _views(self, world: _World, rows: Sequence[SpaceRow]) -> list[EmbeddingSpace]:
+    async def _views(self, catalogue: _SpaceCatalogue, rows: Sequence[SpaceRow]) -> list[EmbeddingSpace]:
         ids = [row.id for row in rows]
         async with self._ops.across_tenants() as tx:
-            figures = await space_store.figures(tx, ids)
-            indexed = await space_store.indexed(tx, ids)
+            figures = await space_store.count_contents(tx, ids)
+            indexed = await space_store.list_indexed(tx, ids)
         jobs, errors = await self._jobs.count_by_kind(_JOBS), await self._jobs.errors_by_kind(_JOBS)
         return [
             self._view(
-                world, row, figures.get(row.id, Figures(0, 0, 0, exact=True)), jobs, errors, indexed=row.id in indexed
+                catalogue,
+                row,
+                figures.get(row.id, SpaceCounts(0, 0, 0, exact=True)),
+                jobs,
+                errors,
+                indexed=row.id in indexed,
             )
             for row in rows
         ]
 
     def _view(
         self,
-        world: _World,
+        catalogue: _SpaceCatalogue,
         row: SpaceRow,
-        figures: Figures,
+        figures: SpaceCounts,
         jobs: JobCounts,
         errors: Mapping[str, str],
         *,
         indexed: bool,
     ) -> EmbeddingSpace:
-        searched = self._searched(world) == row.id
+        searched = self._searched(catalogue) == row.id
         kinds = [f"{_JOBS}{part}{row.id}" for part in ("", "new_")]
         own = [jobs.get(kind, {}) for kind in kinds]
         failed = [errors[kind] for kind in (*kinds, f"{_JOBS}plan_{row.id}") if kind in errors]
@@ -276,9 +290,9 @@ class SpaceAdministration:
             dimensions=row.dimensions,
             base_url=row.base_url,
             state=SpaceState.SEARCHED if searched else SpaceState(row.state),
-            configured=row.id in self._spaces.sides,
+            configured=row.id in self._spaces.runtimes,
             searched_here=self._spaces.current.space.id == row.id,
-            previous=world.choice.previous_id == row.id,
+            previous=catalogue.choice.previous_id == row.id,
             entries=figures.entries,
             covered=figures.covered,
             vectors=figures.vectors,
@@ -292,8 +306,8 @@ class SpaceAdministration:
         )
 
 
-async def _read(tx: Transaction) -> _World:
-    return _World(await space_store.list_spaces(tx), await space_store.choice(tx))
+async def _read(tx: Transaction) -> _SpaceCatalogue:
+    return _SpaceCatalogue(await space_store.list_spaces(tx), await space_store.read_searched_space(tx))
 
 
 def _drop_job(space_id: int, after: tuple[UUID, UUID] | None, *, delay_s: float = 0.0) -> NewJob:

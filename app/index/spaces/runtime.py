@@ -1,11 +1,11 @@
-"""The embedding spaces that this process can embed for: which one it searches, and which it keeps up to date.
+"""The embedding spaces that this process can embed for: which it searches, and which it maintains.
 
-One row of the database says which space the installation searches. Each process follows it: it is told by the bus, and
-looks besides every second where it knows several spaces. A search or an append takes the space once, at its beginning,
-and ends in it, so a switch in between costs nobody an answer; nothing is read for it on their way. While the database
-does not answer, what was known last holds.
+One database row names the space that the installation searches, and each process follows it. The bus announces changes;
+a process that knows several spaces also polls every second. A search or an append takes the space once, at its start,
+so a switch interrupts no request and needs no extra read. While the database does not answer, the last known state
+applies.
 
-A process that cannot embed for the space of that row searches the one that its settings name first, and says so.
+A process that cannot embed for the space of that row searches the first one of its settings, and logs that.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.telemetry import get_logger
-from app.index.backfill.vector_backfill import LateVectors
+from app.index.backfill.vector_backfill import VectorBackfill
 from app.index.schemas import SpaceState
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
@@ -24,26 +24,26 @@ from app.index.spaces import store as space_store
 from app.providers.schemas import Embedder, EmbeddingSpaceName
 
 _FOLLOW_S = 1.0
-# with one space there is nothing to change to: looking only tells whether the installation searches another
+# with one space there is nothing to switch to: polling only detects that the installation searches another one
 _FOLLOW_ALONE_S = 30.0
-_KEPT_UP = (SpaceState.PREPARING, SpaceState.KEPT)
+_MAINTAINED = (SpaceState.PREPARING, SpaceState.KEPT)
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpaceRuntime:
-    """One embedding space of this process: what embeds for it, its vector index, its vectors made later.
+    """One embedding space of this process: its embedder, its vector index, and the backfill of its vectors.
 
-    Without an embedder it is the space of none, of id 0.
+    Without an embedder it is the empty space with id 0.
     """
 
     embedder: Embedder | None
-    tiers: AnnMaintenance
-    late: LateVectors
+    ann: AnnMaintenance
+    backfill: VectorBackfill
 
     @property
     def space(self) -> Space:
         """The space."""
-        return self.tiers.space
+        return self.ann.space
 
     @property
     def name(self) -> str | None:
@@ -56,110 +56,112 @@ class EmbeddingSpaceRuntime:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSpace:
-    """The space that the installation searches, and where its endpoint was when it was chosen, if it has one."""
+    """The space that the installation searches, and the address of its endpoint when it was chosen, if it has one."""
 
     name: EmbeddingSpaceName
     base_url: str | None
 
 
-async def chosen_space(tx: Transaction) -> ChosenSpace | None:
-    """The space that the installation searches; None where none was ever chosen, and settings decide (ops role)."""
-    space_id = (await space_store.choice(tx)).space_id
+async def read_chosen_space(tx: Transaction) -> ChosenSpace | None:
+    """Return the space that the installation searches; None if none was chosen (ops role)."""
+    space_id = (await space_store.read_searched_space(tx)).space_id
     for row in await space_store.list_spaces(tx):
         if row.id == space_id:
             return ChosenSpace(EmbeddingSpaceName(row.provider, row.model, row.dimensions), row.base_url)
     return None
 
 
-class Spaces:
-    """The sides of this process. The first is what its settings name as the embedder."""
+class EmbeddingSpaceRegistry:
+    """The embedding spaces of this process. The first is that of the embedder in the settings."""
 
-    def __init__(self, ops: Database, sides: Sequence[EmbeddingSpaceRuntime]) -> None:
-        self.sides: Mapping[int, EmbeddingSpaceRuntime] = {side.space.id: side for side in sides}
-        self.first = sides[0]
+    def __init__(self, ops: Database, runtimes: Sequence[EmbeddingSpaceRuntime]) -> None:
+        self.runtimes: Mapping[int, EmbeddingSpaceRuntime] = {runtime.space.id: runtime for runtime in runtimes}
+        self.first = runtimes[0]
         self.current = self.first
-        """The side that is searched, and that appends make vectors for at once."""
+        """The space that is searched, and for which appends make vectors at once."""
         self.chosen: int | None = None
-        """The space that the installation searches, where one was ever chosen."""
+        """The id of the space that the installation searches, if one was chosen."""
         self._ops = ops
-        self._kept_up: Sequence[EmbeddingSpaceRuntime] = ()
+        self._maintained: Sequence[EmbeddingSpaceRuntime] = ()
         self._wake = asyncio.Event()
         self._following = asyncio.Lock()
         self._log = get_logger()
 
     @property
-    def misses_chosen(self) -> bool:
+    def cannot_embed_for_chosen(self) -> bool:
         """Whether the installation searches a space that this process cannot embed for."""
-        return self.chosen is not None and self.chosen not in self.sides
+        return self.chosen is not None and self.chosen not in self.runtimes
 
     def others(self, space_id: int) -> list[EmbeddingSpaceRuntime]:
-        """The sides besides a space that are to have the vectors of what is appended."""
-        return [side for side in self.wanted() if side.space.id != space_id]
+        """Return the spaces other than `space_id` that need the vectors of appended entries."""
+        return [runtime for runtime in self.wanted() if runtime.space.id != space_id]
 
     def wanted(self) -> list[EmbeddingSpaceRuntime]:
-        """The sides that are to have vectors: the one searched, and those filled or kept beside it."""
-        return [side for side in (self.current, *self._kept_up) if side.embedder]
+        """Return the spaces that need vectors: the searched one, and those being filled or maintained."""
+        return [runtime for runtime in (self.current, *self._maintained) if runtime.embedder]
 
-    def wants(self, side: EmbeddingSpaceRuntime) -> bool:
-        """Whether a side is to have vectors: it is searched, being filled, or kept for a way back."""
-        return side is self.current or side in self._kept_up
+    def needs_vectors(self, runtime: EmbeddingSpaceRuntime) -> bool:
+        """Return whether a space needs vectors: it is searched, being filled, or maintained for a roll-back."""
+        return runtime is self.current or runtime in self._maintained
 
-    async def wants_now(self, side: EmbeddingSpaceRuntime) -> bool:
-        """The same, looked up before it is denied: a job may be here before the news of what it is for."""
-        if not self.wants(side):
+    async def needs_vectors_now(self, runtime: EmbeddingSpaceRuntime) -> bool:
+        """Return whether a space needs vectors; read the database first if the bus has not announced it yet."""
+        if not self.needs_vectors(runtime):
             await self.follow()
-        return self.wants(side)
+        return self.needs_vectors(runtime)
 
-    def still_wants(self, late: LateVectors) -> bool:
-        """Whether these vectors are still to be made."""
-        return any(side.late is late for side in (self.current, *self._kept_up))
+    def still_needs(self, backfill: VectorBackfill) -> bool:
+        """Return whether these vectors are still needed."""
+        return any(runtime.backfill is backfill for runtime in (self.current, *self._maintained))
 
-    def searches(self, late: LateVectors) -> bool:
-        """Whether these are the vectors that are searched."""
-        return late is self.current.late
+    def searches(self, backfill: VectorBackfill) -> bool:
+        """Return whether these are the searched vectors."""
+        return backfill is self.current.backfill
 
-    async def plan(self, side: EmbeddingSpaceRuntime) -> int:
-        """Enqueue what makes the vectors that a side lacks, where it is to have them; says for how many tenants.
+    async def plan(self, runtime: EmbeddingSpaceRuntime) -> int:
+        """Enqueue the jobs for a space's missing vectors, if it needs them; return the number of tenants.
 
-        A space that is not searched yet gets its vector index when it lacks nothing any more: built at once, over all
-        that there is, it costs a fraction of what it would cost vector by vector. Raises as `LateVectors.plan` does.
+        A space that is not searched yet gets its vector index once it lacks nothing: one build over all vectors costs a
+        fraction of inserting them one by one. Raises like `VectorBackfill.plan`.
         """
-        if side.embedder is None or not await self.wants_now(side):
+        if runtime.embedder is None or not await self.needs_vectors_now(runtime):
             return 0
-        lacking = await side.late.plan(searched=side is self.current)
-        if not lacking and side is not self.current:
+        lacking = await runtime.backfill.plan(searched=runtime is self.current)
+        if not lacking and runtime is not self.current:
             async with self._ops.across_tenants() as tx:
-                wide = await space_store.wide_tenants(tx, entries=side.tiers.options.exact_scope_entries)
-                await side.tiers.note(tx, wide)
+                wide = await space_store.list_large_tenants(tx, entries=runtime.ann.options.exact_scope_entries)
+                await runtime.ann.schedule(tx, wide)
         return lacking
 
     def wake(self) -> None:
-        """Look at once: somebody has said that the rows changed."""
+        """Poll now, because the rows have changed."""
         self._wake.set()
 
     async def follow(self) -> None:
-        """Look which space is searched and which are kept up to date. Raises Unavailable without a database."""
+        """Read which space is searched and which are maintained. Raises Unavailable without a database."""
         async with self._following:
             async with self._ops.across_tenants() as tx:
-                chosen = (await space_store.choice(tx)).space_id
+                chosen = (await space_store.read_searched_space(tx)).space_id
                 states = {row.id: row.state for row in await space_store.list_spaces(tx)}
             self._take(chosen, states)
 
     def _take(self, chosen: int | None, states: Mapping[int, str]) -> None:
-        before, missed = self.current, self.misses_chosen
+        before, missed = self.current, self.cannot_embed_for_chosen
         self.chosen = chosen
-        self.current = self.first if chosen is None else self.sides.get(chosen, self.first)
-        self._kept_up = tuple(
-            side for side in self.sides.values() if side is not self.current and states.get(side.space.id) in _KEPT_UP
+        self.current = self.first if chosen is None else self.runtimes.get(chosen, self.first)
+        self._maintained = tuple(
+            runtime
+            for runtime in self.runtimes.values()
+            if runtime is not self.current and states.get(runtime.space.id) in _MAINTAINED
         )
         if self.current is not before:
             self._log.info("space.searched", space=self.current.name)
-        if self.misses_chosen and not missed:
+        if self.cannot_embed_for_chosen and not missed:
             self._log.warning("space.not_configured", space_id=chosen, space=self.current.name)
 
     async def follow_forever(self) -> None:
-        """Follow the rows, as soon as the bus tells of a change or the time has come."""
-        every_s = _FOLLOW_S if len(self.sides) > 1 else _FOLLOW_ALONE_S
+        """Read the rows whenever the bus announces a change, and at intervals."""
+        every_s = _FOLLOW_S if len(self.runtimes) > 1 else _FOLLOW_ALONE_S
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):

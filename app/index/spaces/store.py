@@ -1,6 +1,6 @@
-"""Queries on embedding spaces: their states, which one is searched, what is in them. By the ops role.
+"""Queries on embedding spaces: their states, the searched one, and their contents. By the ops role.
 
-None reads more than a bounded part of a table in one statement; what is asked of a whole table is told from a sample.
+No statement reads more than a bounded part of a table; figures of a whole table are estimated from a sample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ from app.core.database.schema import vector_index_name
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 
-# so many entries are counted one by one; of more, about so many are looked at
+# up to this many entries are counted exactly; of more, about this many are sampled
 _COUNTED = 20_000
 _SAMPLED = 10_000.0
 _ALL = 100.0
-# of a table that was never analysed, for want of anything better
+# an assumption for tables that were never analysed
 _ROWS_PER_PAGE = 15
 _LOCK = 0x73706163  # "spac"
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceRow:
-    """A space as it lies in the table. Field order is the order of `_COLUMNS`."""
+    """The row of a space. The field order is that of `_COLUMNS`."""
 
     id: int
     provider: str
@@ -35,16 +35,19 @@ class SpaceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The row that says which space is searched, and which was before; neither where there is no such row."""
+class SearchedSpace:
+    """The row that names the searched and the previously searched space; both None without such a row."""
 
     space_id: int | None = None
     previous_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Live entries, those that have vectors in a space, and those vectors. `exact`, or told from a sample."""
+class SpaceCounts:
+    """Counts of live entries, of those with vectors in a space, and of these vectors.
+
+    `exact`, or estimated from a sample.
+    """
 
     entries: int
     covered: int
@@ -56,24 +59,24 @@ _COLUMNS = "id, provider, model, dimensions, base_url, state, created_at"
 
 
 async def list_spaces(tx: Transaction) -> list[SpaceRow]:
-    """All spaces, the newest first."""
+    """List all spaces, the newest first."""
     rows = await tx.fetch(f"select {_COLUMNS} from embedding_spaces order by id desc")  # noqa: S608
     return [SpaceRow(*row.values()) for row in rows]
 
 
-async def choice(tx: Transaction) -> Choice:
-    """Which space is searched."""
+async def read_searched_space(tx: Transaction) -> SearchedSpace:
+    """Return which space is searched."""
     row = await tx.fetchrow("select space_id, previous_id from searched_space")
-    return Choice() if row is None else Choice(row["space_id"], row["previous_id"])
+    return SearchedSpace() if row is None else SearchedSpace(row["space_id"], row["previous_id"])
 
 
-async def hold(tx: Transaction) -> None:
-    """Let nobody else change spaces until the transaction ends."""
+async def lock_spaces(tx: Transaction) -> None:
+    """Lock the spaces against other changes until the transaction ends."""
     await tx.execute("select pg_advisory_xact_lock($1::bigint)", _LOCK)
 
 
-async def choose(tx: Transaction, *, space_id: int | None, previous_id: int | None) -> None:
-    """Say which space is searched from now on: the one update that a switch is."""
+async def set_searched_space(tx: Transaction, *, space_id: int | None, previous_id: int | None) -> None:
+    """Set the searched space: the one update of a switch."""
     await tx.execute(
         """
         insert into searched_space (space_id, previous_id) values ($1, $2)
@@ -86,7 +89,7 @@ async def choose(tx: Transaction, *, space_id: int | None, previous_id: int | No
 
 
 async def set_state(tx: Transaction, space_id: int, state: str, *, base_url: str | None = None) -> None:
-    """Give a space its state, and say where its embedder is if that is told."""
+    """Set the state of a space, and the address of its embedder if given."""
     await tx.execute(
         "update embedding_spaces set state = $2, base_url = coalesce($3, base_url) where id = $1",
         space_id,
@@ -95,8 +98,8 @@ async def set_state(tx: Transaction, space_id: int, state: str, *, base_url: str
     )
 
 
-async def _looked_at(tx: Transaction) -> float:
-    """How many per cent of the entries are looked at, all of them where there are not many."""
+async def _sample_percent(tx: Transaction) -> float:
+    """Return the percentage of entries to sample, 100 if there are not many."""
     row = await tx.fetchrow(
         """
         select (select count(*) from (select 1 from index_entries limit $1) few) as counted,
@@ -111,9 +114,9 @@ async def _looked_at(tx: Transaction) -> float:
     return min(_ALL, _ALL * _SAMPLED / max(row["known"] or row["guessed"], row["counted"]))
 
 
-async def figures(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, Figures]:
-    """What is in each of these spaces; of a large installation about."""
-    percent = await _looked_at(tx)
+async def count_contents(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, SpaceCounts]:
+    """Count the contents of each of these spaces (estimates in a large installation)."""
+    percent = await _sample_percent(tx)
     exact = percent == _ALL
     found = await tx.fetch(
         """
@@ -134,19 +137,19 @@ async def figures(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, Fig
     )
     scale = _ALL / percent
     return {
-        one["id"]: Figures(
+        one["id"]: SpaceCounts(
             round(one["entries"] * scale), round(one["covered"] * scale), round(one["vectors"] * scale), exact
         )
         for one in found
     }
 
 
-async def lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tuple[int, int]:
-    """How many live entries have no vectors in a space, and how many there are; of a large installation about.
+async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tuple[int, int]:
+    """Count the live entries that have no vectors in a space, and all live entries (estimates in a large installation).
 
-    Those that a job `job_kind` has under way, which has not failed, are left out: they were stored a moment ago.
+    Entries with a running job `job_kind` that has not failed are left out: they were stored a moment ago.
     """
-    percent = await _looked_at(tx)
+    percent = await _sample_percent(tx)
     row = await tx.fetchrow(
         """
         with under_way as materialized (
@@ -169,8 +172,8 @@ async def lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tuple[int
     return round(row["lacking"] * _ALL / percent), round(row["entries"] * _ALL / percent)
 
 
-async def indexed(tx: Transaction, space_ids: Sequence[int]) -> set[int]:
-    """Those of these spaces whose vector index stands."""
+async def list_indexed(tx: Transaction, space_ids: Sequence[int]) -> set[int]:
+    """Return those of these spaces whose vector index exists."""
     rows = await tx.fetch(
         """
         select s.id from unnest($1::integer[], $2::text[]) s (id, name)
@@ -182,8 +185,8 @@ async def indexed(tx: Transaction, space_ids: Sequence[int]) -> set[int]:
     return {row["id"] for row in rows}
 
 
-async def wide_tenants(tx: Transaction, *, entries: int) -> list[TenantId]:
-    """Tenants with more live entries than are searched exactly."""
+async def list_large_tenants(tx: Transaction, *, entries: int) -> list[TenantId]:
+    """Return the tenants with more live entries than are searched exactly."""
     rows = await tx.fetch(
         "select tenant_id from index_entries where live group by tenant_id having count(*) > $1", entries
     )
@@ -191,14 +194,14 @@ async def wide_tenants(tx: Transaction, *, entries: int) -> list[TenantId]:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    """One step of taking a space's vectors away: how many went, and the entry to go on after; None at the end."""
+class DropStep:
+    """One step of deleting a space's vectors: the number deleted, and the entry to continue after; None at the end."""
 
     vectors: int
     after: tuple[UUID, UUID] | None
 
 
-async def drop_some(tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], limit: int) -> Dropped:
+async def drop_vectors(tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], limit: int) -> DropStep:
     """Delete the vectors that the next `limit` entries of the installation have in a space."""
     row = await tx.fetchrow(
         """
@@ -218,5 +221,5 @@ async def drop_some(tx: Transaction, space_id: int, *, after: tuple[UUID, UUID],
         limit,
     )
     if row is None:
-        return Dropped(0, None)
-    return Dropped(row["vectors"], None if row["examined"] < limit else (row["tenant_id"], row["entry_id"]))
+        return DropStep(0, None)
+    return DropStep(row["vectors"], None if row["examined"] < limit else (row["tenant_id"], row["entry_id"]))

@@ -1,4 +1,4 @@
-"""Queries that take entries out of the index, with their vectors. Each names the tenant."""
+"""Queries that delete entries and their vectors from the index. Each names the tenant."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -10,7 +10,7 @@ from app.core.ids import ConversationId, TenantId
 async def delete_entries(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, entry_ids: Sequence[UUID] | None
 ) -> dict[str, int]:
-    """Delete the entries and vectors of a conversation, all or those named; says how many of each."""
+    """Delete the entries and vectors of a conversation, all or those named; return the counts."""
     vectors = await tx.execute(
         """
         delete from vectors v using index_entries e
@@ -33,10 +33,10 @@ async def delete_entries(
     return {"vectors": vectors, "index_entries": entries}
 
 
-async def list_of_conversations(
+async def list_entries(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> list[UUID]:
-    """Some entries of conversations."""
+    """List some entries of conversations."""
     rows = await tx.fetch(
         "select entry_id from index_entries where tenant_id = $1 and conversation_id = any($2::uuid[]) limit $3",
         tenant_id,
@@ -47,7 +47,7 @@ async def list_of_conversations(
 
 
 async def delete_by_id(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[str, int]:
-    """Delete entries with their vectors; says how many of each."""
+    """Delete entries with their vectors; return the counts."""
     if not entry_ids:
         return {"vectors": 0, "index_entries": 0}
     vectors = await tx.execute(
@@ -59,10 +59,10 @@ async def delete_by_id(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence
     return {"vectors": vectors, "index_entries": entries}
 
 
-async def delete_unplaced(
+async def delete_without_conversation(
     tx: Transaction, *, tenant_ids: Sequence[TenantId], entry_ids: Sequence[UUID]
 ) -> dict[str, int]:
-    """Delete entries that belong to no conversation, with their vectors; each stands beside its tenant."""
+    """Delete entries without a conversation, with their vectors; each is given with its tenant."""
     vectors = await tx.execute(
         """
         delete from vectors v using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, entry_id)

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from app.core.database.transactions import FloatVector, Transaction, encode_vector
 from app.core.ids import ConversationId, TenantId
-from app.index.schemas import Copied, DatedEntry, Entry
+from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry
 
 
-async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence[Entry]) -> None:
-    """Insert entries, all in one statement."""
+async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence[IndexEntry]) -> None:
+    """Insert entries in one statement."""
     await tx.execute(
         """
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
@@ -49,9 +49,9 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
 async def insert_vectors(
     tx: Transaction, tenant_id: TenantId, space_id: int, vectors: Mapping[UUID, Sequence[FloatVector]]
 ) -> None:
-    """Insert vectors by entry, all in one statement; those that are there already stay.
+    """Insert vectors by entry in one statement; existing ones stay.
 
-    A space that is being dropped gets none, whoever has not heard of it yet.
+    A space that is being dropped gets none, even from a process that does not know of it yet.
     """
     parts = [
         (entry_id, part, encode_vector(vector)) for entry_id, own in vectors.items() for part, vector in enumerate(own)
@@ -75,7 +75,7 @@ async def insert_vectors(
 
 
 async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
-    """Take entries out of every search; they stay with what they stand for."""
+    """Exclude entries from every search; they are deleted with their sources."""
     await tx.execute(
         "update index_entries set live = false where tenant_id = $1 and entry_id = any($2::uuid[])",
         tenant_id,
@@ -84,7 +84,7 @@ async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
 
 
 async def set_expiry(tx: Transaction, tenant_id: TenantId, entry_id: UUID, *, expires_at: datetime | None) -> None:
-    """Change when an entry expires, where it differs."""
+    """Change when an entry expires, if it differs."""
     await tx.execute(
         """
         update index_entries set expires_at = $3
@@ -97,7 +97,7 @@ async def set_expiry(tx: Transaction, tenant_id: TenantId, entry_id: UUID, *, ex
 
 
 async def restore_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
-    """Put entries back into searches."""
+    """Include entries in searches again."""
     await tx.execute(
         "update index_entries set live = true where tenant_id = $1 and entry_id = any($2::uuid[])",
         tenant_id,
@@ -121,7 +121,7 @@ async def copy_entries(
     conversation_id: ConversationId,
     owner: str | None,
     pairs: Sequence[tuple[UUID, UUID, int | None]],
-) -> list[Copied]:
+) -> list[CopiedEntry]:
     """Copy entries into another conversation; pairs are (entry, its copy, the copy's position)."""
     rows = await tx.fetch(
         """
@@ -141,7 +141,7 @@ async def copy_entries(
         [pair[1] for pair in pairs],
         [pair[2] for pair in pairs],
     )
-    return [Copied(*row.values()) for row in rows]
+    return [CopiedEntry(*row.values()) for row in rows]
 
 
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:
@@ -160,8 +160,8 @@ async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tup
     )
 
 
-async def place_of(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> tuple[int, int] | None:
-    """Position and session of a live entry that has both."""
+async def read_place(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> tuple[int, int] | None:
+    """Return the position and session of a live entry that has both."""
     row = await tx.fetchrow(
         """
         select position, session from index_entries
@@ -173,10 +173,10 @@ async def place_of(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> tupl
     return None if row is None else (row["position"], row["session"])
 
 
-async def session_around(
+async def read_session_around(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
 ) -> int | None:
-    """The session of the nearest live entry before a position, else of the first behind it."""
+    """Return the session of the nearest live entry before a position, else of the first after it."""
     for beyond, direction in (("<", "desc"), (">", "asc")):
         row = await tx.fetchrow(
             f"""
@@ -194,7 +194,7 @@ async def session_around(
 
 
 async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]) -> None:
-    """Add resolved dates to entries that have none yet, and make them found by their words."""
+    """Add resolved dates to entries that have none yet, so that they are found by the words of the dates."""
     await tx.execute(
         """
         update index_entries e set dates = u.dates::jsonb, lexemes = e.lexemes || u.lexemes::tsvector,
@@ -211,7 +211,7 @@ async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[Date
 
 
 async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
-    """The id of an embedding space, made if it is new (ops role)."""
+    """Return the id of an embedding space, created if it is new (ops role)."""
     for _attempt in range(2):
         row = await tx.fetchrow(
             "select id from embedding_spaces where provider = $1 and model = $2 and dimensions = $3",

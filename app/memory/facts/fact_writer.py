@@ -13,7 +13,7 @@ from uuid import UUID
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, new_uuid
 from app.core.jobs import NewJob
-from app.index.schemas import Document, Entry, EntryKind, Prepared
+from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
 from app.memory.facts import decision_store, store
 from app.memory.facts.decision_store import NewDecision
@@ -39,10 +39,10 @@ class FactWriter:
         self.counts: Counter[str] = Counter()
         """Facts that this process has written, by tier."""
 
-    async def prepare(self, caller: Caller, texts: Iterable[str]) -> dict[str, Prepared]:
+    async def prepare(self, caller: Caller, texts: Iterable[str]) -> dict[str, PreparedEntries]:
         """Analyse and embed what facts will say, with no transaction open. What is not there is found by words."""
         wanted = list(dict.fromkeys(texts))
-        documents = [Document(text, _NOBODY, datetime.now(UTC)) for text in wanted]
+        documents = [IndexDocument(text, _NOBODY, datetime.now(UTC)) for text in wanted]
         prepared = await self._index.prepare(caller, documents) if documents else []
         return dict(zip(wanted, prepared, strict=True))
 
@@ -61,7 +61,12 @@ class FactWriter:
         return shelves
 
     async def write(
-        self, caller: Caller, tx: Transaction, *, shelves: Iterable[FactTimeline], prepared: Mapping[str, Prepared]
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        shelves: Iterable[FactTimeline],
+        prepared: Mapping[str, PreparedEntries],
     ) -> int:
         """Write what changed; says how many facts are gone."""
         shelves = list(shelves)
@@ -93,7 +98,7 @@ class FactWriter:
         before: Mapping[UUID, StoredFact],
         deleted: Sequence[UUID],
         written: Sequence[StoredFact],
-        prepared: Mapping[str, Prepared],
+        prepared: Mapping[str, PreparedEntries],
     ) -> None:
         fresh = [one for one in written if one.listed and not _same_entry(before.get(one.fact.id), one)]
         stale = [
@@ -106,7 +111,9 @@ class FactWriter:
         if not fresh:
             return
         missing = [one for one in fresh if _text(one) not in prepared]
-        in_words = self._index.prepare_words([Document(_text(one), _NOBODY, one.fact.valid_from) for one in missing])
+        in_words = self._index.prepare_words(
+            [IndexDocument(_text(one), _NOBODY, one.fact.valid_from) for one in missing]
+        )
         ready = dict(prepared) | {_text(one): words for one, words in zip(missing, in_words, strict=True)}
         entries = [_entry(one, replace(ready[_text(one)], dates_due=False)) for one in fresh]
         due = [entry.entry_id for entry in entries if entry.prepared.vectors_due]
@@ -132,8 +139,8 @@ def _same_entry(before: StoredFact | None, after: StoredFact) -> bool:
     )
 
 
-def _entry(one: StoredFact, prepared: Prepared) -> Entry:
-    return Entry(
+def _entry(one: StoredFact, prepared: PreparedEntries) -> IndexEntry:
+    return IndexEntry(
         entry_id=one.fact.id,
         kind=EntryKind.FACT,
         conversation_id=None if one.conversation_id is None else ConversationId(one.conversation_id),

@@ -16,8 +16,8 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError, Forbidden, Invalid, NotFound, TooLarge
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Page, make_page
-from app.index.schemas import Document, Entry, EntryKind, Prepared
-from app.index.service import LateVectors, SearchIndex
+from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
+from app.index.service import SearchIndex, VectorBackfill
 from app.memory.longterm import store as memory_store
 from app.memory.longterm.schemas import Memory, MemoryStore, MemoryStored
 from app.memory.longterm.store import MemoryRow, NewMemory
@@ -74,7 +74,7 @@ class Memories:
                 replay = await self._tenancy.find_replay(caller, tx, request=repeat)
             if replay is not None:
                 return _stored(replay.result_ids[0]), True
-        prepared = await self._index.prepare_now(Document(body.content, _NOBODY, datetime.now(UTC)))
+        prepared = await self._index.prepare_now(IndexDocument(body.content, _NOBODY, datetime.now(UTC)))
         async with self._database.transaction(caller.tenant_id) as tx:
             if repeat is not None:
                 replay = await self._tenancy.claim(caller, tx, request=repeat)
@@ -85,7 +85,7 @@ class Memories:
                 await self._tenancy.remember(caller, tx, request=repeat, status=_CREATED, result_ids=[memory_id])
         return _stored(memory_id), False
 
-    async def _write(self, caller: Caller, tx: Transaction, body: MemoryStore, prepared: Prepared) -> UUID:
+    async def _write(self, caller: Caller, tx: Transaction, body: MemoryStore, prepared: PreparedEntries) -> UUID:
         """Store the memory, or note that it is stored again; return its id."""
         metadata = json.dumps(body.metadata, ensure_ascii=False)
         memory = NewMemory(caller.agent, body.owner, body.content, metadata, body.ttl_s)
@@ -97,7 +97,7 @@ class Memories:
             return known_id
         memory_id = new_uuid()
         created_at, expires_at = await memory_store.insert(tx, caller.tenant_id, memory_id, memory)
-        entry = Entry(
+        entry = IndexEntry(
             entry_id=memory_id,
             kind=EntryKind.MEMORY,
             conversation_id=None,
@@ -191,7 +191,7 @@ class Memories:
         rows = await memory_store.find(tx, caller.tenant_id, memory_ids)
         return {memory_id: _view(row) for memory_id, row in rows.items()}
 
-    async def make_vectors(self, caller: Caller, late: LateVectors, entry_ids: Sequence[UUID]) -> int:
+    async def make_vectors(self, caller: Caller, backfill: VectorBackfill, entry_ids: Sequence[UUID]) -> int:
         """Make the vectors that memories among these entries lack in a space, since the embedder was another.
 
         Raises as the embedder does; what was made before that is kept.
@@ -202,13 +202,13 @@ class Memories:
         rows = list(found.values())
         for start in range(0, len(rows), _EMBEDDED_AT_ONCE):
             some = rows[start : start + _EMBEDDED_AT_ONCE]
-            vectors = await late.embed_each(await late.split_each({row.id: row.content for row in some}), [])
-            if not self._index.spaces.still_wants(late):
+            vectors = await backfill.embed_each(await backfill.split_each({row.id: row.content for row in some}), [])
+            if not self._index.spaces.still_needs(backfill):
                 break
             async with self._database.transaction(caller.tenant_id) as tx:
                 held = await memory_store.hold(tx, caller.tenant_id, list(vectors))
                 own = {memory_id: vectors[memory_id] for memory_id in held}
-                await late.write(caller, tx, vectors=own, searched=self._index.spaces.searches(late))
+                await backfill.write(caller, tx, vectors=own, searched=self._index.spaces.searches(backfill))
             made += len(held)
         return made
 

@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1", tags=["recall"], route_class=StrictJsonRoute)
 @router.post("/recall", response_model=RecallResult, responses=_RESPONSES)
 async def recall(request: Request, body: Recall, caller: AgentReader, services: Services) -> RecallResult | Response:
     """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
-    return _answer(request, await services.recaller.recall(caller, request=body))
+    return _answer(request, await services.recall_service.recall(caller, request=body))
 
 
 @router.post("/conversations/{conversation_id}/recall", response_model=RecallResult, responses=_RESPONSES)
@@ -58,7 +58,7 @@ async def recall_in_conversation(
     services: Services,
 ) -> RecallResult | Response:
     """Search within one conversation."""
-    return _answer(request, await services.recaller.recall_in(caller, conversation_id, request=body))
+    return _answer(request, await services.recall_service.recall_in(caller, conversation_id, request=body))
 
 
 def _answer(request: Request, result: RecallResult) -> RecallResult | Response:

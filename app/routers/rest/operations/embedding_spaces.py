@@ -49,7 +49,7 @@ async def compare_space(
 
     Returns how similar the results are, and the hits of both by id.
     """
-    return await services.recaller.compare(caller, space_id, request=body)
+    return await services.recall_service.compare(caller, space_id, request=body)
 
 
 @router.post("/{space_id}/switch", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))

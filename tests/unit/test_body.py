@@ -170,10 +170,10 @@ def test_the_deepest_body_that_is_allowed_passes() -> None:
 def test_a_deep_body_is_refused_quickly_with_a_pointer(
     depth: int, opening: bytes, closing: bytes, step: str, *, closed: bool
 ) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     body = nested(opening, depth, closing) if closed else opening * depth
     assert refusal(body) == ("json_too_deep", step * 32)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_the_pointer_to_what_is_too_deep_counts_members_and_items() -> None:
@@ -188,24 +188,24 @@ def test_the_pointer_to_what_is_too_deep_counts_members_and_items() -> None:
     [b"[]" + b"]" * 2000 + b"[" * 1500, b'"' + b'\\"' * MEGABYTE, b'"' + b"\\" * MEGABYTE, b"\\" * 99 + b"[" * 9999],
 )
 def test_hostile_bodies_end_in_an_answer_and_not_in_a_crash(body: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert refusal(body)[0] in {"malformed_json", "json_too_deep"}
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_a_large_plain_body_costs_little_more_than_parsing_it() -> None:
     turns = [{"actor": "user", "content": "Hello, world. \n" * 500} for _ in range(1000)]
     body = json.dumps({"turns": turns}).encode()
-    started = time.perf_counter()
+    started = time.process_time()
     assert parse_json(body, max_depth=32) == {"turns": turns}
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_a_fault_at_the_end_of_a_huge_body_is_refused_in_bounded_time() -> None:
     body = b"[" + b"1," * MEGABYTE + b"1e999]"
-    started = time.perf_counter()
+    started = time.process_time()
     assert refusal(body) == ("number_not_interoperable", "")
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 JSON = st.recursive(

@@ -13,12 +13,12 @@ from app.agents.tools.tool import ToolServices
 from app.context.assembly.parts import Policy
 from app.context.service import Compactor, ContextBuilder, TitleWriter
 from app.conversations.drafts import DraftLimits
-from app.conversations.live.list_subscription import Watcher, WatchOptions
-from app.conversations.live.listener import listener
-from app.conversations.live.subscription import Follower, FollowOptions
+from app.conversations.live.event_listener import event_listener
+from app.conversations.live.list_subscription import ListSubscriptionOptions, ListSubscriptions
+from app.conversations.live.subscription import ConversationSubscriptions, SubscriptionOptions
 from app.conversations.service import TOKEN_EPOCHS, ConversationOptions, Conversations
 from app.conversations.streams.open import StreamOptions
-from app.core.bus.messages import Bus, Coalesced, Listener, Message
+from app.core.bus.messages import Bus, Listener, Message, ThrottledCall
 from app.core.bus.nats import NatsBus, NatsOptions
 from app.core.bus.notify import NotifyBus, NotifyOptions
 from app.core.database.revisions import application_name
@@ -74,8 +74,8 @@ class Container:
     administration: Administration
     statistics: Statistics
     conversations: Conversations
-    follower: Follower
-    watcher: Watcher
+    subscriptions: ConversationSubscriptions
+    list_subscriptions: ListSubscriptions
     facts: Facts
     memories: Memories
     recall_service: RecallService
@@ -102,8 +102,8 @@ class Container:
 
     def end_live(self) -> None:
         """End the live connections, because the process is stopping. May be called again."""
-        self.follower.close()
-        self.watcher.close()
+        self.subscriptions.close()
+        self.list_subscriptions.close()
 
     def memory_of(self, caller: Caller) -> MemoryGateway:
         """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
@@ -145,10 +145,10 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
             stack.push_async_callback(_end, asyncio.create_task(runtime.ann.run_forever()))
         await container.index.spaces.follow()
         stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
-        hearers = container.follower, container.watcher, container.conversations.streams.handover
-        await bus.start(_listener(container, listener(*hearers)))
+        handlers = container.subscriptions, container.list_subscriptions, container.conversations.streams.handover
+        await bus.start(_listener(container, event_listener(*handlers)))
         stack.callback(container.end_live)
-        checking = asyncio.create_task(container.follower.check_forever())
+        checking = asyncio.create_task(container.subscriptions.check_forever())
         stack.push_async_callback(_end, checking)
         streaming = asyncio.create_task(container.conversations.streams.run_forever())
         stack.push_async_callback(container.conversations.streams.close)
@@ -174,7 +174,7 @@ def make_bus(settings: Settings, server: Server) -> Bus:
     """Return the bus of an installation, not yet started: over NATS if configured, else over the database."""
     if settings.nats_url is not None:
         urls = settings.nats_url.get_secret_value()
-        return NatsBus(NatsOptions.of(urls, subject=settings.nats_subject, queue_bytes=settings.bus_queue_bytes))
+        return NatsBus(NatsOptions.from_urls(urls, subject=settings.nats_subject, queue_bytes=settings.bus_queue_bytes))
     application = application_name("turnkeep-{}")
     return NotifyBus(NotifyOptions(server.app.url, server.app.role, application, settings.bus_queue_bytes))
 
@@ -200,7 +200,7 @@ def _queue(settings: Settings, base: Foundation, bus: Bus) -> JobQueue:
         retry_base_s=settings.job_retry_base_s,
         retry_max_s=settings.job_retry_max_s,
     )
-    notify = Coalesced(lambda: bus.publish(_JOBS_MESSAGE), interval_s=_ANNOUNCE_EVERY_S)
+    notify = ThrottledCall(lambda: bus.publish(_JOBS_MESSAGE), interval_s=_ANNOUNCE_EVERY_S)
     return JobQueue(base.ops, options=options, notify=notify)
 
 
@@ -333,10 +333,10 @@ def _facts(
     )
 
 
-def _follower(settings: Settings, base: Foundation, facts: Facts) -> Follower:
-    follower = Follower(base.database, options=FollowOptions.of(settings))
-    follower.event_sources.append(facts.recorded)
-    return follower
+def _subscriptions(settings: Settings, base: Foundation, facts: Facts) -> ConversationSubscriptions:
+    subscriptions = ConversationSubscriptions(base.database, options=SubscriptionOptions.of(settings))
+    subscriptions.event_sources.append(facts.recorded)
+    return subscriptions
 
 
 def _recall_service(
@@ -431,8 +431,10 @@ def build_container(
         administration=Administration(base.ops, tenancy=base.tenancy, cursors=cursors),
         statistics=Statistics(base.database, ops=base.ops, searched=lambda: spaces.current.space.id),
         conversations=conversations,
-        follower=_follower(settings, base, facts),
-        watcher=Watcher(base.database, options=WatchOptions(settings.live_queue_frames, settings.max_answer_bytes)),
+        subscriptions=_subscriptions(settings, base, facts),
+        list_subscriptions=ListSubscriptions(
+            base.database, options=ListSubscriptionOptions(settings.live_queue_frames, settings.max_answer_bytes)
+        ),
         facts=facts,
         memories=memories,
         recall_service=recall_service,

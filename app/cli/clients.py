@@ -27,7 +27,7 @@ def tail_conversation(
     settings = read_settings(**({} if url is None else {"url": url}))
 
     from app.core.ids import format_id, parse_id
-    from app.tail.connection import Target
+    from app.tail.connection import TailTarget
     from app.tail.service import tail
 
     try:
@@ -35,7 +35,7 @@ def tail_conversation(
     except ValueError:
         fail("give the id of a conversation.")
     running, key = _running_server(settings)
-    asyncio.run(tail(Target(running, key, name), after_rev=after_rev, raw=raw))
+    asyncio.run(tail(TailTarget(running, key, name), after_rev=after_rev, raw=raw))
 
 
 @commands.command()

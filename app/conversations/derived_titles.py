@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from app.conversations.drafts import Draft
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, lock_conversation
 from app.conversations.previews import first_words
 from app.conversations.schemas.conversations import content_text
@@ -120,9 +120,9 @@ class DerivedTitles:
 class Titles:
     """What a model needs to write a title, and the derived write that stores it."""
 
-    def __init__(self, database: Database, *, announcer: Announcer) -> None:
+    def __init__(self, database: Database, *, publisher: EventPublisher) -> None:
         self._database = database
-        self._announcer = announcer
+        self._publisher = publisher
 
     async def exchange(self, caller: Caller, conversation_id: ConversationId) -> Exchange | None:
         """The exchange to write a title from; None where the conversation has a title, or has no answer yet.
@@ -159,7 +159,7 @@ class Titles:
                 tx, caller.tenant_id, conversation_id, title=title, source=TitleSource.MODEL, turn_ids=list(sources),
                 model=model,
             )  # fmt: skip
-            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=head.rev)
+            self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=head.rev)
         return True
 
     async def decline(

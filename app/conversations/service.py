@@ -15,7 +15,7 @@ from app.conversations.change import ChangeConditions, change_conversation
 from app.conversations.create import Defaults, get_or_create
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
 from app.conversations.drafts import DraftLimits
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, get_turn_so_far, lock_conversation
 from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
 from app.conversations.reading.context_turns import (
@@ -145,39 +145,39 @@ class Conversations:
             options.limits.max_metadata_bytes, options.compaction, options.facts, options.default_ttl_s
         )
         self._history = History(database, cursors=cursors, max_bytes=options.max_answer_bytes)
-        self._announcer = announcer = Announcer(bus)
+        self._publisher = publisher = EventPublisher(bus)
         self._titles = titles = DerivedTitles(jobs, model=options.title_model)
-        self.titles = Titles(database, announcer=announcer)
+        self.titles = Titles(database, publisher=publisher)
         """Titles of conversations, for the chat model that writes them."""
         self._appender = Appender(
             database, tenancy=tenancy, index=index, counter=counter, limits=options.limits,
-            session_gap_s=options.session_gap_s, announcer=announcer, titles=titles,
+            session_gap_s=options.session_gap_s, publisher=publisher, titles=titles,
         )  # fmt: skip
         self._reviser = Reviser(
             database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits, jobs=jobs,
             titles=titles,
         )  # fmt: skip
-        self._forker = Forker(database, tenancy=tenancy, index=index, announcer=announcer, titles=titles)
+        self._forker = Forker(database, tenancy=tenancy, index=index, publisher=publisher, titles=titles)
         self.streams = Streams(
-            database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, announcer=announcer,
+            database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, publisher=publisher,
             limits=options.limits, options=options.streams, jobs=jobs,
         )  # fmt: skip
         """Turns that are written while they stream."""
         self.summaries = Summaries(
-            database, ops, tenancy=tenancy, index=index, jobs=jobs, announcer=announcer, cursors=cursors,
+            database, ops, tenancy=tenancy, index=index, jobs=jobs, publisher=publisher, cursors=cursors,
             max_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Text that stands for older turns."""
-        self.sources = Sources(database, jobs=jobs, announcer=announcer)
+        self.sources = Sources(database, jobs=jobs, publisher=publisher)
         """Turns, for what is derived from them above."""
         self.sessions = Sessions(
-            database, appender=self._appender, announcer=announcer, limits=options.limits, defaults=self._defaults,
+            database, appender=self._appender, publisher=publisher, limits=options.limits, defaults=self._defaults,
             lock_wait_ms=options.session_lock_wait_ms,
         )  # fmt: skip
         """Conversations by their callers' own names, made at first use."""
-        self.lifetimes = Lifetimes(ops, announcer=announcer)
+        self.lifetimes = Lifetimes(ops, publisher=publisher)
         """Deletes conversations whose time is over."""
-        self.retainer = Retainer(announcer=announcer, titles=titles, without_summary=options.erase_without_summary)
+        self.retainer = Retainer(publisher=publisher, titles=titles, without_summary=options.erase_without_summary)
         """Erases what conversations do not keep."""
 
     # conversations
@@ -197,7 +197,7 @@ class Conversations:
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
+            self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
         return conversation_view_for(caller, row, external_id=body.external_id), created, False
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
@@ -272,12 +272,12 @@ class Conversations:
             caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles,
             conditions=ChangeConditions(max_bytes, replaces_metadata=replaces_metadata, tags=tags),
         )  # fmt: skip
-        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
+        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
         return conversation_view_for(caller, row), is_claimed
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the transaction of whoever erases."""
-        self._announcer.deleted(tx, caller.tenant_id, conversation_id)
+        self._publisher.publish_deleted(tx, caller.tenant_id, conversation_id)
         return await stream_store.delete_conversation(tx, caller.tenant_id, conversation_id)
 
     async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
@@ -336,7 +336,7 @@ class Conversations:
             caller, tx, conversation_id, turn_ids, only_this=only_this, index=self._index, jobs=self._jobs,
             titles=self._titles,
         )  # fmt: skip
-        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=erased.rev)
+        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=erased.rev)
         return erased, every
 
     async def append(

@@ -1,1 +1,1 @@
-"""A terminal's view of a live conversation: a client of a running server, over its WebSocket."""
+"""`turnkeep tail`: shows a live conversation in a terminal, as a WebSocket client of a running server."""

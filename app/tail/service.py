@@ -1,4 +1,4 @@
-"""`turnkeep tail`: follow a conversation of a running server until somebody stops it."""
+"""`turnkeep tail`: shows a conversation of a running server until the process is stopped."""
 
 import asyncio
 import json
@@ -11,28 +11,28 @@ from typing import Final
 from rich.console import Console
 
 from app.conversations.schemas.frames import ErrorFrame, RereadFrame, SnapshotFrame
-from app.tail.connection import Follower, Target
-from app.tail.screen import Plain, Raw, Screen, Terminal
-from app.tail.view import HoleError, View, read
+from app.tail.connection import TailConnection, TailTarget
+from app.tail.screen import JsonScreen, LineScreen, Screen, TerminalScreen
+from app.tail.view import GapError, View, read
 
 _DRAW_S: Final = 0.05
 _NOT_SHOWN: Final = frozenset({"ack", "pong"})
 
 
-async def tail(target: Target, *, after_rev: int | None, raw: bool) -> None:
-    """Show the conversation until the process is told to stop. Raises AppError where there is nothing to follow."""
+async def tail(target: TailTarget, *, after_rev: int | None, raw: bool) -> None:
+    """Show the conversation until the process gets a signal. Raises AppError where it cannot be followed."""
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - it runs in one
+    assert task is not None  # noqa: S101 - for the type checker
     loop = asyncio.get_running_loop()
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(sign, task.cancel)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, task.cancel)
     view = View(after_rev)
     screen = _screen(view, raw=raw)
     try:
         with suppress(asyncio.CancelledError):
             await _Tail(target, view, screen).run()
     except BrokenPipeError:
-        # whoever read has gone; what Python flushes at its end goes nowhere
+        # the reader of the pipe has exited: the final flush of Python must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         with suppress(BrokenPipeError):
@@ -41,20 +41,20 @@ async def tail(target: Target, *, after_rev: int | None, raw: bool) -> None:
 
 def _screen(view: View, *, raw: bool) -> Screen:
     if raw:
-        return Raw()
+        return JsonScreen()
     console = Console(highlight=False, markup=False, emoji=False)
-    return Terminal(view, console) if console.is_terminal else Plain()
+    return TerminalScreen(view, console) if console.is_terminal else LineScreen()
 
 
 class _Tail:
-    def __init__(self, target: Target, view: View, screen: Screen) -> None:
+    def __init__(self, target: TailTarget, view: View, screen: Screen) -> None:
         self._view = view
         self._screen = screen
-        self._follower = Follower(target, lambda: view.after_rev, screen.status)
+        self._connection = TailConnection(target, lambda: view.after_rev, screen.status)
         self._drawing: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        async with aclosing(self._follower.frames()) as texts:
+        async with aclosing(self._connection.frames()) as texts:
             async for text in texts:
                 await self._take(text)
 
@@ -65,23 +65,23 @@ class _Tail:
         if frame is None:
             return
         if isinstance(frame, RereadFrame):
-            await self._follower.subscribe(frame.after_rev)
+            await self._connection.subscribe(frame.after_rev)
             return
-        if isinstance(frame, ErrorFrame):  # all that is asked here is to follow
+        if isinstance(frame, ErrorFrame):  # only `subscribe` was sent, so following has failed
             self._screen.status(frame.detail)
-            await self._follower.leave()
+            await self._connection.disconnect()
             return
         if isinstance(frame, SnapshotFrame):
-            self._follower.is_well()
+            self._connection.reset_backoff()
         try:
-            for told in self._view.apply(frame):
-                self._screen.told(told)
-        except HoleError:
-            await self._follower.subscribe(self._view.after_rev)
+            for entry in self._view.apply(frame):
+                self._screen.entry(entry)
+        except GapError:
+            await self._connection.subscribe(self._view.after_rev)
         self._draw_soon()
 
     def _draw_soon(self) -> None:
-        # a terminal shows twenty pictures a second, however many deltas come
+        # at most twenty redraws a second, however many deltas arrive
         if self._drawing is None:
             self._drawing = asyncio.get_running_loop().call_later(_DRAW_S, self._draw)
 

@@ -1,7 +1,7 @@
-"""What a follower of a conversation knows, and what each frame adds to it. Pure.
+"""The state of a followed conversation, and the entries that each frame adds. Pure.
 
-What always holds: a turn is told once in each of its states, however often a connection was lost; the text of an open
-turn is what its writer's offsets say, so text that a crash took back is gone here too.
+Invariants: each state of a turn has one entry, also after lost connections. The text of an open turn follows the
+offsets of the frames, so text that was lost in a crash is removed here too.
 """
 
 from collections import deque
@@ -29,15 +29,15 @@ from app.conversations.schemas.frames import (
     TurnSupersededFrame,
 )
 
-_REMEMBERED: Final = 10_000
+_MAX_REMEMBERED: Final = 10_000
 _ADAPTER: Final[TypeAdapter[ServerFrame]] = TypeAdapter(Annotated[ServerFrame, Field(discriminator="type")])
 
 Change: TypeAlias = Literal["said", "replaced", "erased", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Something to print for good: a turn that is part of the conversation, or what became of one."""
+class TailEntry:
+    """A final entry: a committed turn, or the change of a turn."""
 
     change: Change
     turn_id: str
@@ -54,12 +54,12 @@ class OpenText:
     parts: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class HoleError(Exception):
-    """Raised when text was missed: subscribe again."""
+class GapError(Exception):
+    """Raised when text is missing: subscribe again."""
 
 
 def read(text: str) -> ServerFrame | None:
-    """The frame; None for a type that this release does not know, which a newer server may send."""
+    """Parse a frame; None for an unknown type, which a newer server may send."""
     try:
         return _ADAPTER.validate_json(text)
     except ValidationError:
@@ -67,77 +67,77 @@ def read(text: str) -> ServerFrame | None:
 
 
 class View:
-    """What is known of one conversation."""
+    """The known state of one conversation."""
 
     def __init__(self, after_rev: int | None) -> None:
         self.after_rev = after_rev
         """Everything up to this rev has been told; subscribe after it."""
         self.open: dict[str, OpenText] = {}
-        self._told: set[tuple[str, int, Change]] = set()
+        self._seen: set[tuple[str, int, Change]] = set()
         self._order: deque[tuple[str, int, Change]] = deque()
 
-    def apply(self, frame: ServerFrame) -> list[Told]:
-        """Take a frame in; gives what is to be printed. Raises HoleError."""
-        told: list[Told] = []
+    def apply(self, frame: ServerFrame) -> list[TailEntry]:
+        """Apply a frame, and return its entries. Raises GapError."""
+        entries: list[TailEntry] = []
         match frame:
             case SnapshotFrame():
-                told = self._snapshot(frame)
+                entries = self._snapshot(frame)
             case TurnOpenedFrame():
                 self.open.setdefault(frame.turn.id, OpenText(frame.turn.actor, frame.turn.role))
             case TurnDeltaFrame():
                 self._delta(frame)
             case TurnCommittedFrame():
-                self._before(frame.rev)
+                self._advance_to(frame.rev)
                 self.open.pop(frame.turn.id, None)
-                told = self._turn(frame.turn)
+                entries = self._turn(frame.turn)
             case TurnAbortedFrame():
                 given_up = self.open.pop(frame.turn_id, None)
-                told = [] if given_up is None else [Told("given up", frame.turn_id, open_turn=given_up)]
+                entries = [] if given_up is None else [TailEntry("given up", frame.turn_id, open_turn=given_up)]
             case TurnSupersededFrame():
-                self._before(frame.rev)
-                told = self._once("replaced", frame.turn_id, frame.rev)
+                self._advance_to(frame.rev)
+                entries = self._entry_once("replaced", frame.turn_id, frame.rev)
             case TurnErasedFrame():
-                self._before(frame.rev)
-                told = self._once("erased", frame.turn_id, frame.rev)
+                self._advance_to(frame.rev)
+                entries = self._entry_once("erased", frame.turn_id, frame.rev)
             case SummaryCreatedFrame() | PresenceFrame() | RereadFrame() | ErrorFrame() | AckFrame() | PongFrame():
                 pass
             case _:
                 assert_never(frame)
-        return told
+        return entries
 
-    def _snapshot(self, frame: SnapshotFrame) -> list[Told]:
-        told = [one for turn in frame.turns for one in self._turn(turn)]
+    def _snapshot(self, frame: SnapshotFrame) -> list[TailEntry]:
+        entries = [one for turn in frame.turns for one in self._turn(turn)]
         if not frame.more:
             self.after_rev = frame.rev
             self.open = {one.turn.id: _open_text(one) for one in frame.pending}
-        return told
+        return entries
 
-    def _before(self, rev: int) -> None:
-        # one append gives several turns one rev: until a later one comes, some of them may be missing
+    def _advance_to(self, rev: int) -> None:
+        # the turns of one append have the same rev: until a later rev arrives, some of them may be missing
         self.after_rev = max(self.after_rev or 0, rev - 1)
 
-    def _turn(self, turn: Turn) -> list[Told]:
+    def _turn(self, turn: Turn) -> list[TailEntry]:
         if turn.superseded_by is not None:
-            return self._once("replaced", turn.id, turn.rev) if turn.status == "committed" else []
+            return self._entry_once("replaced", turn.id, turn.rev) if turn.status == "committed" else []
         change: Change = "said" if turn.erased_at is None else "erased"
-        return self._once(change, turn.id, turn.rev, turn)
+        return self._entry_once(change, turn.id, turn.rev, turn)
 
-    def _once(self, change: Change, turn_id: str, rev: int, turn: Turn | None = None) -> list[Told]:
+    def _entry_once(self, change: Change, turn_id: str, rev: int, turn: Turn | None = None) -> list[TailEntry]:
         key = (turn_id, rev, change)
-        if key in self._told:
+        if key in self._seen:
             return []
-        self._told.add(key)
+        self._seen.add(key)
         self._order.append(key)
-        if len(self._order) > _REMEMBERED:
-            self._told.discard(self._order.popleft())
-        return [Told(change, turn_id, turn)]
+        if len(self._order) > _MAX_REMEMBERED:
+            self._seen.discard(self._order.popleft())
+        return [TailEntry(change, turn_id, turn)]
 
     def _delta(self, frame: TurnDeltaFrame) -> None:
         turn = self.open.get(frame.turn_id)
-        held = "" if turn is None else turn.parts.get(frame.part, "")
-        if turn is None or frame.offset > len(held):
-            raise HoleError
-        turn.parts[frame.part] = held[: frame.offset] + frame.delta
+        current = "" if turn is None else turn.parts.get(frame.part, "")
+        if turn is None or frame.offset > len(current):
+            raise GapError
+        turn.parts[frame.part] = current[: frame.offset] + frame.delta
 
 
 def _open_text(pending: PendingTurn) -> OpenText:

@@ -308,7 +308,7 @@ async def test_a_token_goes_on_with_no_open_turn_that_it_could_not_have_opened(
     assert made.status_code == 201, made.text
     turn_id = made.json()["turn"]["id"]
     if held == "nowhere":
-        service.container.conversations.streams._held.clear()  # noqa: SLF001
+        service.container.conversations.streams._buffers.clear()  # noqa: SLF001
     path = f"{writer.path}/turns/{turn_id}"
     for what, body in (("chunks", {"offset": 0, "delta": "x"}), ("resume", {}), ("commit", {}), ("abort", {})):
         for params in ({}, *([] if what == "resume" else [{"epoch": 1}])):

@@ -323,12 +323,12 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
     conversation = await user.conversation()
     async with events_on(port, f"/v1/conversations/{conversation}/events", user.key) as events:
         await events.until("snapshot")
-    follower = live[0].container.follower
+    subscriptions = live[0].container.subscriptions
     for _ in range(100):
-        if follower.channels == 0:
+        if subscriptions.channels == 0:
             return
         await asyncio.sleep(0.05)
-    raise AssertionError(f"{follower.subscribers} still there")
+    raise AssertionError(f"{subscriptions.subscribers} still there")
 
 
 async def test_a_client_that_has_gone_before_the_answer_begins_leaves_nothing_behind(
@@ -347,14 +347,14 @@ async def test_a_client_that_has_gone_before_the_answer_begins_leaves_nothing_be
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(_: Any) -> None:
-        followed.append(live[0].container.follower.subscribers)
+        followed.append(live[0].container.subscriptions.subscribers)
         raise OSError("gone")
 
-    before = live[0].container.follower.subscribers
+    before = live[0].container.subscriptions.subscribers
     with suppress(OSError):
         await live[0].app(scope, receive, send)
     assert followed[0] == before + 1
-    assert live[0].container.follower.subscribers == before
+    assert live[0].container.subscriptions.subscribers == before
     opened = [line for line in (await user.get("/metrics")).text.splitlines() if 'connections{kind="events"}' in line]
     assert opened == ['turnkeep_live_connections{kind="events"} 0.0']
 

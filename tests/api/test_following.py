@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.conversations.live.snapshot import Since
+from app.conversations.live.snapshot import StartPosition
 from app.conversations.live.subscription import Subscription
 from app.conversations.schemas.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
 from app.conversations.stores import conversation_store, list_store, stream_store, subscription_store
@@ -60,7 +60,7 @@ class Followed:
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        while frames := await self.subscription.batch():
+        while frames := await self.subscription.next_frames():
             for frame in frames:
                 self.frames.append(json.loads(frame.text))
                 self.reader.apply(self.frames[-1])
@@ -91,10 +91,12 @@ class Followed:
         self.subscription.close()
 
 
-async def follow(service: Service, user: Client, conversation: str, since: Since | None = None) -> Followed:
+async def follow(service: Service, user: Client, conversation: str, since: StartPosition | None = None) -> Followed:
     caller = await caller_of(service, user)
     conversation_id = ConversationId(parse_id(conversation))
-    return Followed(await service.container.follower.subscribe(caller, conversation_id, since=since or Since()))
+    return Followed(
+        await service.container.subscriptions.subscribe(caller, conversation_id, since=since or StartPosition())
+    )
 
 
 class Writer:
@@ -174,15 +176,15 @@ async def test_what_was_lost_without_a_sign_is_found_by_the_check(pair: Pair, us
     writer = await Writer(one, await caller_of(one, user), conversation).open()
     await asyncio.sleep(0.1)
     assert reader.reader.said == []
-    await two.container.follower.check()
+    await two.container.subscriptions.check()
     await reader.until_said("unheard")
     await writer.write("lost too", wait=True)
-    await two.container.follower.check()
+    await two.container.subscriptions.check()
     await reader.until_text("lost too")
     await writer.streams.abort(
         writer.caller, writer.conversation, turn_id=writer.turn_id, aborting=Aborting(), epoch=None
     )
-    await two.container.follower.check()
+    await two.container.subscriptions.check()
     for _ in range(200):
         if reader.reader.aborted:
             break
@@ -198,7 +200,7 @@ async def test_after_a_loss_that_is_told_everything_followed_is_looked_at(pair: 
     reader = await follow(two, user, conversation)
     hub.drops = lambda _: True
     await writer.write("not flushed yet")
-    two.container.follower.on_loss()
+    two.container.subscriptions.on_loss()
     await reader.until_text("not flushed yet")
     reader.close()
 
@@ -211,9 +213,9 @@ async def test_a_writer_that_resumes_elsewhere_takes_back_what_was_not_durable(p
     reader = await follow(two, user, conversation)
     await writer.write("durable", wait=True)
     # the process that holds it dies: what it told is never written
-    held = one.container.conversations.streams._held.pop(writer.key)  # noqa: SLF001
-    one.container.conversations._announcer.delta(  # noqa: SLF001
-        caller.tenant_id, writer.conversation, turn_id=writer.turn_id, epoch=held.epoch, part="content", offset=7,
+    buffer = one.container.conversations.streams._buffers.pop(writer.key)  # noqa: SLF001
+    one.container.conversations._publisher.publish_delta(  # noqa: SLF001
+        caller.tenant_id, writer.conversation, turn_id=writer.turn_id, epoch=buffer.epoch, part="content", offset=7,
         text=", and lost",
     )  # fmt: skip
     await reader.until_text("durable, and lost")
@@ -250,7 +252,7 @@ async def test_a_database_that_is_away_for_a_moment_is_caught_up_with(pair: Pair
         if response.status_code == 201:
             break
         await asyncio.sleep(0.1)
-    two.container.follower.on_loss()
+    two.container.subscriptions.on_loss()
     await reader.until_said("before", "after")
     reader.close()
 
@@ -271,7 +273,7 @@ async def test_turns_that_end_together_are_told_without_reading_what_they_say(
         await writer.streams.abort(caller, writer.conversation, turn_id=writer.turn_id, aborting=Aborting(), epoch=None)
     await committed.commit()
     monkeypatch.setattr(conversation_store, "find_turns", None)
-    await two.container.follower.check()
+    await two.container.subscriptions.check()
     await reader.until_said("whole")
     await reader.until_texts(set())
     assert reader.reader.aborted == {format_id(aborted.turn_id): 10, format_id(empty.turn_id): 0}
@@ -284,14 +286,14 @@ async def test_followers_of_a_conversation_that_is_deleted_are_told_and_forgotte
     reader = await follow(two, user, conversation)
     await user.delete(f"/v1/conversations/{conversation}")
     for _ in range(200):
-        if reader.subscription.ended == "deleted":
+        if reader.subscription.end_reason == "deleted":
             break
         await asyncio.sleep(0.02)
-    assert reader.subscription.ended == "deleted"
-    assert two.container.follower.channels == 0
+    assert reader.subscription.end_reason == "deleted"
+    assert two.container.subscriptions.channels == 0
     with pytest.raises(NotFound):
         await follow(two, user, conversation)
-    assert two.container.follower.channels == 0
+    assert two.container.subscriptions.channels == 0
 
 
 async def test_many_followers_share_one_channel_and_frames_are_written_once(pair: Pair, user: Client) -> None:
@@ -299,16 +301,18 @@ async def test_many_followers_share_one_channel_and_frames_are_written_once(pair
     conversation = await user.conversation()
     caller = await caller_of(one, user)
     conversation_id = ConversationId(parse_id(conversation))
-    subscriptions = [await one.container.follower.subscribe(caller, conversation_id, since=Since()) for _ in range(20)]
-    assert one.container.follower.channels == 1
+    subscriptions = [
+        await one.container.subscriptions.subscribe(caller, conversation_id, since=StartPosition()) for _ in range(20)
+    ]
+    assert one.container.subscriptions.channels == 1
     for subscription in subscriptions:
-        await subscription.batch()
+        await subscription.next_frames()
     await user.append(conversation, "to all")
-    batches = [await asyncio.wait_for(subscription.batch(), PATIENT_S) for subscription in subscriptions]
+    batches = [await asyncio.wait_for(subscription.next_frames(), PATIENT_S) for subscription in subscriptions]
     assert len({id(batch[0]) for batch in batches}) == 1
     for subscription in subscriptions:
         subscription.close()
-    assert one.container.follower.channels == 0
+    assert one.container.subscriptions.channels == 0
 
 
 async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
@@ -332,7 +336,7 @@ async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     large = [f"{n} " + "x" * 700_000 for n in range(5)]
     for text in large:
         await user.append(conversation, text)
-    late = await follow(two, user, conversation, Since(after_rev=1))
+    late = await follow(two, user, conversation, StartPosition(after_rev=1))
     await late.until_said(*large)
     assert reader.frames[-1] == {"type": "reread", "after_rev": 1}, "so much at once waits for nobody"
     late.close()
@@ -388,22 +392,24 @@ async def test_what_a_look_that_failed_between_two_pages_had_not_read_yet_is_tol
     with pytest.raises(Unavailable):  # the look is a newcomer's, whom the others do not depend on
         await follow(two, user, conversation)
     await reader.until_said(*texts[:200])
-    await two.container.follower.check()
+    await two.container.subscriptions.check()
     await reader.until_said(*texts)
     reader.close()
 
 
-@pytest.mark.parametrize("since", [Since(after_seq=0), Since(after_rev=0)])
+@pytest.mark.parametrize("since", [StartPosition(after_seq=0), StartPosition(after_rev=0)])
 async def test_what_changes_between_two_pages_of_a_snapshot_is_in_a_later_one(
-    pair: Pair, user: Client, since: Since
+    pair: Pair, user: Client, since: StartPosition
 ) -> None:
     _, two, _ = pair
     conversation = await user.conversation()
     path = f"/v1/conversations/{conversation}/turns"
     made = (await user.append(conversation, *(f"t{n}" for n in range(450))))["turns"]
     caller = await caller_of(two, user)
-    subscription = await two.container.follower.subscribe(caller, ConversationId(parse_id(conversation)), since=since)
-    first = json.loads((await subscription.batch())[0].text)
+    subscription = await two.container.subscriptions.subscribe(
+        caller, ConversationId(parse_id(conversation)), since=since
+    )
+    first = json.loads((await subscription.next_frames())[0].text)
     assert (len(first["turns"]), first["more"]) == (200, True)
     await user.delete(f"{path}/{made[0]['id']}")
     await user.post(f"{path}/{made[1]['id']}/revisions", json={"content": "revised"})
@@ -455,7 +461,7 @@ async def test_the_check_goes_on_after_whatever_befalls_it(
     words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[Exception] = [asyncpg.PostgresError("odd"), OSError("lost"), ValueError("ours")]
-    original = subscription_store.list_standings
+    original = subscription_store.list_states
 
     async def failing(*args: Any) -> Any:
         if failures:
@@ -470,8 +476,8 @@ async def test_the_check_goes_on_after_whatever_befalls_it(
         hub = Hub()
         hub.join(service.container)
         reader = await follow(service, user, conversation)
-        service.container.follower.hear = lambda _: None  # type: ignore[method-assign]
-        monkeypatch.setattr(subscription_store, "list_standings", failing)
+        service.container.subscriptions.on_message = lambda _: None  # type: ignore[method-assign]
+        monkeypatch.setattr(subscription_store, "list_states", failing)
         await user.append(conversation, "unheard")
         await reader.until_said("unheard")
         assert failures == []
@@ -491,8 +497,8 @@ async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
         return await original(*args, **more)
 
     monkeypatch.setattr(list_store, "find_listed", failing)
-    watch = one.container.watcher.watch(await caller_of(one, user), project=None, last=None)
+    watch = one.container.list_subscriptions.subscribe(await caller_of(one, user), project=None, last_event_id=None)
     conversation = await user.conversation()
-    events = await asyncio.wait_for(watch.batch(), PATIENT_S)
+    events = await asyncio.wait_for(watch.next_events(), PATIENT_S)
     assert json.loads(events[0].text)["conversation"]["id"] == conversation
     watch.close()

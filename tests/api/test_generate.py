@@ -12,7 +12,7 @@ import pytest
 from app.agents.generation import answer as generation_answer
 from app.conversations.drafts import Draft
 from app.conversations.schemas.conversations import TurnInput
-from app.conversations.streams.exchanges import answering
+from app.conversations.streams.exchanges import open_answer_turn
 from app.conversations.turns.append import Appender
 from app.conversations.turns.placement import Incoming
 from app.core.errors import Conflict
@@ -462,7 +462,7 @@ async def test_what_a_dead_process_had_under_way_is_answered_anew_when_its_lease
     caller = await tenancy.authenticate(tenant.key)
     repeat = tenancy.repeatable("k", b"POST", b"/v1/generate", body).by_agent(caller.agent)
     exchange = await streams.exchanges.open(
-        caller, ConversationId(parse_id(conversation)), messages=[], answer=answering(None), repeat=repeat
+        caller, ConversationId(parse_id(conversation)), messages=[], answer=open_answer_turn(None), repeat=repeat
     )
     problem(await tenant.post("/v1/generate", content=body, headers=headers), 409, "resource_busy")
     async with modelled.container.database.transaction(tenant.tenant_id) as tx:

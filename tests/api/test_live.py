@@ -538,7 +538,7 @@ async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(
             turns = [{"role": "user", "content": f"{n} {filler}"}]
             answer = await asyncio.wait_for(one.ask("append", turns=turns), 5)
             assert answer["type"] == "ack"
-            if live[0].container.follower.rereads:
+            if live[0].container.subscriptions.rereads:
                 break
         else:
             raise AssertionError("never dropped")
@@ -754,7 +754,7 @@ async def test_whatever_a_connection_dies_of_it_is_closed_and_gives_its_place_ba
             if where == "read":
                 patched.setattr(service.container.conversations.streams, "chunk", _cancelled)
             else:
-                patched.setattr(Subscription, "batch", _cancelled)
+                patched.setattr(Subscription, "next_frames", _cancelled)
             await one.send("subscribe")
             await one.send("chunk", turn_id=turn_id, offset=0, delta="x")
             assert (await one.closed())[0] == 1011

@@ -18,7 +18,7 @@ from app.conversations.events import BusEvent
 from app.conversations.schemas.frames import Chunk, Opening, OpenTurn
 from app.conversations.stores import stream_store
 from app.conversations.streams.buffer import OpenTurnBuffer
-from app.conversations.streams.commit import Ender
+from app.conversations.streams.commit import TurnFinalizer
 from app.conversations.streams.service import Streams
 from app.conversations.turns.append import Appender
 from app.conversations.turns.placement import Incoming
@@ -62,9 +62,9 @@ class Writing:
         return (await self.client.get(self.path)).json()
 
 
-def held_of(streams: Streams, turn: str) -> OpenTurnBuffer:
+def buffer_of(streams: Streams, turn: str) -> OpenTurnBuffer:
     """The newest open turn of this id that a process holds; other tests may use the same id."""
-    return [one for one in streams._held.values() if one.turn_id == parse_id(turn)][-1]  # noqa: SLF001
+    return [one for one in streams._buffers.values() if one.turn_id == parse_id(turn)][-1]  # noqa: SLF001
 
 
 async def opened(client: Client, conversation: str, writer: str = "writer", **turn: Any) -> Writing:
@@ -208,8 +208,8 @@ async def test_a_regeneration_stands_where_the_aborted_turn_would_have_stood(cli
     await writing.chunk(0, "a marsupial")
     turn = (await writing.commit()).json()
     assert (turn["position"], turn["seq"], turn["supersedes"]) == (2, 4, aborted.id)
-    told = [one["content"] for one in await client.history(conversation)]
-    assert told == ["What is a quokka?", "a marsupial", "really?"]
+    event = [one["content"] for one in await client.history(conversation)]
+    assert event == ["What is a quokka?", "a marsupial", "really?"]
     assert (await aborted.read())["superseded_by"] == writing.id
     path = f"/v1/conversations/{conversation}/turns/{aborted.id}/revisions"
     body = problem(await client.post(path, json={"content": "late"}), 409, "already_superseded")
@@ -319,16 +319,16 @@ async def test_a_connection_that_opens_again_renews_the_lease_and_is_told_of_the
     taken = 5 if where == "here" else 4  # what this process has taken need not be sent again
     assert [one.offset for one in again.parts] == [taken]
     await age(service, writing.id, 50)
-    held = held_of(streams, writing.id)
-    held.renewed -= 50
-    held.heard -= 50
-    streams.renew(caller, held.conversation_id, epochs={turn_id: again.epoch})  # as any frame does
+    buffer = buffer_of(streams, writing.id)
+    buffer.renewed_at -= 50
+    buffer.active_at -= 50
+    streams.renew(caller, buffer.conversation_id, epochs={turn_id: again.epoch})  # as any frame does
     await streams._flusher._renew()  # noqa: SLF001
     await age(service, writing.id, 50)
     await streams.abort_expired()
     there = client if where == "here" else replica.client(client.key)
     assert (await writing.chunk(taken, "!", client=there)).json()["durable_offset"] == taken + 1
-    assert listening.told[-1] == taken + 1
+    assert listening.event[-1] == taken + 1
 
 
 @pytest.mark.parametrize(
@@ -481,19 +481,19 @@ async def test_a_call_that_came_before_its_turn_was_resumed_does_nothing_under_t
     there = replica.client(client.key)
     writing = await opened(client, conversation)
     await writing.chunk(0, "first")
-    hold_here = Streams._hold_here  # noqa: SLF001
+    find_or_take_over = Streams._find_or_take_over  # noqa: SLF001
     resumed: list[httpx.Response] = []
 
     async def then_resumed(streams: Streams, call: Any) -> OpenTurnBuffer:
-        held = await hold_here(streams, call)
+        buffer = await find_or_take_over(streams, call)
         if not resumed:
             resumed.append(await writing.resume(client=there))
-        return held
+        return buffer
 
     # none of them names an epoch
     calls = {"commit": writing.commit, "abort": writing.abort, "chunk": lambda: writing.chunk(5, " late")}
     with monkeypatch.context() as patched:
-        patched.setattr(Streams, "_hold_here", then_resumed)
+        patched.setattr(Streams, "_find_or_take_over", then_resumed)
         problem(await calls[how](), 409, "stream_fenced")
     assert resumed[0].json()["epoch"] == 2
     turn = await writing.read()
@@ -644,16 +644,18 @@ async def test_a_turn_is_opened_in_place_of_one_that_the_sweep_aborts_meanwhile(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = service.container.conversations.streams
-    expire = Ender.expire
+    expire = TurnFinalizer.expire
 
-    async def after_the_sweep(ender: Ender, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, **more: Any) -> bool:
-        monkeypatch.setattr(Ender, "expire", expire)
+    async def after_the_sweep(
+        finalizer: TurnFinalizer, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, **more: Any
+    ) -> bool:
+        monkeypatch.setattr(TurnFinalizer, "expire", expire)
         assert await asyncio.create_task(streams.abort_expired(), context=Context()) >= 1
-        return await expire(ender, tx, tenant_id, turn_id, **more)
+        return await expire(finalizer, tx, tenant_id, turn_id, **more)
 
     writing = await opened(client, conversation)
     await age(service, writing.id, 61)
-    monkeypatch.setattr(Ender, "expire", after_the_sweep)
+    monkeypatch.setattr(TurnFinalizer, "expire", after_the_sweep)
     assert (await (await opened(client, conversation, supersedes=writing.id)).commit()).status_code == 200
 
 
@@ -679,7 +681,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     streams = service.container.conversations.streams
     writing = await opened(client, conversation)
     await writing.chunk(0, "all of it")
-    held = held_of(streams, writing.id)
+    buffer = buffer_of(streams, writing.id)
     work_out = Appender.work_out
 
     async def slowly(appender: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
@@ -689,7 +691,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
         assert (await writing.read())["status"] == "pending"
         # and a commit may take longer than a lease
         await age(service, writing.id, 50)
-        held.renewed -= 53
+        buffer.renewed_at -= 53
         await streams._flusher._renew()  # noqa: SLF001
         await age(service, writing.id, 50)
         await streams.abort_expired()
@@ -697,8 +699,8 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
 
     monkeypatch.setattr(Appender, "work_out", slowly)
     await age(service, writing.id, 58)
-    held.renewed -= 58
-    held.heard -= 58
+    buffer.renewed_at -= 58
+    buffer.active_at -= 58
     done = await writing.commit()
     assert (done.status_code, done.json().get("content")) == (200, "all of it"), done.text
 
@@ -710,13 +712,13 @@ async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
     writing, other = [await opened(client, conversation) for _ in range(2)]
     monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001 - as if it had not been asked
     await writing.chunk(0, "", client=replica.client(client.key))
-    ours = [held_of(streams, one.id) for one in (writing, other)]
-    for held in ours:
-        held.renewed -= 30
+    ours = [buffer_of(streams, one.id) for one in (writing, other)]
+    for buffer in ours:
+        buffer.renewed_at -= 30
     caller = await service.container.tenancy.authenticate(client.key)
-    streams.renew(caller, ours[0].conversation_id, epochs={held.turn_id: 1 for held in ours})
+    streams.renew(caller, ours[0].conversation_id, epochs={buffer.turn_id: 1 for buffer in ours})
     await streams._flusher._renew()  # noqa: SLF001
-    assert [held.key in streams._held for held in ours] == [False, True]  # noqa: SLF001
+    assert [buffer.key in streams._buffers for buffer in ours] == [False, True]  # noqa: SLF001
 
 
 async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
@@ -724,9 +726,9 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
 ) -> None:
     streams = service.container.conversations.streams
     writing = await opened(client, conversation)
-    held = held_of(streams, writing.id)
-    held.listener = listening = Listening()
-    renew = stream_store.renew
+    buffer = buffer_of(streams, writing.id)
+    buffer.listener = listening = Listening()
+    renew = stream_store.renew_streams
 
     async def late(*args: Any, **more: Any) -> set[UUID]:
         # in a context of its own, as another request is: it is in no transaction
@@ -734,12 +736,12 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
         assert done.status_code == 200
         return await renew(*args, **more)
 
-    held.renewed -= 30
+    buffer.renewed_at -= 30
     with monkeypatch.context() as patched:
-        patched.setattr(stream_store, "renew", late)
-        patched.setattr(streams._flusher, "hear", AsyncMock())  # noqa: SLF001
+        patched.setattr(stream_store, "renew_streams", late)
+        patched.setattr(streams._flusher, "renew_lease", AsyncMock())  # noqa: SLF001
         await streams._flusher._renew()  # noqa: SLF001
-    assert listening.told == []
+    assert listening.event == []
 
 
 async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fails(
@@ -782,13 +784,13 @@ class Listening:
     """A writer's connection that remembers what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[int | str] = []
+        self.event: list[int | str] = []
 
-    def durable(self, _turn_id: TurnId, _part: str, offset: int) -> None:
-        self.told.append(offset)
+    def on_durable(self, _turn_id: TurnId, _part: str, offset: int) -> None:
+        self.event.append(offset)
 
-    def lost(self, _turn_id: TurnId, error: AppError) -> None:
-        self.told.append(error.code)
+    def on_lost(self, _turn_id: TurnId, error: AppError) -> None:
+        self.event.append(error.code)
 
 
 async def take(
@@ -826,9 +828,9 @@ async def locked(service: Service, turn: str) -> AsyncIterator[None]:
 
 async def under_way(service: Service, turn: str) -> None:
     """Wait until text of a turn is being written."""
-    held = held_of(service.container.conversations.streams, turn)
+    buffer = buffer_of(service.container.conversations.streams, turn)
     async with asyncio.timeout(5):
-        while held.flush is None:  # noqa: ASYNC110 - it tells in no other way
+        while buffer.pending_write is None:  # noqa: ASYNC110 - it tells in no other way
             await asyncio.sleep(0.01)
 
 
@@ -876,8 +878,8 @@ async def test_who_sends_what_is_refused_is_not_told_of_the_turn_in_its_writers_
         with pytest.raises(Conflict):
             await take(service, writing, "x", listener=another, **refused)
     await writing.chunk(4, "!")
-    assert writer.told[-1] == 5
-    assert another.told == []
+    assert writer.event[-1] == 5
+    assert another.event == []
 
 
 async def test_writing_goes_on_whatever_happens_to_one_write(
@@ -886,10 +888,10 @@ async def test_writing_goes_on_whatever_happens_to_one_write(
     has_tail = OpenTurnBuffer.has_tail
     failures = [RuntimeError("a fault of ours")]
 
-    def failing(held: OpenTurnBuffer) -> bool:
+    def failing(buffer: OpenTurnBuffer) -> bool:
         if failures:
             raise failures.pop()
-        return has_tail(held)
+        return has_tail(buffer)
 
     writing = await opened(client, conversation)
     monkeypatch.setattr(OpenTurnBuffer, "has_tail", failing)
@@ -906,15 +908,15 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
             await opened(tenant, await tenant.conversation()) for tenant in [await short.new_tenant() for _ in range(3)]
         ]
         streams = short.container.conversations.streams
-        held = {name: held_of(streams, one.id) for name, one in (("stuck", stuck), ("silent", silent))}
+        buffers = {name: buffer_of(streams, one.id) for name, one in (("stuck", stuck), ("silent", silent))}
         async with locked(short, stuck.id), asyncio.timeout(10):
             await take(short, stuck, "text")
             await under_way(short, stuck.id)
             for offset in range(3):
                 assert (await writing.chunk(offset, "x")).json()["durable_offset"] == offset + 1
-            before = held["silent"].renewed
-            while held["silent"].renewed == before:
-                for client, one in ((stuck.client, held["stuck"]), (silent.client, held["silent"])):
+            before = buffers["silent"].renewed_at
+            while buffers["silent"].renewed_at == before:
+                for client, one in ((stuck.client, buffers["stuck"]), (silent.client, buffers["silent"])):
                     caller = await short.container.tenancy.authenticate(client.key)
                     streams.renew(caller, one.conversation_id, epochs={one.turn_id: 1})
                 await asyncio.sleep(0.1)
@@ -1086,7 +1088,7 @@ async def test_where_the_holder_does_not_answer_the_writer_is_told_where_to_send
     await writing.chunk(0, "durable")
     streams = service.container.conversations.streams
     monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
-    monkeypatch.setattr(streams._flusher, "_begin_writing", lambda: None)  # noqa: SLF001
+    monkeypatch.setattr(streams._flusher, "_start_writing", lambda: None)  # noqa: SLF001
     await writing.chunk(7, ", and lost", durable="false")
     there = replica.client(client.key)
     refused = problem(await writing.chunk(17, " with it", client=there, durable="false"), 409, "stream_gap")
@@ -1102,7 +1104,7 @@ async def lost_tail(writing: Writing, service: Service, monkeypatch: pytest.Monk
     """Text is taken by a process that dies before it is durable; the next call of the writer reaches another one."""
     streams = service.container.conversations.streams
     monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
-    monkeypatch.setattr(streams._flusher, "_begin_writing", lambda: None)  # noqa: SLF001
+    monkeypatch.setattr(streams._flusher, "_start_writing", lambda: None)  # noqa: SLF001
     assert (await writing.chunk(7, ", and lost", part=part, durable="false")).json()["offset"] == 17
 
 
@@ -1175,10 +1177,10 @@ async def test_a_process_that_could_not_write_answers_chunks_only_when_they_are_
     writing = await opened(client, conversation)
     with monkeypatch.context() as patched:
         patched.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
-        patched.setattr(stream_store, "hold_streams", AsyncMock(side_effect=OSError))
+        patched.setattr(stream_store, "lock_streams", AsyncMock(side_effect=OSError))
         await writing.chunk(0, "one ", durable="false")
         async with asyncio.timeout(PATIENT_S):
-            while not held_of(streams, writing.id).unsure:  # noqa: ASYNC110 - there is no event to wait for
+            while not buffer_of(streams, writing.id).is_uncertain:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
         problem(await writing.chunk(4, "two ", client=there, durable="false"), 409, "stream_gap")
         assert (await writing.chunk(0, "one ", client=there, durable="false")).status_code == 200
@@ -1285,15 +1287,15 @@ async def test_a_turn_that_its_process_did_not_release_at_first_is_asked_for_aga
     release = streams._flusher.release  # noqa: SLF001
     requests = 0
 
-    async def release_later(held: OpenTurnBuffer) -> None:
+    async def release_later(buffer: OpenTurnBuffer) -> None:
         # as if it had taken the turn back for a call of its own before the other process looked
         nonlocal requests
         requests += 1
         if requests > 1:
-            await release(held)
+            await release(buffer)
 
     monkeypatch.setattr(streams._flusher, "release", release_later)  # noqa: SLF001
-    monkeypatch.setattr(streams._flusher, "_begin_writing", lambda: None)  # noqa: SLF001
+    monkeypatch.setattr(streams._flusher, "_start_writing", lambda: None)  # noqa: SLF001
     monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 5.0)
     await writing.chunk(0, "only taken", durable="false")
     answer = await writing.chunk(10, ", not lost", client=replica.client(client.key), durable="false")
@@ -1307,14 +1309,14 @@ async def test_a_process_releases_no_turn_that_is_asked_of_another_one(
 ) -> None:
     writing = await opened(client, conversation)
     streams, there = (one.container.conversations.streams for one in (service, replica))
-    held = held_of(streams, writing.id)
-    wanted = BusEvent("wanted", *held.key[:2], turn_id=held.turn_id, holder=there._holder)  # noqa: SLF001
-    streams.handover.hear(wanted)
+    buffer = buffer_of(streams, writing.id)
+    wanted = BusEvent("wanted", *buffer.key[:2], turn_id=buffer.turn_id, holder=there._holder)  # noqa: SLF001
+    streams.handover.on_message(wanted)
     assert not streams.handover._releasing  # noqa: SLF001
-    streams.handover.hear(replace(wanted, holder=streams._holder))  # noqa: SLF001
-    assert list(streams.handover._releasing) == [held.key]  # noqa: SLF001
+    streams.handover.on_message(replace(wanted, holder=streams._holder))  # noqa: SLF001
+    assert list(streams.handover._releasing) == [buffer.key]  # noqa: SLF001
     await streams.handover.close()
-    assert held.dropped
+    assert buffer.is_dropped
 
 
 async def test_text_that_a_process_takes_after_it_released_the_turn_is_not_lost(

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from app.cli import cli
 from app.core.errors import AppError, Unavailable
 from app.core.ids import format_id, new_uuid
-from app.tail.connection import Follower, Target
+from app.tail.connection import TailConnection, TailTarget
 from tests.support.api import Client, Service, open_service
 from tests.support.command import TURNKEEP
 from tests.support.live import Socket, serving, socket_on
@@ -117,9 +117,9 @@ class Tail:
                 await asyncio.wait_for(self.arrived.wait(), min(left, 1.0))
         return self.text
 
-    async def stop(self, sign: signal.Signals = signal.SIGINT) -> int:
+    async def stop(self, signal_number: signal.Signals = signal.SIGINT) -> int:
         if self.process.returncode is None:
-            self.process.send_signal(sign)
+            self.process.send_signal(signal_number)
         return await asyncio.wait_for(self.process.wait(), WAIT_S)
 
 
@@ -264,10 +264,10 @@ async def test_where_connecting_again_cannot_help_it_ends_with_a_sentence(
     user: Client, service: Service, port: int, key: str, sentence: str
 ) -> None:
     other = await (await service.new_tenant()).conversation()
-    target = Target(f"http://127.0.0.1:{port}", user.key if key == "own" else user.key[:-3] + "xyz", other)
+    target = TailTarget(f"http://127.0.0.1:{port}", user.key if key == "own" else user.key[:-3] + "xyz", other)
     said: list[str | None] = []
     with pytest.raises(AppError, match=sentence):
-        async for _ in Follower(target, lambda: None, said.append).frames():
+        async for _ in TailConnection(target, lambda: None, said.append).frames():
             pass
     assert said == [None], "it connected once"
 
@@ -296,9 +296,9 @@ def test_a_server_that_is_not_there_is_named_and_given_up() -> None:
 async def test_a_server_that_does_not_come_back_is_given_up(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with cutting(port) as between:
-        target = Target(f"http://127.0.0.1:{between.port}", user.key, conversation)
-        follower = Follower(target, lambda: None, lambda _: None, patience_s=1.0)
-        frames = follower.frames()
+        target = TailTarget(f"http://127.0.0.1:{between.port}", user.key, conversation)
+        connection = TailConnection(target, lambda: None, lambda _: None, timeout_s=1.0)
+        frames = connection.frames()
         while '"snapshot"' not in await anext(frames):
             pass
         between.stop()

@@ -183,9 +183,9 @@ async def age(processes: list[Process], turn_id: str) -> None:
         )
     await connection.close()
     for process in processes:
-        for held in process.service.container.conversations.streams._held.values():  # noqa: SLF001
-            if format_id(held.turn_id) == turn_id:
-                held.heard = held.renewed = held.heard - 50
+        for buffer in process.service.container.conversations.streams._buffers.values():  # noqa: SLF001
+            if format_id(buffer.turn_id) == turn_id:
+                buffer.active_at = buffer.renewed_at = buffer.active_at - 50
 
 
 async def renew_leases(processes: list[Process]) -> None:
@@ -391,8 +391,8 @@ class Generated:
         """Let the model answer; gives what is stored of it."""
         self._may_answer.set()
         await self._asking
-        for follower in self.tenant.followers:
-            await follower.until(lambda follower=follower: not follower.reader.texts)
+        for subscriptions in self.tenant.followers:
+            await subscriptions.until(lambda subscriptions=subscriptions: not subscriptions.reader.texts)
         return [f"{self.tenant.marker} asks", f"{self.tenant.marker} answers."]
 
 

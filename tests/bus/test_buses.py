@@ -7,10 +7,10 @@ from uuid import uuid4
 import pytest
 
 from app.core.bus import connection as bus_link
-from app.core.bus.connection import LinkedBus
+from app.core.bus.connection import ReconnectingBus
 from app.core.bus.messages import MAX_MESSAGE_BYTES, Listener, Message
 from app.core.bus.wire import encode
-from tests.bus.places import Ear, NatsPlace, Place, PostgresPlace, replica, until
+from tests.bus.bus_servers import BusServer, NatsPlace, PostgresPlace, RecordingListener, replica, until
 from tests.support.nats import NatsServer
 from tests.support.proxy import Proxy
 
@@ -24,108 +24,118 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 
 @pytest.fixture(params=["postgres", "nats"])
-def place(request: pytest.FixtureRequest) -> Place:
+def bus_server(request: pytest.FixtureRequest) -> BusServer:
     if request.param == "postgres":
         return PostgresPlace(request.getfixturevalue("database"))
     return NatsPlace(request.getfixturevalue("nats"), f"test.{uuid4().hex}")
 
 
 @pytest.fixture
-async def opened(place: Place) -> AsyncIterator[list[LinkedBus]]:
+async def opened(bus_server: BusServer) -> AsyncIterator[list[ReconnectingBus]]:
     """Buses to close after the test."""
-    del place
-    buses: list[LinkedBus] = []
+    del bus_server
+    buses: list[ReconnectingBus] = []
     yield buses
     await asyncio.gather(*(bus.close() for bus in buses))
 
 
 @pytest.fixture
-async def proxy(place: Place) -> AsyncIterator[Proxy]:
-    made = Proxy(place.target())
+async def proxy(bus_server: BusServer) -> AsyncIterator[Proxy]:
+    made = Proxy(bus_server.target())
     await made.open()
     yield made
     await made.cut()
 
 
-def add(opened: list[LinkedBus], bus: LinkedBus) -> LinkedBus:
+def add(opened: list[ReconnectingBus], bus: ReconnectingBus) -> ReconnectingBus:
     opened.append(bus)
     return bus
 
 
-async def two(place: Place, opened: list[LinkedBus]) -> tuple[LinkedBus, Ear, LinkedBus, Ear]:
+async def two(
+    bus_server: BusServer, opened: list[ReconnectingBus]
+) -> tuple[ReconnectingBus, RecordingListener, ReconnectingBus, RecordingListener]:
     """Two replicas that hear each other."""
-    one, other = add(opened, place.bus()), add(opened, place.bus())
+    one, other = add(opened, bus_server.bus()), add(opened, bus_server.bus())
     return one, await replica(one), other, await replica(other)
 
 
-async def test_an_own_message_is_heard_at_once_and_once(place: Place, opened: list[LinkedBus]) -> None:
-    bus, ear, _, other = await two(place, opened)
+async def test_an_own_message_is_heard_at_once_and_once(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
+    bus, listener, _, other = await two(bus_server, opened)
     bus.publish({"test": 1})
-    assert ear.tests() == [1]
+    assert listener.tests() == [1]
     await until(lambda: other.tests() == [1])
     await asyncio.sleep(0.2)
-    assert ear.tests() == [1]
-    assert ear.losses == other.losses == 0
+    assert listener.tests() == [1]
+    assert listener.losses == other.losses == 0
 
 
-async def test_messages_of_each_process_arrive_in_their_order(place: Place, opened: list[LinkedBus]) -> None:
-    buses = [add(opened, place.bus()) for _ in range(3)]
-    ears = [await replica(bus) for bus in buses]
+async def test_messages_of_each_process_arrive_in_their_order(
+    bus_server: BusServer, opened: list[ReconnectingBus]
+) -> None:
+    buses = [add(opened, bus_server.bus()) for _ in range(3)]
+    listeners = [await replica(bus) for bus in buses]
     for number in range(200):
         for name, bus in enumerate(buses):
             bus.publish({"test": number, "by": str(name)})
         if number % 7 == 0:
             await asyncio.sleep(0.001)
-    for ear in ears:
-        await until(lambda ear=ear: len(ear.messages) == 600)
-        assert all(ear.tests(str(name)) == list(range(200)) for name in range(3))
-        assert ear.losses == 0
+    for listener in listeners:
+        await until(lambda listener=listener: len(listener.messages) == 600)
+        assert all(listener.tests(str(name)) == list(range(200)) for name in range(3))
+        assert listener.losses == 0
 
 
-async def test_ten_thousand_messages_at_once_all_arrive_in_order(place: Place, opened: list[LinkedBus]) -> None:
-    bus, _, _, ear = await two(place, opened)
+async def test_ten_thousand_messages_at_once_all_arrive_in_order(
+    bus_server: BusServer, opened: list[ReconnectingBus]
+) -> None:
+    bus, _, _, listener = await two(bus_server, opened)
     for number in range(10_000):
         bus.publish({"test": number, "text": "x" * 100})
-    await until(lambda: len(ear.messages) >= 10_000)
-    assert ear.tests() == list(range(10_000))
-    assert ear.losses == 0
+    await until(lambda: len(listener.messages) >= 10_000)
+    assert listener.tests() == list(range(10_000))
+    assert listener.losses == 0
 
 
 @pytest.mark.parametrize("filler", ["x", "é", "漢", "😀", '"', "\n", "\x00", "\u2028"])
-async def test_a_message_of_the_largest_size_arrives_whole(place: Place, opened: list[LinkedBus], filler: str) -> None:
-    bus, _, _, ear = await two(place, opened)
+async def test_a_message_of_the_largest_size_arrives_whole(
+    bus_server: BusServer, opened: list[ReconnectingBus], filler: str
+) -> None:
+    bus, _, _, listener = await two(bus_server, opened)
     room = MAX_MESSAGE_BYTES - len(encode({"test": ""}))
     message: Message = {"test": filler * (room // (len(encode({"test": filler})) - len(encode({"test": ""}))))}
     assert MAX_MESSAGE_BYTES - 6 < len(encode(message)) <= MAX_MESSAGE_BYTES
     for _ in range(3):
         bus.publish(message)
-    await until(lambda: len(ear.messages) == 3 or ear.losses > 0, seconds=5)
-    assert ear.losses == 0
-    assert ear.messages == [message] * 3
+    await until(lambda: len(listener.messages) == 3 or listener.losses > 0, seconds=5)
+    assert listener.losses == 0
+    assert listener.messages == [message] * 3
 
 
-async def test_half_a_surrogate_pair_arrives_as_it_is(place: Place, opened: list[LinkedBus]) -> None:
-    bus, _, _, ear = await two(place, opened)
+async def test_half_a_surrogate_pair_arrives_as_it_is(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
+    bus, _, _, listener = await two(bus_server, opened)
     bus.publish({"test": "\ud83d"})
-    await until(lambda: ear.tests() == ["\ud83d"])
+    await until(lambda: listener.tests() == ["\ud83d"])
 
 
-async def test_a_message_that_is_too_large_is_a_loss_to_the_others(place: Place, opened: list[LinkedBus]) -> None:
-    bus, own, _, ear = await two(place, opened)
+async def test_a_message_that_is_too_large_is_a_loss_to_the_others(
+    bus_server: BusServer, opened: list[ReconnectingBus]
+) -> None:
+    bus, own, _, listener = await two(bus_server, opened)
     bus.publish({"test": "before"})
     bus.publish({"test": "x" * MAX_MESSAGE_BYTES})
-    await until(lambda: ear.losses == 1)
+    await until(lambda: listener.losses == 1)
     bus.publish({"test": "after"})
-    await until(lambda: ear.tests() == ["before", "after"])
+    await until(lambda: listener.tests() == ["before", "after"])
     assert len(own.messages) == 3
     assert own.losses == 0
 
 
 async def test_after_the_server_has_ended_all_connections_everybody_is_told_and_it_works_again(
-    place: Place, opened: list[LinkedBus]
+    bus_server: BusServer, opened: list[ReconnectingBus]
 ) -> None:
-    one, first, other, second = await two(place, opened)
-    await place.break_connections()
+    one, first, other, second = await two(bus_server, opened)
+    await bus_server.break_connections()
     await until(lambda: first.losses > 0 and second.losses > 0)
     await until(lambda: one.connected() and other.connected())
     one.publish({"test": "one"})
@@ -135,35 +145,35 @@ async def test_after_the_server_has_ended_all_connections_everybody_is_told_and_
 
 
 async def test_what_is_published_in_an_outage_is_a_loss_to_the_others_and_never_comes_late(
-    place: Place, opened: list[LinkedBus], proxy: Proxy
+    bus_server: BusServer, opened: list[ReconnectingBus], proxy: Proxy
 ) -> None:
-    ear = await replica(add(opened, place.bus()))
-    newcomer_before = ear.losses
-    bus = add(opened, place.bus(proxy))
+    listener = await replica(add(opened, bus_server.bus()))
+    newcomer_before = listener.losses
+    bus = add(opened, bus_server.bus(proxy))
     own = await replica(bus)
     bus.publish({"test": 1})
-    await until(lambda: ear.tests() == [1])
+    await until(lambda: listener.tests() == [1])
     await proxy.cut()
     await until(lambda: not bus.connected())
     for number in (2, 3, 4):
         bus.publish({"test": number})
     assert own.tests() == [1, 2, 3, 4]
-    assert ear.losses == newcomer_before
+    assert listener.losses == newcomer_before
     # somebody who has never heard of that process misses them as well
-    newcomer = await replica(add(opened, place.bus()))
+    newcomer = await replica(add(opened, bus_server.bus()))
     await proxy.open()
-    await until(lambda: ear.losses > 0 and newcomer.losses > 0)
+    await until(lambda: listener.losses > 0 and newcomer.losses > 0)
     await until(bus.connected)
     bus.publish({"test": 5})
-    await until(lambda: ear.tests() == [1, 5] and newcomer.tests() == [5])
+    await until(lambda: listener.tests() == [1, 5] and newcomer.tests() == [5])
     assert own.losses > 0
 
 
 async def test_messages_under_way_when_the_line_is_cut_arrive_or_are_a_loss(
-    place: Place, opened: list[LinkedBus], proxy: Proxy
+    bus_server: BusServer, opened: list[ReconnectingBus], proxy: Proxy
 ) -> None:
-    ear = await replica(add(opened, place.bus()))
-    bus = add(opened, place.bus(proxy))
+    listener = await replica(add(opened, bus_server.bus()))
+    bus = add(opened, bus_server.bus(proxy))
     await replica(bus)
     for number in range(2000):
         bus.publish({"test": number})
@@ -175,97 +185,99 @@ async def test_messages_under_way_when_the_line_is_cut_arrive_or_are_a_loss(
             await asyncio.sleep(0.001)
     await until(bus.connected)
     bus.publish({"test": "last"})
-    await until(lambda: "last" in ear.tests())
-    heard = [number for number in ear.tests() if number != "last"]
-    assert heard == sorted(set(heard))
-    assert len(heard) == 2000 or ear.losses > 0
+    await until(lambda: "last" in listener.tests())
+    received = [number for number in listener.tests() if number != "last"]
+    assert received == sorted(set(received))
+    assert len(received) == 2000 or listener.losses > 0
 
 
 async def test_a_lost_end_is_found_a_second_later_and_then_there_is_silence(
-    place: Place, opened: list[LinkedBus]
+    bus_server: BusServer, opened: list[ReconnectingBus]
 ) -> None:
-    bus = add(opened, place.bus())
+    bus = add(opened, bus_server.bus())
     await replica(bus)
-    deaf = add(opened, place.bus())
+    lossy = add(opened, bus_server.bus())
     payloads: list[str] = []
-    hear = deaf._hear  # noqa: SLF001
+    receive = lossy._receive  # noqa: SLF001
 
     def drop_some(payload: str) -> None:
         payloads.append(payload)
         if '"drop"' not in payload:
-            hear(payload)
+            receive(payload)
 
-    deaf._hear = drop_some  # noqa: SLF001
-    ear = await replica(deaf)
+    lossy._receive = drop_some  # noqa: SLF001
+    listener = await replica(lossy)
     bus.publish({"test": 1})
-    await until(lambda: ear.tests() == [1])
+    await until(lambda: listener.tests() == [1])
     bus.publish({"test": "drop"})
     await asyncio.sleep(0.3)
-    assert ear.losses == 0
-    await until(lambda: ear.losses == 1, seconds=3)
+    assert listener.losses == 0
+    await until(lambda: listener.losses == 1, seconds=3)
     count = len(payloads)
     await asyncio.sleep(1.5)
     assert len(payloads) == count
 
 
-async def test_a_full_queue_is_a_loss_to_the_others(place: Place, opened: list[LinkedBus]) -> None:
-    bus = add(opened, place.bus(queue_bytes=1000))
+async def test_a_full_queue_is_a_loss_to_the_others(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
+    bus = add(opened, bus_server.bus(queue_bytes=1000))
     own = await replica(bus)
-    ear = await replica(add(opened, place.bus()))
+    listener = await replica(add(opened, bus_server.bus()))
     for number in range(100):
         bus.publish({"test": number, "text": "x" * 100})
     assert own.tests() == list(range(100))
-    await until(lambda: ear.losses == 1)
-    seen = len(ear.messages)
+    await until(lambda: listener.losses == 1)
+    seen = len(listener.messages)
     bus.publish({"test": "after"})
-    await until(lambda: len(ear.messages) == seen + 1)
-    assert ear.tests()[-1] == "after"
-    assert ear.losses == 1
+    await until(lambda: len(listener.messages) == seen + 1)
+    assert listener.tests()[-1] == "after"
+    assert listener.losses == 1
 
 
-async def test_a_slow_listener_hears_all_in_order(place: Place, opened: list[LinkedBus]) -> None:
-    bus, _, _, ear = await two(place, opened)
-    ear.delay_s = 0.001
+async def test_a_slow_listener_hears_all_in_order(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
+    bus, _, _, listener = await two(bus_server, opened)
+    listener.delay_s = 0.001
     for number in range(1500):
         bus.publish({"test": number})
         if number % 50 == 0:
             await asyncio.sleep(0)
-    await until(lambda: len(ear.messages) == 1500)
-    assert ear.tests() == list(range(1500))
-    assert ear.losses == 0
+    await until(lambda: len(listener.messages) == 1500)
+    assert listener.tests() == list(range(1500))
+    assert listener.losses == 0
 
 
-async def test_closing_sends_what_waits(place: Place, opened: list[LinkedBus]) -> None:
-    bus, _, _, ear = await two(place, opened)
+async def test_closing_sends_what_waits(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
+    bus, _, _, listener = await two(bus_server, opened)
     for number in range(3000):
         bus.publish({"test": number})
     await bus.close()
-    await until(lambda: len(ear.messages) == 3000)
+    await until(lambda: len(listener.messages) == 3000)
     assert not bus.connected()
     bus.publish({"test": "closed"})
     await bus.close()
 
 
 async def test_a_server_that_is_down_at_the_start_is_found_when_it_is_there(
-    place: Place, opened: list[LinkedBus], proxy: Proxy
+    bus_server: BusServer, opened: list[ReconnectingBus], proxy: Proxy
 ) -> None:
-    ear = await replica(add(opened, place.bus()))
+    listener = await replica(add(opened, bus_server.bus()))
     await proxy.cut()
-    bus = add(opened, place.bus(proxy))
+    bus = add(opened, bus_server.bus(proxy))
     own = await replica(bus)
     assert not bus.connected()
     bus.publish({"test": "early"})
     assert own.tests() == ["early"]
     await proxy.open()
     await until(bus.connected)
-    await until(lambda: own.losses > 0 and ear.losses > 0)
+    await until(lambda: own.losses > 0 and listener.losses > 0)
     bus.publish({"test": "late"})
-    await until(lambda: ear.tests() == ["late"])
+    await until(lambda: listener.tests() == ["late"])
 
 
-async def test_a_bus_whose_server_never_came_closes(place: Place, opened: list[LinkedBus], proxy: Proxy) -> None:
+async def test_a_bus_whose_server_never_came_closes(
+    bus_server: BusServer, opened: list[ReconnectingBus], proxy: Proxy
+) -> None:
     await proxy.cut()
-    bus = add(opened, place.bus(proxy))
+    bus = add(opened, bus_server.bus(proxy))
     await replica(bus)
     bus.publish({"test": 1})
     async with asyncio.timeout(3):
@@ -273,42 +285,44 @@ async def test_a_bus_whose_server_never_came_closes(place: Place, opened: list[L
 
 
 async def test_a_connection_that_dies_in_silence_is_found(
-    place: Place, opened: list[LinkedBus], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    bus_server: BusServer, opened: list[ReconnectingBus], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bus_link, "_PROBE_EVERY_S", 0.2)
     monkeypatch.setattr(bus_link, "_PROBE_S", 0.3)
-    bus = add(opened, place.bus(proxy))
-    ear = await replica(bus)
+    bus = add(opened, bus_server.bus(proxy))
+    listener = await replica(bus)
     proxy.silent = True
     await until(lambda: not bus.connected())
     await proxy.cut()
     await proxy.open()
-    await until(lambda: bus.connected() and ear.losses > 0)
+    await until(lambda: bus.connected() and listener.losses > 0)
 
 
 async def test_a_listener_that_fails_ends_neither_publisher_nor_connection(
-    place: Place, opened: list[LinkedBus]
+    bus_server: BusServer, opened: list[ReconnectingBus]
 ) -> None:
-    heard: list[Message] = []
+    received: list[Message] = []
 
     def fail(message: Message) -> None:
-        heard.append(message)
+        received.append(message)
         raise RuntimeError("a mistake")
 
-    bus = add(opened, place.bus())
+    bus = add(opened, bus_server.bus())
     await bus.start(Listener(fail, lambda: None))
-    other = add(opened, place.bus())
+    other = add(opened, bus_server.bus())
     await other.start(Listener(fail, lambda: None))
     for number in range(3):
         bus.publish({"test": number})
-    await until(lambda: [m["test"] for m in heard if "test" in m].count(2) == 2)
+    await until(lambda: [m["test"] for m in received if "test" in m].count(2) == 2)
 
 
-async def test_what_a_listener_publishes_comes_behind_what_it_was_told(place: Place, opened: list[LinkedBus]) -> None:
-    ear = await replica(add(opened, place.bus()))
-    bus = add(opened, place.bus())
+async def test_what_a_listener_publishes_comes_behind_what_it_was_told(
+    bus_server: BusServer, opened: list[ReconnectingBus]
+) -> None:
+    listener = await replica(add(opened, bus_server.bus()))
+    bus = add(opened, bus_server.bus())
     await bus.start(
         Listener(lambda m: bus.publish({"test": "answer"}) if m.get("test") == "ask" else None, lambda: None)
     )
     bus.publish({"test": "ask"})
-    await until(lambda: ear.tests() == ["ask", "answer"])
+    await until(lambda: listener.tests() == ["ask", "answer"])

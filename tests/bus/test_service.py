@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.core.bus.messages import Coalesced
+from app.core.bus.messages import ThrottledCall
 from app.core.bus.nats import NatsBus, NatsOptions
 from app.core.bus.notify import NotifyBus, NotifyOptions
 from app.core.database.transactions import APP_ROLE
@@ -15,7 +15,7 @@ from app.core.jobs import NewJob
 from app.core.telemetry import configure_logging
 from app.index.schemas import DATES_JOB
 from app.settings import Settings
-from tests.bus.places import Ear, replica, until
+from tests.bus.bus_servers import RecordingListener, replica, until
 from tests.support.api import open_service
 from tests.support.nats import NatsServer
 from tests.support.postgres import TestDatabase
@@ -53,8 +53,8 @@ async def test_metrics_say_that_the_bus_is_connected(database: TestDatabase, tmp
 
 async def test_a_wider_login_takes_on_the_application_role(database: TestDatabase) -> None:
     bus = NotifyBus(NotifyOptions(database.superuser, APP_ROLE, "bus-test-{}", 100_000))
-    ear = Ear()
-    await bus.start(ear.listener)
+    listener = RecordingListener()
+    await bus.start(listener.callbacks)
     assert bus.connected()
     assert await bus._link._listening.fetchval("select current_user") == APP_ROLE  # type: ignore[union-attr]  # noqa: SLF001
     await bus.close()
@@ -68,7 +68,7 @@ async def test_a_login_in_the_url_is_used_and_never_logged(tmp_path: Path) -> No
     try:
         where = f"127.0.0.1:{server.port}"
         good, wrong, plain = (
-            NatsBus(NatsOptions.of(url, subject="test", queue_bytes=100_000))
+            NatsBus(NatsOptions.from_urls(url, subject="test", queue_bytes=100_000))
             for url in (
                 f"nats://127.0.0.1:9,nats://ann:p%40ss%2Fword@{where}",
                 f"nats://ann:wr0ng@{where}",
@@ -111,7 +111,7 @@ def test_what_is_no_nats_url_stops_the_start_without_being_quoted(url: str) -> N
 def test_nats_urls_may_be_several_and_the_first_login_is_for_all() -> None:
     urls = "nats://a.example, tls://tok%2Fen@b.example:4333/"
     assert Settings(nats_url=SecretStr(urls)).nats_url is not None
-    options = NatsOptions.of(urls, subject="s", queue_bytes=1)
+    options = NatsOptions.from_urls(urls, subject="s", queue_bytes=1)
     assert options.servers == ["nats://a.example", "tls://b.example:4333"]
     assert (options.user, options.password, options.token) == (None, None, "tok/en")
 
@@ -125,7 +125,7 @@ def test_a_subject_has_no_wildcards_and_no_spaces(subject: str) -> None:
 async def test_what_is_asked_for_often_is_done_at_once_and_once_more() -> None:
     calls: list[float] = []
     clock = asyncio.get_running_loop().time
-    call = Coalesced(lambda: calls.append(clock()), interval_s=0.05)
+    call = ThrottledCall(lambda: calls.append(clock()), interval_s=0.05)
     for _ in range(100):
         call()
     assert len(calls) == 1

@@ -15,9 +15,9 @@ APP = Path(__file__).parents[2] / "app"
 
 REVIEWED: Mapping[str, tuple[Why, str]] = {
     # open turns
-    "app.conversations.streams.service.Streams._held": (Why.TENANT, "open turns that this process writes"),
-    "app.conversations.streams.flush.Flusher._held": (Why.TENANT, "the same map, given to what writes it"),
-    "app.conversations.streams.flush.Flusher._owed": (Why.TENANT, "text of open turns that was taken and lost"),
+    "app.conversations.streams.service.Streams._buffers": (Why.TENANT, "open turns that this process writes"),
+    "app.conversations.streams.flush.Flusher._buffers": (Why.TENANT, "the same map, given to what writes it"),
+    "app.conversations.streams.flush.Flusher._acknowledged": (Why.TENANT, "text of open turns that was taken and lost"),
     "app.conversations.streams.handover.Handover._releasing": (
         Why.TENANT,
         "open turns that another process has asked for",
@@ -27,19 +27,22 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         "open turns that another process was just given",
     ),
     "app.conversations.streams.flush._TenantTasks._tasks": (Why.TENANT, "one write for each tenant"),
-    "app.conversations.streams.flush._TenantTasks._behind": (Why.TENANT, "tenants whose write is due again"),
+    "app.conversations.streams.flush._TenantTasks._missed_tenants": (Why.TENANT, "tenants whose write is due again"),
     # followers, projections, and the bus
-    "app.conversations.live.subscription.Follower._followed": (
+    "app.conversations.live.subscription.ConversationSubscriptions._conversations": (
         Why.TENANT,
         "followed conversations with their projections",
     ),
-    "app.conversations.live.subscription.Follower.event_sources": (Why.NO_TENANT_DATA, "functions, added at the start"),
-    "app.conversations.live.list_subscription.Watcher._watched": (
+    "app.conversations.live.subscription.ConversationSubscriptions.event_sources": (
+        Why.NO_TENANT_DATA,
+        "functions, added at the start",
+    ),
+    "app.conversations.live.list_subscription.ListSubscriptions._tenant_lists": (
         Why.TENANT,
         "lists of conversations that are followed",
     ),
-    "app.core.bus.connection.LinkedBus._queue": (Why.NAMED, "messages to other processes"),
-    "app.core.bus.wire.Origins._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
+    "app.core.bus.connection.ReconnectingBus._queue": (Why.NAMED, "messages to other processes"),
+    "app.core.bus.wire.SequenceTracker._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
     "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
     # shares of tenants in the bytes of bodies and in the embedder
@@ -98,17 +101,17 @@ SHORT_LIVED: Mapping[str, str] = {
     # one connection, or one follower
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",
     "app.routers.live.outbox.Outbox": "one WebSocket, in one conversation",
-    "app.conversations.live.subscription.Subscription": "one follower",
-    "app.conversations.live.list_subscription.ListSubscription": "one follower of a list",
+    "app.conversations.live.subscription.Subscription": "one subscriber",
+    "app.conversations.live.list_subscription.ListSubscription": "one subscriber of a list",
     # one object of one tenant, in a map above
     "app.conversations.streams.buffer.OpenTurnBuffer": "one open turn",
-    "app.conversations.streams.buffer.HeldPart": "one open turn",
-    "app.conversations.streams.service.Streams._hold_opened.held": "one open turn",
-    "app.conversations.live.subscription._Followed": "one followed conversation",
+    "app.conversations.streams.buffer.OpenPartBuffer": "one open turn",
+    "app.conversations.streams.service.Streams._add_opened_buffer.buffer": "one open turn",
+    "app.conversations.live.subscription._FollowedConversation": "one followed conversation",
     "app.conversations.live.projection.ConversationProjection": "one followed conversation",
-    "app.conversations.live.projection._Pending": "one followed conversation",
-    "app.conversations.live.open_text.Text": "one followed conversation",
-    "app.conversations.live.list_subscription._Watched": "one tenant's list",
+    "app.conversations.live.projection._PendingTurn": "one followed conversation",
+    "app.conversations.live.open_text.TextBuffer": "one followed conversation",
+    "app.conversations.live.list_subscription._TenantList": "one tenant's list",
     # one request or job, or a part of it
     "app.agents.ask.service._AskRun": "one question",
     "app.agents.generation.service.AnswerStream": "one answer",
@@ -264,7 +267,7 @@ def test_what_is_keyed_by_tenant_and_object_is_accepted_in_the_table(program: Pr
 
 def test_a_map_of_the_program_that_loses_its_tenant_is_refused(program: Program) -> None:
     source = (APP / "conversations/streams/service.py").read_text()
-    name = "app.conversations.streams.service.Streams._held"
+    name = "app.conversations.streams.service.Streams._buffers"
     assert name not in " ".join(problems(program, reviewed=REVIEWED, short_lived=SHORT_LIVED))
     changed = program.module(
         "app.conversations.streams.service",

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 
 from app.container import Container
-from app.conversations.live.listener import listener
+from app.conversations.live.event_listener import event_listener
 from app.core.bus.messages import Listener, Message
 from app.core.ids import format_id, new_uuid
 from app.routers.http.uvicorn_protocols import protocols
@@ -174,9 +174,9 @@ class Hub:
 
     def join(self, container: Container) -> "End":
         """Put a process on this bus instead of its own."""
-        end = End(self, listener(container.follower, container.watcher))
+        end = End(self, event_listener(container.subscriptions, container.list_subscriptions))
         self._ends.append(end)
-        container.conversations._announcer._bus = end  # noqa: SLF001
+        container.conversations._publisher._bus = end  # noqa: SLF001
         return end
 
     def carry(self, sender: "End", message: Message) -> None:

@@ -270,8 +270,8 @@ class Stream:
     async def until_followed(self) -> None:
         """Wait until every follower has all of the text."""
         if self.conversation == self.tenant.conversation:
-            for follower in self.tenant.followers:
-                await follower.until_text(self.id, self.text)
+            for subscriptions in self.tenant.followers:
+                await subscriptions.until_text(self.id, self.text)
 
     async def require_ended(self, turn: dict[str, Any], status: str) -> None:
         """The turn is as it was sent: in the answer, in the rows, and in the events."""
@@ -283,12 +283,12 @@ class Stream:
             assert (*found, one["metadata"]["of"]) == expected
         if self.conversation != self.tenant.conversation:
             return
-        for follower in self.tenant.followers:
-            end = await follower.until_ended(self.id, status)
+        for subscriptions in self.tenant.followers:
+            end = await subscriptions.until_ended(self.id, status)
             assert end.get("length", len(self.text)) == len(self.text)
             if status == "committed":
                 assert {**end["turn"], "index_state": ""} == {**turn, "index_state": ""}
-            assert all(self.text.startswith(text) for text in follower.grown[self.id])
+            assert all(self.text.startswith(text) for text in subscriptions.grown[self.id])
         self.tenant.require_own()
 
     async def _send(self, sender: Sender, operation: str, **members: Any) -> dict[str, Any]:

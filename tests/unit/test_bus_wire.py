@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from app.core.bus.wire import FORGET_AFTER_S, MAX_ORIGINS, Envelope, Origins, encode, pack, read_envelope
+from app.core.bus.wire import FORGET_AFTER_S, MAX_ORIGINS, Envelope, SequenceTracker, encode, pack, read_envelope
 
 
-def envelope(first: int, count: int = 1, *, origin: str = "a", lost: bool = False) -> Envelope:
-    return Envelope(origin, first, [{"n": first + i} for i in range(count)], lost)
+def envelope(first: int, count: int = 1, *, origin: str = "a", has_loss: bool = False) -> Envelope:
+    return Envelope(origin, first, [{"n": first + i} for i in range(count)], has_loss)
 
 
 def test_envelopes_stay_below_the_limit_and_are_numbered_through() -> None:
     messages = [encode({"t": "é" * (i % 40)}) for i in range(200)]
-    packed = pack("a" * 26, 7, messages, limit=1000, lost=True)
+    packed = pack("a" * 26, 7, messages, limit=1000, has_loss=True)
     read = [read_envelope(data.decode()) for data in packed]
     assert max(map(len, packed)) <= 1000
     assert len(packed) < 30
@@ -21,14 +21,14 @@ def test_envelopes_stay_below_the_limit_and_are_numbered_through() -> None:
     for index, item in enumerate(read):
         assert item is not None
         assert item.first == following
-        assert item.lost is (index == 0)
+        assert item.has_loss is (index == 0)
         following += len(item.messages)
     assert [m for item in read if item for m in item.messages] == [json.loads(m) for m in messages]
 
 
 def test_without_messages_there_is_one_empty_envelope() -> None:
-    (only,) = pack("a", 5, [], limit=1000, lost=False)
-    assert read_envelope(only.decode()) == Envelope("a", 5, [], lost=False)
+    (only,) = pack("a", 5, [], limit=1000, has_loss=False)
+    assert read_envelope(only.decode()) == Envelope("a", 5, [], has_loss=False)
 
 
 @pytest.mark.parametrize(
@@ -42,34 +42,34 @@ def test_what_is_no_envelope_is_none(payload: str) -> None:
 
 
 def test_a_gap_is_a_loss_and_the_first_envelope_sets_where_numbers_stand() -> None:
-    origins = Origins()
-    assert origins.note(envelope(10), now_s=0) == (False, [{"n": 10}])
-    assert origins.note(envelope(11), now_s=0) == (False, [{"n": 11}])
-    assert origins.note(envelope(13), now_s=0) == (True, [{"n": 13}])
-    assert origins.note(envelope(14, 0), now_s=0) == (False, [])
-    assert origins.note(envelope(15, 0), now_s=0) == (True, [])
+    sequences = SequenceTracker()
+    assert sequences.record(envelope(10), now_s=0) == (False, [{"n": 10}])
+    assert sequences.record(envelope(11), now_s=0) == (False, [{"n": 11}])
+    assert sequences.record(envelope(13), now_s=0) == (True, [{"n": 13}])
+    assert sequences.record(envelope(14, 0), now_s=0) == (False, [])
+    assert sequences.record(envelope(15, 0), now_s=0) == (True, [])
 
 
 def test_what_was_heard_already_is_not_heard_again() -> None:
-    origins = Origins()
-    origins.note(envelope(0, 3), now_s=0)
-    assert origins.note(envelope(1, 4), now_s=0) == (False, [{"n": 3}, {"n": 4}])
-    assert origins.note(envelope(0, 2), now_s=0) == (False, [])
-    assert origins.note(envelope(5), now_s=0) == (False, [{"n": 5}])
+    sequences = SequenceTracker()
+    sequences.record(envelope(0, 3), now_s=0)
+    assert sequences.record(envelope(1, 4), now_s=0) == (False, [{"n": 3}, {"n": 4}])
+    assert sequences.record(envelope(0, 2), now_s=0) == (False, [])
+    assert sequences.record(envelope(5), now_s=0) == (False, [{"n": 5}])
 
 
 def test_an_origin_that_says_it_lost_something_is_believed_at_first_sight() -> None:
-    assert Origins().note(envelope(4, lost=True), now_s=0) == (True, [{"n": 4}])
+    assert SequenceTracker().record(envelope(4, has_loss=True), now_s=0) == (True, [{"n": 4}])
 
 
 def test_origins_are_forgotten_after_a_while_and_when_there_are_too_many() -> None:
-    origins = Origins()
-    origins.note(envelope(0), now_s=0)
-    origins.note(envelope(0, origin="b"), now_s=FORGET_AFTER_S + 1)
-    assert origins.note(envelope(9), now_s=FORGET_AFTER_S + 1)[0] is False
-    origins = Origins()
-    origins.note(envelope(0), now_s=0)
+    sequences = SequenceTracker()
+    sequences.record(envelope(0), now_s=0)
+    sequences.record(envelope(0, origin="b"), now_s=FORGET_AFTER_S + 1)
+    assert sequences.record(envelope(9), now_s=FORGET_AFTER_S + 1)[0] is False
+    sequences = SequenceTracker()
+    sequences.record(envelope(0), now_s=0)
     for number in range(MAX_ORIGINS):
-        origins.note(envelope(0, origin=str(number)), now_s=0)
-    assert origins.note(envelope(9), now_s=0)[0] is False
-    assert origins.note(envelope(9, origin=str(MAX_ORIGINS - 1)), now_s=0)[0] is True
+        sequences.record(envelope(0, origin=str(number)), now_s=0)
+    assert sequences.record(envelope(9), now_s=0)[0] is False
+    assert sequences.record(envelope(9, origin=str(MAX_ORIGINS - 1)), now_s=0)[0] is True

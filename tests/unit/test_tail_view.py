@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.tail.connection import Target
-from app.tail.view import HoleError, Told, View, read
-from app.tail.wording import open_text, turn_text
+from app.tail.formatting import open_text, turn_text
+from app.tail.view import GapError, TailEntry, View, read
 
 TIME = "2026-05-03T10:00:00.000Z"
 
@@ -23,7 +23,7 @@ def turn(turn_id: str, content: str | None = None, **members: Any) -> dict[str, 
     } | members  # fmt: skip
 
 
-def take(view: View, type_: str, **members: Any) -> list[Told]:
+def take(view: View, type_: str, **members: Any) -> list[TailEntry]:
     frame = read(json.dumps({"type": type_, **members}))
     assert frame is not None
     return view.apply(frame)
@@ -47,17 +47,17 @@ def test_a_delta_at_a_lower_offset_cuts_what_a_crash_took_back() -> None:
 
 @pytest.mark.parametrize("turn_id", ["t", "unknown"])
 def test_a_delta_behind_a_hole_is_not_guessed(turn_id: str) -> None:
-    with pytest.raises(HoleError):
+    with pytest.raises(GapError):
         take(opened(), "turn.delta", turn_id=turn_id, part="content", offset=1, delta="x")
 
 
 def test_turns_that_share_a_rev_are_all_told_when_the_connection_was_lost_between_them() -> None:
     view = opened()
     first = turn("a", "one", rev=3)
-    assert [told.turn_id for told in take(view, "turn.committed", rev=3, turn=first)] == ["a"]
+    assert [entry.turn_id for entry in take(view, "turn.committed", rev=3, turn=first)] == ["a"]
     assert view.after_rev == 2
     again = take(view, "snapshot", seq=2, rev=3, turns=[first, turn("b", "two", rev=3)], pending=[], more=False)
-    assert [told.turn_id for told in again] == ["b"]
+    assert [entry.turn_id for entry in again] == ["b"]
     assert view.after_rev == 3
 
 
@@ -76,8 +76,8 @@ def test_what_became_of_a_turn_is_told_once() -> None:
     take(view, "turn.committed", rev=1, turn=turn("a", "one"))
     changes = [take(view, "turn.superseded", rev=2, turn_id="a", superseded_by="b") for _ in range(2)]
     changes.append(take(view, "turn.erased", rev=3, turn_id="a"))
-    assert [[told.change for told in one] for one in changes] == [["replaced"], [], ["erased"]]
-    assert [told.change for told in take(view, "turn.aborted", turn_id="t", length=0)] == ["given up"]
+    assert [[entry.change for entry in one] for one in changes] == [["replaced"], [], ["erased"]]
+    assert [entry.change for entry in take(view, "turn.aborted", turn_id="t", length=0)] == ["given up"]
     assert view.open == {}
 
 
@@ -90,9 +90,9 @@ def test_calls_results_and_parts_are_worded() -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]
     view = opened()
-    told = take(view, "turn.committed", rev=1, turn=turn("a", tool_calls=calls) | {"content": parts})
-    assert told[0].turn is not None
-    assert turn_text(told[0].turn) == "see\n[image_url]\n→ look {}"
+    entries = take(view, "turn.committed", rev=1, turn=turn("a", tool_calls=calls) | {"content": parts})
+    assert entries[0].turn is not None
+    assert turn_text(entries[0].turn) == "see\n[image_url]\n→ look {}"
 
 
 @pytest.mark.parametrize(

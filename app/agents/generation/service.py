@@ -35,8 +35,8 @@ from app.conversations.schemas.conversations import ConversationCreate, Turn, co
 from app.conversations.schemas.frames import Chunk
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.service import Conversations
-from app.conversations.streams.commit import Replaced
-from app.conversations.streams.exchanges import Exchange, Exchanges, answering
+from app.conversations.streams.commit import TurnReplacement
+from app.conversations.streams.exchanges import Exchange, Exchanges, open_answer_turn
 from app.core.errors import AppError, FieldError, Invalid, TooLarge
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats import service as formats
@@ -229,7 +229,7 @@ class Generation:
             caller,
             conversation_id,
             messages=[(f"/messages/{at}", turn_of(parsed[at])) for at in new],
-            answer=answering(model if isinstance(model, str) else None),
+            answer=open_answer_turn(model if isinstance(model, str) else None),
             replaced=None if regenerated is None else _replaced(regenerated, stored),
             repeat=request.repeat,
         )
@@ -473,11 +473,11 @@ def _wants_usage(body: JsonObject) -> bool:
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
-def _replaced(regenerated: Turn, stored: Sequence[Turn]) -> Replaced:
+def _replaced(regenerated: Turn, stored: Sequence[Turn]) -> TurnReplacement:
     """Return the range that a regenerated answer replaces: one turn, or it and all turns after it."""
     is_last = regenerated is stored[-1]
     seqs = [turn.seq or 0 for turn in stored]
-    return Replaced(TurnId(parse_id(regenerated.id)), None if is_last else max(seqs))
+    return TurnReplacement(TurnId(parse_id(regenerated.id)), None if is_last else max(seqs))
 
 
 def _is_disconnect(error: BaseException | None) -> bool:

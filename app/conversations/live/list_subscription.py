@@ -1,7 +1,7 @@
-"""Watches the list of a tenant's conversations: which of them changed, and which are gone.
+"""Subscriptions to the list of a tenant's conversations: changed and deleted conversations.
 
-What always holds: a watcher that goes on after an event of this process misses none, or is told to read the list again;
-a conversation is told of at most once a second; whoever does not read slows nobody.
+Invariants: a subscriber that resumes after an event of this process misses no event, or gets `reread`. A conversation
+has at most one event a second. A slow subscriber does not delay the others.
 """
 
 import asyncio
@@ -25,37 +25,37 @@ from app.core.ids import TenantId, format_id, new_uuid
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.tenancy.schemas import Caller, Scope
 
-_REMEMBERED: Final = 1000
+_MAX_RECENT_EVENTS: Final = 1000
 _MAX_CHANGED: Final = 1000
 _MAX_EVENT_CHARACTERS: Final = 65_536
-"""Of a larger conversation (it has many names, or much metadata) watchers are told to read the list again."""
+"""For a larger conversation (many names, or much metadata) subscribers get `reread`."""
 _PAUSE_S: Final = 1.0
-_KEEP_S: Final = 60.0
+_EVICT_AFTER_S: Final = 60.0
 
 
 class ConversationUpdatedFrame(BaseModel):
-    """A conversation was created or has changed, with previews as in a list; sent at most once a second for each."""
+    """A conversation was created or changed, with previews as in a list; sent at most once a second for each."""
 
     type: Literal["conversation.updated"]
     conversation: ListedConversation
 
 
 class ConversationDeletedFrame(BaseModel):
-    """A conversation is gone."""
+    """A conversation was deleted."""
 
     type: Literal["conversation.deleted"]
     id: str
 
 
 class RelistFrame(BaseModel):
-    """Some events were missed: read the list again. What happens from now on follows."""
+    """Some events were lost: read the list again. The stream continues with new events."""
 
     type: Literal["reread"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """An event of a list, as JSON, and the id to go on after."""
+class ConversationListEvent:
+    """An event of a list as JSON, with the id to resume after."""
 
     type: str
     text: str
@@ -64,27 +64,29 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """Settings of watching."""
+class ListSubscriptionOptions:
+    """Settings of list subscriptions."""
 
     queue_frames: int
     read_bytes: int
 
 
 class ListSubscription:
-    """What one watcher is sent: `batch` until it gives nothing."""
+    """One subscriber: call `next_events` until it returns an empty list."""
 
-    def __init__(self, watcher: "Watcher", watched: "_Watched", project: str | None, most: int) -> None:
+    def __init__(
+        self, subscriptions: "ListSubscriptions", tenant_list: "_TenantList", project: str | None, max_events: int
+    ) -> None:
         self._ended = False
-        self._watcher = watcher
-        self._watched = watched
+        self._subscriptions = subscriptions
+        self._tenant_list = tenant_list
         self._project = project
-        self._most = most
-        self._queue: deque[Event] = deque()
+        self._max_events = max_events
+        self._queue: deque[ConversationListEvent] = deque()
         self._arrived = asyncio.Event()
 
-    async def batch(self) -> list[Event]:
-        """The next events, when there are some; none when there will be none any more."""
+    async def next_events(self) -> list[ConversationListEvent]:
+        """Wait for events and return them; an empty list after the end."""
         while not self._queue:
             if self._ended:
                 return []
@@ -93,176 +95,186 @@ class ListSubscription:
         events, self._queue = list(self._queue), deque()
         return events
 
-    def push(self, events: Sequence[Event]) -> None:
-        """Queue events of this watcher's project; where they are too many, all that it needs is to read again."""
+    def push(self, events: Sequence[ConversationListEvent]) -> None:
+        """Queue the events of this subscriber's project; replace a full queue by one `reread`."""
         for event in events:
             if event.project is None or self._project is None or event.project == self._project:
                 self._queue.append(event)
-        if len(self._queue) > self._most:
+        if len(self._queue) > self._max_events:
             self._queue.clear()
-            self._queue.append(self._watched.relist())
+            self._queue.append(self._tenant_list.relist())
         self._arrived.set()
 
     def end(self) -> None:
-        """Tell the watcher that nothing more comes."""
+        """End the subscription after the queued events."""
         self._ended = True
         self._arrived.set()
 
     def close(self) -> None:
-        """Watch no more. May be called again."""
-        self._watcher.forget(self._watched, self)
+        """Unsubscribe. May be called again."""
+        self._subscriptions.remove(self._tenant_list, self)
 
 
-class _Watched:
-    """A tenant's list: who watches it, what has changed since it was told, and what was told lately."""
+class _TenantList:
+    """The conversation list of a tenant: its subscribers, unpublished changes, and recent events."""
 
     def __init__(self, tenant_id: TenantId) -> None:
         self.tenant_id = tenant_id
-        self.watches: set[ListSubscription] = set()
+        self.subscriptions: set[ListSubscription] = set()
         self.changed: dict[UUID, None] = {}
         self.task: asyncio.Task[None] | None = None
-        self.forgetting: asyncio.TimerHandle | None = None
+        self.eviction: asyncio.TimerHandle | None = None
         self._name = new_uuid().hex[-12:]
         self._count = 0
-        # the last event of each conversation: an older one may show what has been erased since
-        self._lately: dict[UUID | None, Event] = {}
-        self._forgotten = 0
+        # only the last event of each conversation: an older one may contain erased text
+        self._recent_events: dict[UUID | None, ConversationListEvent] = {}
+        self._last_evicted = 0
 
-    def tell(self, kind: str, text: str, *, conversation_id: UUID | None, project: str | None) -> None:
+    def publish(self, kind: str, text: str, *, conversation_id: UUID | None, project: str | None) -> None:
         self._count += 1
-        event = Event(kind, text, f"{self._name}.{self._count}", project)
-        self._lately.pop(conversation_id, None)
-        self._lately[conversation_id] = event
-        if len(self._lately) > _REMEMBERED:
-            self._forgotten = _number(self._lately.pop(next(iter(self._lately))))
-        for watch in self.watches:
-            watch.push([event])
+        event = ConversationListEvent(kind, text, f"{self._name}.{self._count}", project)
+        self._recent_events.pop(conversation_id, None)
+        self._recent_events[conversation_id] = event
+        if len(self._recent_events) > _MAX_RECENT_EVENTS:
+            self._last_evicted = _number(self._recent_events.pop(next(iter(self._recent_events))))
+        for subscription in self.subscriptions:
+            subscription.push([event])
 
-    def tell_relist(self) -> None:
+    def publish_relist(self) -> None:
         frame = RelistFrame(type="reread")
-        self.tell(frame.type, frame.model_dump_json(), conversation_id=None, project=None)
+        self.publish(frame.type, frame.model_dump_json(), conversation_id=None, project=None)
 
-    def relist(self) -> Event:
+    def relist(self) -> ConversationListEvent:
         frame = RelistFrame(type="reread")
-        return Event("reread", frame.model_dump_json(), f"{self._name}.{self._count}", None)
+        return ConversationListEvent("reread", frame.model_dump_json(), f"{self._name}.{self._count}", None)
 
-    def since(self, last: str) -> Sequence[Event]:
-        """What has happened after an event, once for each conversation, or that the list has to be read again."""
-        name, _, number = last.partition(".")
-        known = name == self._name and number.isdecimal() and self._forgotten <= int(number[:18]) <= self._count
-        return [event for event in self._lately.values() if _number(event) > int(number)] if known else [self.relist()]
+    def events_after(self, last_event_id: str) -> Sequence[ConversationListEvent]:
+        """Return the last event of each conversation after an event, or `reread` where it is unknown or too old."""
+        name, _, number = last_event_id.partition(".")
+        known = name == self._name and number.isdecimal() and self._last_evicted <= int(number[:18]) <= self._count
+        return (
+            [event for event in self._recent_events.values() if _number(event) > int(number)]
+            if known
+            else [self.relist()]
+        )
 
 
-def _tell_found(watched: _Watched, found: ListedRows) -> None:
-    """Tell of conversations that have changed; where one is too large for an event, the list is to be read again."""
+def _publish_found(tenant_list: _TenantList, found: ListedRows) -> None:
+    """Publish changed conversations; `reread` where one is too large for an event."""
     relists = found.cut
     for row in found.rows:
         frame = ConversationUpdatedFrame(type="conversation.updated", conversation=listed_view(row))
-        text, one = frame.model_dump_json(), row.conversation
+        text, conversation = frame.model_dump_json(), row.conversation
         if len(text) > _MAX_EVENT_CHARACTERS:
             relists = True
         else:
-            watched.tell(frame.type, text, conversation_id=one.id, project=one.project)
+            tenant_list.publish(frame.type, text, conversation_id=conversation.id, project=conversation.project)
     if relists:
-        watched.tell_relist()
+        tenant_list.publish_relist()
 
 
-def _number(event: Event) -> int:
+def _number(event: ConversationListEvent) -> int:
     return int(event.id.partition(".")[2])
 
 
-class Watcher:
-    """The door for who watches lists: one for each process."""
+class ListSubscriptions:
+    """All list subscriptions of a process."""
 
-    def __init__(self, database: Database, *, options: WatchOptions) -> None:
+    def __init__(self, database: Database, *, options: ListSubscriptionOptions) -> None:
         self._database = database
         self._options = options
-        self._watched: dict[TenantId, _Watched] = {}
+        self._tenant_lists: dict[TenantId, _TenantList] = {}
         self._closing = False
         self._log = get_logger()
 
     @property
-    def watches(self) -> int:
-        """How many watch now."""
-        return sum(len(watched.watches) for watched in self._watched.values())
+    def count(self) -> int:
+        """The number of subscribers."""
+        return sum(len(tenant_list.subscriptions) for tenant_list in self._tenant_lists.values())
 
-    def watch(self, caller: Caller, *, project: str | None, last: str | None) -> ListSubscription:
-        """Watch a project's conversations, or all of the tenant's; `last` is the id of the event to go on after."""
+    def subscribe(self, caller: Caller, *, project: str | None, last_event_id: str | None) -> ListSubscription:
+        """Subscribe to a project's conversations, or all of the tenant's, after the event `last_event_id`.
+
+        Raises Forbidden, and Unavailable while the process stops.
+        """
         caller.require(Scope.READ)
         if self._closing:
             raise Unavailable("not_ready", "This server is being stopped; connect again.", retry_after_s=1)
-        watched = self._watched.get(caller.tenant_id)
-        if watched is None:
-            watched = self._watched[caller.tenant_id] = _Watched(caller.tenant_id)
-        if watched.forgetting is not None:
-            watched.forgetting.cancel()
-            watched.forgetting = None
-        watch = ListSubscription(self, watched, project, self._options.queue_frames)
-        watched.watches.add(watch)
-        if last is not None:
-            watch.push(watched.since(last))
-        return watch
+        tenant_list = self._tenant_lists.get(caller.tenant_id)
+        if tenant_list is None:
+            tenant_list = self._tenant_lists[caller.tenant_id] = _TenantList(caller.tenant_id)
+        if tenant_list.eviction is not None:
+            tenant_list.eviction.cancel()
+            tenant_list.eviction = None
+        subscription = ListSubscription(self, tenant_list, project, self._options.queue_frames)
+        tenant_list.subscriptions.add(subscription)
+        if last_event_id is not None:
+            subscription.push(tenant_list.events_after(last_event_id))
+        return subscription
 
-    def forget(self, watched: _Watched, watch: ListSubscription) -> None:
-        """Take a watcher away; what was told is remembered for a while, for it to come back."""
-        watched.watches.discard(watch)
-        if not watched.watches and watched.forgetting is None and not self._closing:
+    def remove(self, tenant_list: _TenantList, subscription: ListSubscription) -> None:
+        """Remove a subscriber; the recent events of an unused list are kept for a minute, for it to resume."""
+        tenant_list.subscriptions.discard(subscription)
+        if not tenant_list.subscriptions and tenant_list.eviction is None and not self._closing:
             loop = asyncio.get_running_loop()
-            watched.forgetting = loop.call_later(_KEEP_S, self._watched.pop, watched.tenant_id, None)
+            tenant_list.eviction = loop.call_later(_EVICT_AFTER_S, self._tenant_lists.pop, tenant_list.tenant_id, None)
 
-    def hear(self, told: BusEvent) -> None:
-        """Take a message: what changed is read a moment later, together."""
-        watched = self._watched.get(told.tenant_id)
-        if watched is None:
+    def on_message(self, event: BusEvent) -> None:
+        """Handle an event; changed conversations are read together at most once a second."""
+        tenant_list = self._tenant_lists.get(event.tenant_id)
+        if tenant_list is None:
             return
-        if told.what == "deleted":
-            watched.changed.pop(told.conversation_id, None)
-            frame = ConversationDeletedFrame(type="conversation.deleted", id=format_id(told.conversation_id))
-            watched.tell(frame.type, frame.model_dump_json(), conversation_id=told.conversation_id, project=None)
-        elif told.what == "changed":
-            watched.changed[told.conversation_id] = None
-            if watched.task is None:
-                watched.task = asyncio.create_task(self._tell_changed(watched), context=contextvars.Context())
+        if event.kind == "deleted":
+            tenant_list.changed.pop(event.conversation_id, None)
+            frame = ConversationDeletedFrame(type="conversation.deleted", id=format_id(event.conversation_id))
+            text = frame.model_dump_json()
+            tenant_list.publish(frame.type, text, conversation_id=event.conversation_id, project=None)
+        elif event.kind == "changed":
+            tenant_list.changed[event.conversation_id] = None
+            if tenant_list.task is None:
+                tenant_list.task = asyncio.create_task(
+                    self._publish_changed(tenant_list), context=contextvars.Context()
+                )
 
     def on_loss(self) -> None:
-        """Messages may have been missed: every list is to be read again."""
-        for watched in self._watched.values():
-            watched.changed.clear()
-            watched.tell_relist()
+        """Publish `reread` on every list, since messages may be lost."""
+        for tenant_list in self._tenant_lists.values():
+            tenant_list.changed.clear()
+            tenant_list.publish_relist()
 
-    async def _tell_changed(self, watched: _Watched) -> None:
+    async def _publish_changed(self, tenant_list: _TenantList) -> None:
         try:
-            await self._tell_until_quiet(watched)
+            await self._publish_until_unchanged(tenant_list)
         finally:
-            watched.task = None
+            tenant_list.task = None
 
-    async def _tell_until_quiet(self, watched: _Watched) -> None:
-        while watched.changed:
-            changed, watched.changed = list(watched.changed), {}
+    async def _publish_until_unchanged(self, tenant_list: _TenantList) -> None:
+        while tenant_list.changed:
+            changed, tenant_list.changed = list(tenant_list.changed), {}
             if len(changed) > _MAX_CHANGED:
-                watched.tell_relist()
+                tenant_list.publish_relist()
             else:
                 try:
-                    async with self._database.transaction(watched.tenant_id, read_only=True) as tx:
+                    async with self._database.transaction(tenant_list.tenant_id, read_only=True) as tx:
                         found = await list_store.find_listed(
-                            tx, watched.tenant_id, changed, max_bytes=self._options.read_bytes
+                            tx, tenant_list.tenant_id, changed, max_bytes=self._options.read_bytes
                         )
-                except Exception as error:  # noqa: BLE001 - whatever it is, what has changed is told later
+                except Exception as error:  # noqa: BLE001 - after any error the changes are published later
                     code = error.code if isinstance(error, AppError) else "internal_error"
                     places = {} if isinstance(error, AppError) else {"stack": error_stack(error)}
                     self._log.warning("watching.look_failed", code=code, error_type=error_type(error), **places)
-                    watched.changed = dict.fromkeys(changed) | watched.changed
+                    tenant_list.changed = dict.fromkeys(changed) | tenant_list.changed
                 else:
-                    _tell_found(watched, found)
+                    _publish_found(tenant_list, found)
             await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:
-        """End every watch: the process is being stopped."""
+        """End every subscription: the process stops."""
         self._closing = True
-        for watched in self._watched.values():
-            for handle in (watched.forgetting, watched.task):
+        for tenant_list in self._tenant_lists.values():
+            for handle in (tenant_list.eviction, tenant_list.task):
                 if handle is not None:
                     handle.cancel()
-            for watch in list(watched.watches):
-                watch.end()
-        self._watched.clear()
+            for subscription in list(tenant_list.subscriptions):
+                subscription.end()
+        self._tenant_lists.clear()

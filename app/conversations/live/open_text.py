@@ -1,95 +1,98 @@
-"""The text so far of open turns, as the followers of a conversation hold it, and how much of it there is. Pure."""
+"""Text buffers of open turns, as the subscribers of a conversation know them, with a byte count. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
 
-_MAX_IN_VAIN: Final = 8
+_MAX_UNCHANGED_READS: Final = 8
 
 
 @dataclass(slots=True)
-class Meter:
-    """How many bytes texts take together."""
+class ByteCounter:
+    """The total size of several texts in bytes."""
 
     bytes: int = 0
 
 
-class Text:
-    """A growing text, kept in pieces: to append costs the same however long it is. A meter counts its bytes."""
+class TextBuffer:
+    """A growing text in pieces, with appends in constant time; its bytes are added to a shared counter."""
 
-    __slots__ = ("_meter", "_pieces", "length", "size")
+    __slots__ = ("_counter", "_pieces", "byte_size", "length")
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
+    def __init__(self, counter: ByteCounter) -> None:
+        self._counter = counter
         self._pieces: list[str] = []
         self.length = 0
-        self.size = 0
+        self.byte_size = 0
 
     def append(self, text: str) -> None:
-        """Add text at the end."""
+        """Append text."""
         if text:
             self._pieces.append(text)
-            self._resize(self.length + len(text), self.size + size_of(text))
+            self._set_size(self.length + len(text), self.byte_size + utf8_length(text))
 
     def value(self) -> str:
-        """All of it."""
+        """Return the whole text."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
-    def cut(self, length: int) -> None:
-        """Keep so many characters."""
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` characters."""
         kept = self.value()[:length]
         self._pieces = [kept] if kept else []
-        self._resize(len(kept), size_of(kept))
+        self._set_size(len(kept), utf8_length(kept))
 
-    def _resize(self, length: int, size: int) -> None:
-        self._meter.bytes += size - self.size
-        self.length, self.size = length, size
+    def _set_size(self, length: int, byte_size: int) -> None:
+        self._counter.bytes += byte_size - self.byte_size
+        self.length, self.byte_size = length, byte_size
 
 
 @dataclass(slots=True)
-class Part:
+class OpenPart:
     """One part of an open turn.
 
-    Through `confirmed` the text was seen in the rows, and stays. Rows have to show it through `unsure` before
-    it is taken for what was written; `expected` is how much there is at least, by what was heard.
+    The first `confirmed_length` characters were read from the rows, and are final. Text up to `uncertain_until` counts
+    as written only after the rows confirm it. `expected_length` is the minimal length according to bus events.
     """
 
-    text: Text
-    confirmed: int = 0
-    expected: int = 0
-    unsure: int = 0
-    in_vain: int = 0
-    seen: int = -1
+    text: TextBuffer
+    confirmed_length: int = 0
+    expected_length: int = 0
+    uncertain_until: int = 0
+    unchanged_reads: int = 0
+    read_length: int = -1
 
-    def is_open(self) -> bool:
-        """Whether text is missing, or not confirmed."""
-        return self.unsure > 0 or self.expected > self.text.length
+    def is_incomplete(self) -> bool:
+        """Whether text is missing or unconfirmed."""
+        return self.uncertain_until > 0 or self.expected_length > self.text.length
 
     def unconfirmed_size(self) -> int:
-        """How many bytes of the text were not seen in the rows."""
-        return 0 if self.confirmed == self.text.length else size_of(self.text.value()[self.confirmed :])
+        """The size in bytes of the text that the rows have not confirmed."""
+        return (
+            0 if self.confirmed_length == self.text.length else utf8_length(self.text.value()[self.confirmed_length :])
+        )
 
-    def looked(self) -> bool:
-        """Note that the rows were looked at; true when too many looks changed nothing.
+    def record_read(self) -> bool:
+        """Record a read of the rows; true after too many reads without a change.
 
-        What was heard was then of a writer that had been fenced off, and will never be a row.
+        The expected text then came from a fenced writer and is never stored.
         """
-        self.in_vain = self.in_vain + 1 if self.is_open() and self.seen == self.text.length else 0
-        self.seen = self.text.length
-        if self.in_vain < _MAX_IN_VAIN:
+        is_unchanged = self.is_incomplete() and self.read_length == self.text.length
+        self.unchanged_reads = self.unchanged_reads + 1 if is_unchanged else 0
+        self.read_length = self.text.length
+        if self.unchanged_reads < _MAX_UNCHANGED_READS:
             return False
-        self.expected = self.unsure = self.in_vain = 0
+        self.expected_length = self.uncertain_until = self.unchanged_reads = 0
         return True
 
 
-def size_of(text: str) -> int:
-    """How many bytes a text has in UTF-8."""
+def utf8_length(text: str) -> int:
+    """Return the size of a text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
-def same_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginnings."""
+def common_prefix_length(one: str, other: str) -> int:
+    """Return the length of the common prefix of two texts, in characters."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

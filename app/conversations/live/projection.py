@@ -1,12 +1,12 @@
-"""What the followers of one conversation have been told, and what a message or a look at its rows adds to that. Pure.
+"""The state that the subscribers of one conversation know, and the frames that events and reads of its rows add. Pure.
 
-What always holds: frames say only what the rows say, or text that its writer sent under an epoch that had not ended
-when it was read; the texts here are what a subscriber has that applies every frame; and whatever was lost, doubled or
-came out of order on the bus, the next look at the rows puts right.
+Invariants: frames contain only data of the rows, or text that a writer sent under an epoch that was current when it
+was read. The texts here equal those of a subscriber that applies every frame. The next read of the rows corrects
+everything that was lost, duplicated or reordered on the bus.
 
-Frames of one look come in this order: rows by (rev, seq), so that of a revision the old turn is superseded before the
-new one is committed; then turns that were opened, text, turns that were aborted, and who writes. A turn that was
-committed and superseded between two looks is told as both.
+The frames of one read come in this order: rows by (rev, seq), so that a revision supersedes the old turn before it
+commits the new one; then opened turns, text, aborted turns, and presence. A turn that was committed and superseded
+between two reads has both frames.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol, TypeAlias, cast
 from uuid import UUID
 
 from app.conversations.events import BusEvent
-from app.conversations.live.open_text import Meter, Part, Text, same_length, size_of
+from app.conversations.live.open_text import ByteCounter, OpenPart, TextBuffer, common_prefix_length, utf8_length
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.frames import (
     PartText,
@@ -41,55 +41,55 @@ from app.core.ids import format_id
 
 CONTENT: Final = "content"
 LAST_SEQ: Final = 2**63 - 1
-"""Stands behind every seq: (rev, LAST_SEQ) is the end of a rev."""
+"""Greater than every seq: (rev, LAST_SEQ) is the end of a rev."""
 
 
 Position: TypeAlias = tuple[int, int]
-"""A place among what changed: (rev, seq)."""
+"""A position in the order of changes: (rev, seq)."""
 
-Need: TypeAlias = Literal["nothing", "now", "soon"]
-"""Whether the rows have to be looked at: at once, or a debounce later, when text may have become durable."""
+ReadUrgency: TypeAlias = Literal["nothing", "now", "soon"]
+"""When the rows must be read: not at all, at once, or a debounce later, when text may have become durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame, written once for all subscribers. After it a reader goes on from `position`, where it has one."""
+    """A frame, encoded once for all subscribers. A subscriber that has read it resumes from its `position`, if any."""
 
     type: str
     text: str
     size: int
     position: Position | None = None
-    for_keys: bool = False
-    """Not for holders of conversation tokens."""
+    is_for_keys_only: bool = False
+    """Not sent to callers with a conversation token."""
 
 
 class DerivedFrame(Protocol):
-    """A frame about what is derived from turns above conversations; whoever derives it writes it."""
+    """A frame about data that another package derives from turns, such as facts."""
 
     @property
     def type(self) -> str:
-        """Its type, in what clients are sent."""
+        """The `type` of the frame."""
         ...
 
     def model_dump_json(self) -> str:
-        """The frame as JSON."""
+        """Encode the frame as JSON."""
         ...
 
 
-def write_frame(frame: ServerFrame, position: Position | None = None) -> Frame:
-    """Write a frame as JSON."""
+def encode_frame(frame: ServerFrame, position: Position | None = None) -> Frame:
+    """Encode a frame as JSON."""
     text = frame.model_dump_json()
     return Frame(frame.type, text, len(text.encode()), position)
 
 
-def _write_derived(frame: DerivedFrame) -> Frame:
+def _encode_derived(frame: DerivedFrame) -> Frame:
     text = frame.model_dump_json()
-    return Frame(frame.type, text, len(text.encode()), for_keys=True)
+    return Frame(frame.type, text, len(text.encode()), is_for_keys_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRow:
-    """An open turn as its rows have it, with the durable text of each part from where it was known to be durable."""
+class OpenTurnRow:
+    """The row of an open turn, with the durable text of each part after its confirmed length."""
 
     row: TurnRow
     writer: str
@@ -99,15 +99,15 @@ class OpenRow:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSnapshot:
-    """The rest of what one look at a conversation's rows found, besides the rows that changed.
+    """The result of one read of a conversation, without the changed turns.
 
-    `ended` is what became of turns that were known to be open and are not any more. `cut`: open turns have more durable
-    text than there was room for.
+    `ended`: the status of turns that were known as open and are not open any more. `cut`: open turns have more durable
+    text than fits into the limit.
     """
 
     seq: int
     rev: int
-    opened: Sequence[OpenRow]
+    opened: Sequence[OpenTurnRow]
     ended: Mapping[UUID, EndedTurn]
     cut: bool = False
     summaries: Sequence[SummaryRow] = ()
@@ -115,25 +115,25 @@ class DatabaseSnapshot:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingTurn:
     """An open turn."""
 
     turn: Turn
     writer: str
     epoch: int
-    meter: Meter
-    parts: dict[str, Part] = field(default_factory=dict[str, Part])
+    counter: ByteCounter
+    parts: dict[str, OpenPart] = field(default_factory=dict[str, OpenPart])
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> OpenPart:
         part = self.parts.get(name)
         if part is None:
-            part = self.parts[name] = Part(Text(self.meter))
+            part = self.parts[name] = OpenPart(TextBuffer(self.counter))
         return part
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Limits on text: of what waits for what comes before it, and of what is held of all open turns."""
+class ProjectionLimits:
+    """Limits on events that are buffered until the text before them arrives, and on the text of all open turns."""
 
     messages: int = 256
     characters: int = 2**19
@@ -141,61 +141,61 @@ class Waiting:
 
 
 class ConversationProjection:
-    """One conversation, as its followers in this process know it.
+    """One conversation, as its subscribers in this process know it.
 
-    Of open turns it holds so much text and no more. While that is full, their text grows no further for followers,
-    until one of them has ended; a turn that is committed is told as a whole.
+    The text of all open turns is limited. Above the limit, subscribers get no more text of open turns until one of
+    them has ended; committed turns are always sent whole.
     """
 
-    def __init__(self, limits: Waiting | None = None) -> None:
-        self.told: Position | None = None
-        """Rows up to here have been told; None before the first look."""
+    def __init__(self, limits: ProjectionLimits | None = None) -> None:
+        self.position: Position | None = None
+        """Rows up to this position were sent; None before the first read."""
         self.seq = 0
-        self._limits = limits or Waiting()
-        self._pending: dict[UUID, _Pending] = {}
-        self._waiting: dict[UUID, list[BusEvent]] = {}
-        self._waiting_characters = 0
-        self._looking = False
-        self._during: set[UUID] = set()
-        self._unsettled = False
-        self._meter = Meter()
+        self._limits = limits or ProjectionLimits()
+        self._pending: dict[UUID, _PendingTurn] = {}
+        self._buffered: dict[UUID, list[BusEvent]] = {}
+        self._buffered_characters = 0
+        self._is_reading = False
+        self._received_during_read: set[UUID] = set()
+        self._has_uncertain_text = False
+        self._counter = ByteCounter()
         self._is_full = False
-        self._has_room_again = False
+        self._has_freed_space = False
 
-    # what is asked about it
+    # state
 
     @property
     def rev(self) -> int:
-        """The rev that was told last, of which there may be more."""
-        return 0 if self.told is None else self.told[0]
+        """The rev of the last row that was sent; more rows of it may follow."""
+        return 0 if self.position is None else self.position[0]
 
     def pending_ids(self) -> list[UUID]:
-        """The turns that are known to be open."""
+        """The turns that are known as open."""
         return list(self._pending)
 
     def fingerprint(self) -> str:
-        """Stands for which turns are open, and under which epochs."""
+        """A digest of the open turns and their epochs."""
         return fingerprint((turn_id, pending.epoch) for turn_id, pending in self._pending.items())
 
-    def confirmed(self) -> list[tuple[UUID, str, int]]:
-        """How much of each part (turn, part, length) of open turns was seen in the rows."""
+    def confirmed_lengths(self) -> list[tuple[UUID, str, int]]:
+        """The confirmed length of each part of the open turns, as (turn, part, length)."""
         return [
-            (turn_id, name, part.confirmed)
+            (turn_id, name, part.confirmed_length)
             for turn_id, pending in self._pending.items()
             for name, part in pending.parts.items()
         ]
 
-    def room(self) -> int:
-        """How many bytes of durable text may be read at the next look."""
+    def free_bytes(self) -> int:
+        """The number of bytes of durable text that the next read may return."""
         parts = [part for pending in self._pending.values() for part in pending.parts.values()]
-        return max(0, self._limits.open_bytes - self._meter.bytes + sum(part.unconfirmed_size() for part in parts))
+        return max(0, self._limits.open_bytes - self._counter.bytes + sum(part.unconfirmed_size() for part in parts))
 
-    def has_holes(self) -> bool:
-        """Whether text is missing, or not confirmed: the rows have to be looked at again."""
-        return any(part.is_open() for pending in self._pending.values() for part in pending.parts.values())
+    def has_incomplete_parts(self) -> bool:
+        """Whether text is missing or unconfirmed, so that the rows must be read again."""
+        return any(part.is_incomplete() for pending in self._pending.values() for part in pending.parts.values())
 
     def pending(self) -> list[PendingTurn]:
-        """The open turns with their text so far."""
+        """The open turns with their text so far, as frames contain them."""
         return [
             PendingTurn(
                 turn=pending.turn,
@@ -205,235 +205,237 @@ class ConversationProjection:
             for pending in self._pending.values()
         ]
 
-    # messages
+    # events
 
-    def hear(self, told: BusEvent) -> tuple[list[Frame], Need]:
-        """What a message adds, and whether the rows have to be looked at for it."""
-        match told.what:
+    def on_message(self, event: BusEvent) -> tuple[list[Frame], ReadUrgency]:
+        """Apply an event. Return its frames, and when the rows must be read for it."""
+        match event.kind:
             case "delta":
-                return self._hear_delta(told)
+                return self._on_delta(event)
             case "changed":
-                known = self.told is not None and not self._looking and (told.rev, LAST_SEQ) <= self.told
+                known = self.position is not None and not self._is_reading and (event.rev, LAST_SEQ) <= self.position
                 return [], "nothing" if known else "now"
             case "wanted":
                 return [], "nothing"
             case _:
                 return [], "now"
 
-    def _hear_delta(self, told: BusEvent) -> tuple[list[Frame], Need]:
-        turn_id = cast("UUID", told.turn_id)
+    def _on_delta(self, event: BusEvent) -> tuple[list[Frame], ReadUrgency]:
+        turn_id = cast("UUID", event.turn_id)
         pending = self._pending.get(turn_id)
-        if pending is None or told.epoch > pending.epoch:
-            # what of a turn's text an epoch begins with, only the rows can tell
-            self._wait(turn_id, told)
+        if pending is None or event.epoch > pending.epoch:
+            # only the rows show the text with which an epoch starts
+            self._buffer_event(turn_id, event)
             return [], "now"
-        if told.epoch < pending.epoch:
+        if event.epoch < pending.epoch:
             return [], "nothing"
         if self._is_full:
-            return [], "nothing"  # it will be found in the rows, once there is room
-        part = pending.part(told.part)
-        if told.offset > part.text.length:
-            part.expected = max(part.expected, told.offset + len(told.text))
-            self._wait(turn_id, told)
+            return [], "nothing"  # a later read finds it in the rows
+        part = pending.part(event.part)
+        if event.offset > part.text.length:
+            part.expected_length = max(part.expected_length, event.offset + len(event.text))
+            self._buffer_event(turn_id, event)
             return [], "soon"
-        frames = self._apply(turn_id, told.part, part, told.offset, told.text)
-        if turn_id in self._waiting:
-            frames += self._apply_waiting(turn_id, pending)
-        return frames, "soon" if part.is_open() else "nothing"
+        frames = self._apply(turn_id, event.part, part, event.offset, event.text)
+        if turn_id in self._buffered:
+            frames += self._apply_buffered(turn_id, pending)
+        return frames, "soon" if part.is_incomplete() else "nothing"
 
-    def _wait(self, turn_id: UUID, told: BusEvent) -> None:
-        count = sum(len(waiting) for waiting in self._waiting.values())
-        if count >= self._limits.messages or self._waiting_characters + len(told.text) > self._limits.characters:
-            return  # it will be found in the rows
-        self._waiting.setdefault(turn_id, []).append(told)
-        self._waiting_characters += len(told.text)
-        if self._looking:
-            self._during.add(turn_id)
+    def _buffer_event(self, turn_id: UUID, event: BusEvent) -> None:
+        count = sum(len(buffered) for buffered in self._buffered.values())
+        if count >= self._limits.messages or self._buffered_characters + len(event.text) > self._limits.characters:
+            return  # a later read finds it in the rows
+        self._buffered.setdefault(turn_id, []).append(event)
+        self._buffered_characters += len(event.text)
+        if self._is_reading:
+            self._received_during_read.add(turn_id)
 
-    def _forget_waiting(self, turn_id: UUID) -> list[BusEvent]:
-        waiting = self._waiting.pop(turn_id, [])
-        self._waiting_characters -= sum(len(told.text) for told in waiting)
-        return waiting
+    def _pop_buffered(self, turn_id: UUID) -> list[BusEvent]:
+        buffered = self._buffered.pop(turn_id, [])
+        self._buffered_characters -= sum(len(event.text) for event in buffered)
+        return buffered
 
-    def _apply_waiting(self, turn_id: UUID, pending: _Pending) -> list[Frame]:
+    def _apply_buffered(self, turn_id: UUID, pending: _PendingTurn) -> list[Frame]:
         frames: list[Frame] = []
-        # after a look, a later epoch than it found is one that began since; what was heard before it is of none
-        may_begin = not self._looking or turn_id in self._during
-        for told in sorted(self._forget_waiting(turn_id), key=lambda told: (told.epoch, told.offset)):
-            part = pending.part(told.part)
-            if told.epoch > pending.epoch:
-                if may_begin:
-                    self._wait(turn_id, told)
-            elif told.epoch == pending.epoch and told.offset <= part.text.length:
-                frames += self._apply(turn_id, told.part, part, told.offset, told.text)
-            elif told.epoch == pending.epoch:
-                part.expected = max(part.expected, told.offset + len(told.text))
-                self._wait(turn_id, told)
+        # after a read, only events received during it may belong to a later epoch than the read found
+        may_buffer = not self._is_reading or turn_id in self._received_during_read
+        for event in sorted(self._pop_buffered(turn_id), key=lambda event: (event.epoch, event.offset)):
+            part = pending.part(event.part)
+            if event.epoch > pending.epoch:
+                if may_buffer:
+                    self._buffer_event(turn_id, event)
+            elif event.epoch == pending.epoch and event.offset <= part.text.length:
+                frames += self._apply(turn_id, event.part, part, event.offset, event.text)
+            elif event.epoch == pending.epoch:
+                part.expected_length = max(part.expected_length, event.offset + len(event.text))
+                self._buffer_event(turn_id, event)
         return frames
 
-    def _apply(self, turn_id: UUID, name: str, part: Part, offset: int, text: str) -> list[Frame]:
-        """Put text at an offset that is not beyond what is held. What is there already says nothing new."""
-        held = part.text.length
-        if offset < held:
-            there = part.text.value()[offset : offset + len(text)]
-            if text.startswith(there):
-                offset, text = offset + len(there), text[len(there) :]
+    def _apply(self, turn_id: UUID, name: str, part: OpenPart, offset: int, text: str) -> list[Frame]:
+        """Write text at an offset within or at the end of a part; text that is already there adds no frame."""
+        current = part.text.length
+        if offset < current:
+            existing = part.text.value()[offset : offset + len(text)]
+            if text.startswith(existing):
+                offset, text = offset + len(existing), text[len(existing) :]
                 if not text:
                     return []
             else:
-                same = same_length(there, text)
-                offset, text = offset + same, text[same:]
-                if offset < part.confirmed:
-                    return []  # of a writer that had been fenced off
-                if not self._fits(text):
+                prefix = common_prefix_length(existing, text)
+                offset, text = offset + prefix, text[prefix:]
+                if offset < part.confirmed_length:
+                    return []  # from a fenced writer
+                if not self._has_space_for(text):
                     return []
-                part.text.cut(offset)
-                part.expected = 0
-                # either is of such a writer: the rows will show which
-                part.unsure = max(part.unsure, offset + len(text))
+                part.text.truncate(offset)
+                part.expected_length = 0
+                # one of the two texts is from a fenced writer: the rows will show which
+                part.uncertain_until = max(part.uncertain_until, offset + len(text))
         elif not text:
             return []
-        if not self._fits(text):
+        if not self._has_space_for(text):
             return []
         part.text.append(text)
         return [_delta(turn_id, name, offset, text)]
 
-    def _fits(self, text: str) -> bool:
-        self._is_full = self._is_full or self._meter.bytes + size_of(text) > self._limits.open_bytes
+    def _has_space_for(self, text: str) -> bool:
+        self._is_full = self._is_full or self._counter.bytes + utf8_length(text) > self._limits.open_bytes
         return not self._is_full
 
-    # looks at the rows
+    # reads of the rows
 
-    def begin_look(self) -> None:
-        """The rows are being looked at: what is heard from now on may be newer than what is found."""
-        self._looking = True
-        self._during = set()
-        self._has_room_again = False
+    def start_read(self) -> None:
+        """Start a read of the rows: events from now on may be newer than its result."""
+        self._is_reading = True
+        self._received_during_read = set()
+        self._has_freed_space = False
 
-    def end_look(self) -> None:
-        """The look is over, well or not."""
-        self._looking = False
+    def end_read(self) -> None:
+        """End a read of the rows, successful or not."""
+        self._is_reading = False
 
-    def tell_rows(self, rows: Iterable[TurnRow]) -> list[Frame]:
-        """What rows that changed say, which come by (rev, seq)."""
+    def apply_rows(self, rows: Iterable[TurnRow]) -> list[Frame]:
+        """Return the frames of changed rows, which are ordered by (rev, seq)."""
         frames: list[Frame] = []
         for row in rows:
             frames += self._row_frames(row)
-            self.told = (row.rev, row.seq or 0)
+            self.position = (row.rev, row.seq or 0)
         return frames
 
     def _row_frames(self, row: TurnRow) -> list[Frame]:
         turn_id = format_id(row.id)
-        said: list[ServerFrame] = []
+        row_frames: list[ServerFrame] = []
         is_new = (row.seq or 0) > self.seq
         if is_new or (row.superseded_by is None and row.erased_at is None):
-            said.append(TurnCommittedFrame(type="turn.committed", rev=row.rev, turn=turn_view(row)))
+            row_frames.append(TurnCommittedFrame(type="turn.committed", rev=row.rev, turn=turn_view(row)))
         if row.superseded_by is not None:
             by = format_id(row.superseded_by)
-            said.append(TurnSupersededFrame(type="turn.superseded", rev=row.rev, turn_id=turn_id, superseded_by=by))
+            row_frames.append(
+                TurnSupersededFrame(type="turn.superseded", rev=row.rev, turn_id=turn_id, superseded_by=by)
+            )
         if row.erased_at is not None and not is_new:
-            said.append(TurnErasedFrame(type="turn.erased", rev=row.rev, turn_id=turn_id))
+            row_frames.append(TurnErasedFrame(type="turn.erased", rev=row.rev, turn_id=turn_id))
         position = (row.rev, row.seq or 0)
-        # who has only the first of two goes on before both
-        return [write_frame(one, position if one is said[-1] else None) for one in said]
+        # only the last frame of a row has its position: after a disconnect between two frames, both are sent again
+        return [encode_frame(frame, position if frame is row_frames[-1] else None) for frame in row_frames]
 
     def apply_snapshot(self, snapshot: DatabaseSnapshot) -> list[Frame]:
-        """What else a look found. After it everything up to its rev is told."""
-        before = self._pending.keys() | set[UUID]()
+        """Apply the result of a read, and return its frames. All changes up to its rev are sent then."""
+        before = set(self._pending)
         frames = [
-            write_frame(SummaryCreatedFrame(type="summary.created", rev=row.rev, summary=summary_view(row)))
+            encode_frame(SummaryCreatedFrame(type="summary.created", rev=row.rev, summary=summary_view(row)))
             for row in snapshot.summaries
         ]
-        frames += [_write_derived(frame) for frame in snapshot.derived]
+        frames += [_encode_derived(frame) for frame in snapshot.derived]
         self._is_full = snapshot.cut
         for opened in snapshot.opened:
-            frames += self._meet(opened)
-        frames += self._end_missing(snapshot)
-        for turn_id in [one for one in self._waiting if one not in self._pending and one not in self._during]:
-            self._forget_waiting(turn_id)  # it had ended before it was heard of
+            frames += self._apply_open_row(opened)
+        frames += self._remove_ended(snapshot)
+        for turn_id in self._buffered.keys() - self._pending.keys() - self._received_during_read:
+            self._pop_buffered(turn_id)  # the turn had ended before its events arrived
         if before != self._pending.keys():
-            frames.append(write_frame(self._presence()))
-        self.told, self.seq = (snapshot.rev, LAST_SEQ), snapshot.seq
+            frames.append(encode_frame(self._presence()))
+        self.position, self.seq = (snapshot.rev, LAST_SEQ), snapshot.seq
         return frames
 
-    def needs_look(self) -> Need:
-        """Whether the rows have to be looked at again after a look."""
+    def next_read(self) -> ReadUrgency:
+        """Return when the rows must be read again after a read."""
         if any(
-            turn_id not in self._pending or any(told.epoch > self._pending[turn_id].epoch for told in waiting)
-            for turn_id, waiting in self._waiting.items()
+            turn_id not in self._pending or any(event.epoch > self._pending[turn_id].epoch for event in buffered)
+            for turn_id, buffered in self._buffered.items()
         ):
             return "now"
         if self._is_full:
-            return "now" if self._has_room_again else "nothing"
-        return "soon" if self.has_holes() else "nothing"
+            return "now" if self._has_freed_space else "nothing"
+        return "soon" if self.has_incomplete_parts() else "nothing"
 
     def mark_uncertain(self) -> None:
-        """Text may have been told that was not heard, and is no row yet."""
-        self._unsettled = bool(self._pending)
+        """Note that events with text may have been lost before the text is in the rows."""
+        self._has_uncertain_text = bool(self._pending)
 
     def reconcile(self) -> bool:
-        """Whether, besides what `needs_look` says, one more look is due when such text has become a row."""
-        unsettled, self._unsettled = self._unsettled, False
+        """Return whether one more read is due, in addition to `next_read`, once such text is in the rows."""
+        unsettled, self._has_uncertain_text = self._has_uncertain_text, False
         return unsettled
 
-    def _meet(self, opened: OpenRow) -> list[Frame]:
+    def _apply_open_row(self, opened: OpenTurnRow) -> list[Frame]:
         turn_id = opened.row.id
         frames: list[Frame] = []
         pending = self._pending.get(turn_id)
         if pending is None:
-            pending = _Pending(turn_view(opened.row), opened.writer, opened.epoch, self._meter)
+            pending = _PendingTurn(turn_view(opened.row), opened.writer, opened.epoch, self._counter)
             self._pending[turn_id] = pending
-            frames.append(write_frame(TurnOpenedFrame(type="turn.opened", turn=pending.turn, writer=pending.writer)))
-            self._unsettled = True
-        begins_anew = opened.epoch != pending.epoch
+            frames.append(encode_frame(TurnOpenedFrame(type="turn.opened", turn=pending.turn, writer=pending.writer)))
+            self._has_uncertain_text = True
+        is_new_epoch = opened.epoch != pending.epoch
         pending.epoch = opened.epoch
         for name in list(pending.parts.keys() | opened.texts.keys()):
             part = pending.part(name)
             frames += self._confirm(turn_id, name, part, opened.texts.get(name, ""))
-            if begins_anew:
-                if part.text.length > part.confirmed:
-                    part.text.cut(part.confirmed)
-                    frames.append(_delta(turn_id, name, part.confirmed, ""))
-                part.expected = part.unsure = 0
-            elif part.confirmed >= part.unsure:
-                part.unsure = 0
-        frames += self._apply_waiting(turn_id, pending)
+            if is_new_epoch:
+                if part.text.length > part.confirmed_length:
+                    part.text.truncate(part.confirmed_length)
+                    frames.append(_delta(turn_id, name, part.confirmed_length, ""))
+                part.expected_length = part.uncertain_until = 0
+            elif part.confirmed_length >= part.uncertain_until:
+                part.uncertain_until = 0
+        frames += self._apply_buffered(turn_id, pending)
         for name, part in pending.parts.items():
-            if part.looked():
-                kept = [told for told in self._forget_waiting(turn_id) if told.part != name]
-                for told in kept:
-                    self._wait(turn_id, told)
+            if part.record_read():
+                kept = [event for event in self._pop_buffered(turn_id) if event.part != name]
+                for event in kept:
+                    self._buffer_event(turn_id, event)
         return frames
 
-    def _confirm(self, turn_id: UUID, name: str, part: Part, durable: str) -> list[Frame]:
-        """Take more durable text of a part. What is held beyond it is kept, unless it followed something else."""
-        start, part.confirmed = part.confirmed, part.confirmed + len(durable)
-        held = part.text.value()[start : part.confirmed]
-        if held == durable:
+    def _confirm(self, turn_id: UUID, name: str, part: OpenPart, durable: str) -> list[Frame]:
+        """Append durable text to the confirmed text of a part; keep unconfirmed text after it only where they agree."""
+        start, part.confirmed_length = part.confirmed_length, part.confirmed_length + len(durable)
+        current = part.text.value()[start : part.confirmed_length]
+        if current == durable:
             return []
-        same = same_length(held, durable)
-        if same < len(held):
-            part.expected = max(part.expected, part.text.length)
-            part.text.cut(start + same)
-        part.text.append(durable[same:])
-        return [_delta(turn_id, name, start + same, durable[same:])]
+        prefix = common_prefix_length(current, durable)
+        if prefix < len(current):
+            part.expected_length = max(part.expected_length, part.text.length)
+            part.text.truncate(start + prefix)
+        part.text.append(durable[prefix:])
+        return [_delta(turn_id, name, start + prefix, durable[prefix:])]
 
-    def _end_missing(self, snapshot: DatabaseSnapshot) -> list[Frame]:
+    def _remove_ended(self, snapshot: DatabaseSnapshot) -> list[Frame]:
         frames: list[Frame] = []
-        still = {opened.row.id for opened in snapshot.opened}
-        for turn_id in [one for one in self._pending if one not in still]:
+        open_ids = {opened.row.id for opened in snapshot.opened}
+        for turn_id in [item for item in self._pending if item not in open_ids]:
             row = snapshot.ended.get(turn_id)
             if row is not None and row.status == "pending":
                 continue
             pending = self._pending.pop(turn_id)
             for part in pending.parts.values():
-                self._meter.bytes -= part.text.size
-            self._has_room_again = True
-            self._forget_waiting(turn_id)
+                self._counter.bytes -= part.text.byte_size
+            self._has_freed_space = True
+            self._pop_buffered(turn_id)
             if row is None or row.status == "aborted":
                 length = pending.part(CONTENT).text.length if row is None else row.length
                 frames.append(
-                    write_frame(TurnAbortedFrame(type="turn.aborted", turn_id=format_id(turn_id), length=length))
+                    encode_frame(TurnAbortedFrame(type="turn.aborted", turn_id=format_id(turn_id), length=length))
                 )
         return frames
 
@@ -446,21 +448,21 @@ class ConversationProjection:
 
     # snapshots
 
-    def last_snapshot(self, turns: Sequence[Turn]) -> Frame:
-        """The last frame of a snapshot: what comes after it is told from now on."""
+    def last_snapshot_page(self, turns: Sequence[Turn]) -> Frame:
+        """Return the last frame of a snapshot; live frames follow it."""
         frame = SnapshotFrame(
             type="snapshot", seq=self.seq, rev=self.rev, turns=list(turns), pending=self.pending(), more=False
         )
-        return write_frame(frame, (self.rev, LAST_SEQ))
+        return encode_frame(frame, (self.rev, LAST_SEQ))
 
-    def part_of_snapshot(self, turns: Sequence[Turn], *, position: Position | None) -> Frame:
-        """A frame of a snapshot that more follow."""
+    def snapshot_page(self, turns: Sequence[Turn], *, position: Position | None) -> Frame:
+        """Return a frame of a snapshot that is not its last."""
         frame = SnapshotFrame(type="snapshot", seq=self.seq, rev=self.rev, turns=list(turns), pending=[], more=True)
-        return write_frame(frame, position)
+        return encode_frame(frame, position)
 
 
-def snapshot_parts(turns: Sequence[Turn], *, max_bytes: int) -> list[list[Turn]]:
-    """Cut turns where a frame of them would grow too large; the last part may be empty, where there are none."""
+def split_turns(turns: Sequence[Turn], *, max_bytes: int) -> list[list[Turn]]:
+    """Split turns into parts of at most `max_bytes`; without turns, return one empty part."""
     parts: list[list[Turn]] = [[]]
     size = 0
     for turn in turns:
@@ -474,11 +476,11 @@ def snapshot_parts(turns: Sequence[Turn], *, max_bytes: int) -> list[list[Turn]]
 
 
 def fingerprint(opened: Iterable[tuple[UUID, int]]) -> str:
-    """Stands for open turns with their epochs."""
+    """Return a digest of open turns and their epochs."""
     text = ",".join(sorted(f"{turn_id}:{epoch}" for turn_id, epoch in opened))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _delta(turn_id: UUID, part: str, offset: int, text: str) -> Frame:
     frame = TurnDeltaFrame(type="turn.delta", turn_id=format_id(turn_id), part=part, offset=offset, delta=text)
-    return write_frame(frame)
+    return encode_frame(frame)

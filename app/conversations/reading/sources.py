@@ -7,7 +7,7 @@ knows whether somebody has to be told, and enqueues that in its own transaction.
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, get_standing_turn
 from app.conversations.policies import facts_job
 from app.conversations.schemas.conversations import Facts
@@ -28,10 +28,10 @@ _MAX_BYTES = 8 * 2**20
 class Sources:
     """What extraction reads of conversations, and what it writes in their heads."""
 
-    def __init__(self, database: Database, *, jobs: JobQueue, announcer: Announcer) -> None:
+    def __init__(self, database: Database, *, jobs: JobQueue, publisher: EventPublisher) -> None:
         self._database = database
         self._jobs = jobs
-        self._announcer = announcer
+        self._publisher = publisher
 
     async def unread(
         self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int
@@ -116,7 +116,7 @@ class Sources:
             tx, caller.tenant_id, conversation_id, read_through=read_through, held=held, rev=rev
         )
         if rev is not None:
-            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+            self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Let a job go on with looking through a conversation."""

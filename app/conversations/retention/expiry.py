@@ -8,7 +8,7 @@ bounded, may be run again, and may be run by several at once: each leaves to the
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.stores import expiry_store
 from app.conversations.stores.expiry_store import Candidate
 from app.core.database.transactions import Database, Transaction
@@ -19,9 +19,9 @@ from app.tenancy.schemas import Caller
 class Lifetimes:
     """The ends of conversations, in the transactions of whoever deletes."""
 
-    def __init__(self, ops: Database, *, announcer: Announcer) -> None:
+    def __init__(self, ops: Database, *, publisher: EventPublisher) -> None:
         self._ops = ops
-        self._announcer = announcer
+        self._publisher = publisher
 
     async def candidates(self, *, after: Candidate | None, limit: int) -> list[Candidate]:
         """The next conversations of any tenant that may have expired, or are being deleted. Its own transaction."""
@@ -54,7 +54,7 @@ class Lifetimes:
     async def _hide(self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID]) -> None:
         await expiry_store.hide(tx, caller.tenant_id, conversation_ids)
         for conversation_id in conversation_ids:
-            self._announcer.deleted(tx, caller.tenant_id, ConversationId(conversation_id))
+            self._publisher.publish_deleted(tx, caller.tenant_id, ConversationId(conversation_id))
 
     async def hold(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], waiting: bool = False

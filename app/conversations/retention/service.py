@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.conversations.derived_titles import DerivedTitles
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, lock_conversation
 from app.conversations.schemas.conversations import Retention
 from app.conversations.schemas.summaries import SummaryKind
@@ -40,9 +40,9 @@ _NOTHING = Retained((), 0, more=False)
 class Retainer:
     """Empties turns, a step at a time, in the transactions of whoever erases."""
 
-    def __init__(self, *, announcer: Announcer, titles: DerivedTitles, without_summary: bool) -> None:
+    def __init__(self, *, publisher: EventPublisher, titles: DerivedTitles, without_summary: bool) -> None:
         """`without_summary`: highlights count as a model's summary does, and go with their turns."""
-        self._announcer = announcer
+        self._publisher = publisher
         self._titles = titles
         self._without_summary = without_summary
 
@@ -150,7 +150,7 @@ class Retainer:
         # a title that a model wrote stays, as its summaries do
         left = replace(head, erased_position=through)
         await self._titles.withdraw(caller, tx, left, gone=gone, sources=[TitleSource.QUESTION])
-        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
 
     async def _drop_lines(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, gone: Sequence[UUID], *, through: int

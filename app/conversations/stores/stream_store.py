@@ -1,8 +1,8 @@
-"""Queries on open turns: who writes them, what of their text is durable. Each names the tenant, but for the sweep.
+"""Queries on open turns: their writers and their durable text. Each names the tenant, except `list_expired`.
 
-A stream's row is locked `for share` by whoever flushes and `for update` by whoever ends or takes it, so that nothing is
-written under an epoch or a holder that is over. Whoever locks several does so in the order of their turns; and streams
-come before chunks, chunks before turns, the conversation's head before all: so nobody waits in a circle.
+A flush locks the row of a stream `for share`; ending a turn or changing its holder locks it `for update`, so that no
+text is written under an old epoch or by an old holder. Locks are always taken in the same order: the head of the
+conversation, streams by turn id, chunks, turns.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId, TurnId
 
 NO_HOLDER = UUID(int=0)
-"""The holder of a stream that its process has released: the next process that needs it takes it."""
+"""The holder of a released stream: the next process that needs it takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """An open turn's writer. Field order is the order of `_COLUMNS`; `age_s` is since it was last heard of."""
+    """The writer of an open turn, in the column order of `_STREAM`. `age_s`: time since its last sign of life."""
 
     turn_id: UUID
     conversation_id: UUID
@@ -32,7 +32,7 @@ class StreamRow:
 
 
 class OpenStream(NamedTuple):
-    """An open turn of a tenant as one writer knows it. The same turn id in another conversation is another turn."""
+    """The key of an open turn in its tenant, under one epoch. The same turn id may exist in another conversation."""
 
     conversation_id: UUID
     turn_id: UUID
@@ -67,7 +67,7 @@ async def insert_stream(
     key_id: UUID,
     holder: UUID,
 ) -> None:
-    """Note who writes a turn that was just opened."""
+    """Insert the stream of a turn that was just opened."""
     await tx.execute(
         """
         insert into turn_streams (tenant_id, turn_id, conversation_id, writer, key_id, holder, renewed_at)
@@ -83,18 +83,18 @@ async def insert_stream(
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTurns:
-    """How many turns are open: in a conversation, there as one actor, and in the tenant."""
+class OpenTurnCounts:
+    """The number of open turns: in a conversation, in it with one actor, and in the tenant."""
 
-    here: int
+    in_conversation: int
     as_actor: int
-    everywhere: int
+    in_tenant: int
 
 
 async def count_open(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, actor: str | None, maximum: int
-) -> OpenTurns:
-    """How many turns are open, each counted up to `maximum` and one more; as no actor, none."""
+) -> OpenTurnCounts:
+    """Count open turns, each count up to `maximum` + 1; without an actor, its count is 0."""
     row = await tx.fetchrow(
         """
         select (select count(*) from (
@@ -114,16 +114,16 @@ async def count_open(
         maximum + 1,
         actor,
     )
-    return OpenTurns(0, 0, 0) if row is None else OpenTurns(*row.values())
+    return OpenTurnCounts(0, 0, 0) if row is None else OpenTurnCounts(*row.values())
 
 
 async def lock_opening(tx: Transaction, tenant_id: TenantId) -> None:
-    """Wait for whoever else holds this in the tenant, and hold it until the transaction ends."""
+    """Lock the opening of turns in the tenant until the transaction ends."""
     await tx.execute("select pg_advisory_xact_lock(hashtextextended($1::text || ':open', 0))", str(tenant_id))
 
 
 async def find_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> StreamRow | None:
-    """The writer of an open turn."""
+    """Return the stream of an open turn."""
     row = await tx.fetchrow(
         f"select {_STREAM} from turn_streams s where s.tenant_id = $1 and s.turn_id = $2",  # noqa: S608
         tenant_id,
@@ -132,8 +132,8 @@ async def find_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> 
     return None if row is None else StreamRow(*row.values())
 
 
-async def is_written(tx: Transaction, tenant_id: TenantId, *, writer: str, lease_s: float) -> bool:
-    """Whether a writer of this name has open turns, and was heard of within its lease."""
+async def has_active_writer(tx: Transaction, tenant_id: TenantId, *, writer: str, lease_s: float) -> bool:
+    """Return whether a writer of this name has an open turn within its lease."""
     row = await tx.fetchrow(
         f"""
         select 1 from (
@@ -148,18 +148,18 @@ async def is_written(tx: Transaction, tenant_id: TenantId, *, writer: str, lease
 
 
 async def lock_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> StreamRow | None:
-    """The writer of an open turn, held until the transaction ends: nobody flushes or takes it meanwhile."""
+    """Return the stream of an open turn, locked until the transaction ends against flushes and take-overs."""
     locked = await tx.fetchrow(
         "select 1 from turn_streams where tenant_id = $1 and turn_id = $2 for update", tenant_id, turn_id
     )
-    # read only now that it is held, so that its age counts what was flushed while waiting
+    # read after the lock, so that its age includes what was flushed while waiting
     return None if locked is None else await find_stream(tx, tenant_id, turn_id)
 
 
-async def take(
+async def take_stream(
     tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, holder: UUID, epoch: int, key_id: UUID
 ) -> None:
-    """Let a process hold a locked stream, under an epoch; its lease begins anew."""
+    """Set the holder and epoch of a locked stream, and renew its lease."""
     await tx.execute(
         """
         update turn_streams set holder = $3, epoch = $4, key_id = $5, renewed_at = clock_timestamp()
@@ -173,17 +173,17 @@ async def take(
     )
 
 
-async def renew(
+async def renew_streams(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
-    """Renew the leases of those of these streams that this process still holds, and return them."""
+    """Renew the leases of those streams whose holder is still this process, and return them."""
     return await _update_ours(tx, tenant_id, streams, holder, "renewed_at = clock_timestamp()")
 
 
-async def release(
+async def release_streams(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
-    """Release those of these streams that this process still holds, and return them."""
+    """Release those streams whose holder is still this process, and return them."""
     return await _update_ours(tx, tenant_id, streams, holder, f"holder = '{NO_HOLDER}'")
 
 
@@ -208,10 +208,10 @@ async def _update_ours(
     return {OpenStream(*row.values()) for row in rows}
 
 
-async def hold_streams(
+async def lock_streams(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
-    """Lock those of these streams that this process may still write until the transaction ends, and return them."""
+    """Lock those streams whose holder is still this process until the transaction ends, and return them."""
     rows = await tx.fetch(
         """
         select s.conversation_id, s.turn_id, s.epoch from turn_streams s
@@ -228,12 +228,16 @@ async def hold_streams(
 
 
 def _columns(streams: Sequence[OpenStream]) -> tuple[list[UUID], list[UUID], list[int]]:
-    """The parameters of `unnest` that stand for these streams."""
-    return [one.conversation_id for one in streams], [one.turn_id for one in streams], [one.epoch for one in streams]
+    """Return the parameters of `unnest` for these streams."""
+    return (
+        [stream.conversation_id for stream in streams],
+        [stream.turn_id for stream in streams],
+        [stream.epoch for stream in streams],
+    )
 
 
 async def insert_chunks(tx: Transaction, tenant_id: TenantId, chunks: Sequence[NewChunk]) -> None:
-    """Append text to open turns whose streams are held, all in one statement."""
+    """Append text to open turns whose streams are locked, in one statement."""
     await tx.execute(
         """
         insert into turn_chunks (tenant_id, turn_id, part, start, length, text)
@@ -251,7 +255,7 @@ async def insert_chunks(tx: Transaction, tenant_id: TenantId, chunks: Sequence[N
 async def durable_lengths(
     tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]
 ) -> dict[UUID, dict[str, tuple[int, int]]]:
-    """How much of each part of open turns is durable, in code points and in bytes of UTF-8."""
+    """Return the durable length of each part of open turns, in code points and in bytes of UTF-8."""
     rows = await tx.fetch(
         """
         select turn_id, part, max(start + length) as durable, sum(octet_length(text)) as size from turn_chunks
@@ -267,7 +271,7 @@ async def durable_lengths(
 
 
 async def read_texts(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, dict[str, str]]:
-    """The durable text of each part of open turns."""
+    """Return the durable text of each part of open turns."""
     rows = await tx.fetch(
         """
         select turn_id, part, string_agg(text, '' order by start) as text from turn_chunks
@@ -285,7 +289,7 @@ async def read_texts(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
 async def list_open(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int
 ) -> list[tuple[TurnRow, StreamRow]]:
-    """The open turns of a conversation in the order they were opened, each with its writer."""
+    """List the open turns of a conversation in the order of their opening, each with its stream."""
     rows = await tx.fetch(
         f"""
         select {_TURN}, {_STREAM.replace("s.turn_id, s.conversation_id", "s.turn_id as of, s.conversation_id as in_")}
@@ -311,11 +315,11 @@ async def list_changed(
     max_bytes: int,
     actors: Sequence[str] | None = None,
 ) -> TurnRows:
-    """Committed turns, superseded and erased ones too, that changed after a (rev, seq), in that order.
+    """List committed turns, including superseded and erased ones, that changed after a (rev, seq), in that order.
 
-    They end at `limit`, or where their texts reach `max_bytes`; `cut` when there are more. `actors` narrows.
+    The list ends at `limit`, or where its texts reach `max_bytes`; `cut` when there are more. `actors` filters.
     """
-    # one more than are given, to know whether there are more
+    # one more than the limit, to know whether there are more
     args: list[object] = [tenant_id, conversation_id, *after, limit + 1, max_bytes]
     of_actors = ""
     if actors is not None:
@@ -332,7 +336,7 @@ async def list_changed(
 
 
 async def delete_open(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
-    """Forget writers and chunks of turns (the chunks go with the stream)."""
+    """Delete the streams of turns, with their chunks (by cascade)."""
     if len(turn_ids) > 1:
         await tx.execute(
             "select 1 from turn_streams where tenant_id = $1 and turn_id = any($2::uuid[]) order by turn_id for update",
@@ -343,17 +347,17 @@ async def delete_open(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[U
 
 
 async def delete_pending(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
-    """Take an open turn's row away, for the committed one to take its place; its stream goes with it."""
+    """Delete the pending row of a turn before the committed one is inserted, with its stream (by cascade)."""
     deleted = await tx.execute(
         "delete from turns where tenant_id = $1 and id = $2 and status = 'pending'", tenant_id, turn_id
     )
     return deleted > 0
 
 
-async def abort(
+async def abort_turn(
     tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, content: str, tool_calls: str | None, metadata: str | None
 ) -> None:
-    """Give an open turn up with what it had; it counts as superseded by itself."""
+    """Abort an open turn with its text so far; its `superseded_by` is its own id."""
     await tx.execute(
         """
         update turns set status = 'aborted', superseded_by = id, content = $3::json, tool_calls = $4::json,
@@ -369,7 +373,7 @@ async def abort(
 
 
 async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[tuple[TenantId, TurnId]]:
-    """Open turns of any tenant whose writers were not heard of for so long (ops role)."""
+    """List open turns of all tenants whose leases have expired (ops role)."""
     rows = await tx.fetch(
         """
         select s.tenant_id, s.turn_id from turn_streams s
@@ -387,7 +391,7 @@ async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[t
 
 
 async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
-    """Delete a conversation with its turns, open ones too, and its head; says how many rows of each."""
+    """Delete a conversation with its turns, open ones included, and its head; return the row count of each table."""
     await tx.execute(
         "select 1 from turn_streams where tenant_id = $1 and conversation_id = $2 order by turn_id for update",
         tenant_id,

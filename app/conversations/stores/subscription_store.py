@@ -1,4 +1,4 @@
-"""Queries for those who follow conversations. Each names the tenant."""
+"""Queries for subscribers of conversations. Each names the tenant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
 
-class Head(NamedTuple):
-    """Where a conversation stands; `made` is the rev of its latest summary, `derived` that of its latest fact."""
+class SubscriptionHead(NamedTuple):
+    """The latest seq and rev of a conversation, of its summaries and of its facts."""
 
     seq: int
     rev: int
-    made: int
-    derived: int
+    summary_rev: int
+    fact_rev: int
 
 
-async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> Head | None:
-    """Where a conversation stands."""
+async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> SubscriptionHead | None:
+    """Return the head of a conversation; None when it does not exist or is being deleted."""
     row = await tx.fetchrow(
         """
         select h.last_seq, h.rev, coalesce((
@@ -30,7 +30,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
         tenant_id,
         conversation_id,
     )
-    return None if row is None else Head(*row)
+    return None if row is None else SubscriptionHead(*row)
 
 
 async def read_texts_after(
@@ -41,9 +41,9 @@ async def read_texts_after(
     known: Sequence[tuple[UUID, str, int]],
     max_bytes: int,
 ) -> tuple[dict[UUID, dict[str, str]], bool]:
-    """The durable text of each part of open turns, after what is `known` (turn, part, length) of it.
+    """Return the durable text of each part of open turns after the `known` lengths (turn, part, length).
 
-    `max_bytes` in all, as much of one part as of another; and whether there is more.
+    The texts have at most `max_bytes` together, shared by all parts. The flag says whether there is more.
     """
     rows = await tx.fetch(
         """
@@ -73,14 +73,14 @@ async def read_texts_after(
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """What became of a turn that was open; of an aborted one, how many characters its content has."""
+    """The status of a turn that was open, and the length of its content in characters if it was aborted."""
 
     status: str
     length: int = 0
 
 
 async def find_ended(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, EndedTurn]:
-    """What became of turns that were open, of those that there are; never what they say."""
+    """Return the status of turns that were open, without their content; deleted turns are left out."""
     rows = await tx.fetch(
         """
         select id, status,
@@ -95,18 +95,18 @@ async def find_ended(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a followed conversation stands: its rev, its open turns with their epochs, how much of them is durable."""
+class ConversationState:
+    """The rev of a conversation, its open turns with their epochs, and the length of their durable text."""
 
     rev: int
     opened: Sequence[tuple[UUID, int]]
     durable: int
 
 
-async def list_standings(
+async def list_states(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]
-) -> dict[UUID, Standing]:
-    """Where conversations stand, of those that there are."""
+) -> dict[UUID, ConversationState]:
+    """Return the state of each conversation that exists."""
     rows = await tx.fetch(
         """
         select h.conversation_id, h.rev, o.turn_ids, o.epochs,
@@ -124,7 +124,7 @@ async def list_standings(
         conversation_ids,
     )
     return {
-        row["conversation_id"]: Standing(
+        row["conversation_id"]: ConversationState(
             row["rev"], list(zip(row["turn_ids"] or (), row["epochs"] or (), strict=True)), int(row["durable"])
         )
         for row in rows

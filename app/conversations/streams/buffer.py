@@ -1,6 +1,6 @@
-"""What a process remembers of an open turn that it holds: lengths, and the text that is not durable yet. Pure.
+"""Buffers of open turns: lengths, and the text that is not durable yet. Pure.
 
-What always holds: `durable <= taken`; the tail is exactly the text between the two; text is taken once, in order.
+Invariants: `durable <= taken`. The tail is exactly the text between the two. Text is taken once, in order.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from app.formats.schemas import Kind, Role
 
 
 class StreamKey(NamedTuple):
-    """What names an open turn in the memory of a process.
+    """The key of an open turn in the memory of a process.
 
-    Callers choose turn ids, so an id alone proves nothing: two tenants may use the same one at the same time, and one
+    Callers choose turn ids, so an id alone is not unique: two tenants may use the same id at the same time, and one
     tenant may use it again in another conversation after the first one was deleted.
     """
 
@@ -29,18 +29,18 @@ class StreamKey(NamedTuple):
 class StreamListener(Protocol):
     """A writer's connection. Both are called in the event loop and return at once."""
 
-    def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
-        """More of a part is durable."""
+    def on_durable(self, turn_id: TurnId, part: str, offset: int) -> None:
+        """Report the new durable length of a part."""
         ...
 
-    def lost(self, turn_id: TurnId, error: AppError) -> None:
-        """Say that this connection does not write the turn any more."""
+    def on_lost(self, turn_id: TurnId, error: AppError) -> None:
+        """Report that this connection does not write the turn any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TurnAuthor:
-    """How a turn speaks: what decides who may write it."""
+    """Role, kind and actor of a turn, which decide who may write it."""
 
     role: Role
     kind: Kind
@@ -48,7 +48,7 @@ class TurnAuthor:
 
 
 @dataclass(slots=True)
-class HeldPart:
+class OpenPartBuffer:
     """One part of an open turn; lengths in code points."""
 
     taken: int = 0
@@ -56,26 +56,26 @@ class HeldPart:
     tail: list[str] = field(default_factory=list[str])
 
     def take(self, offset: int, delta: str) -> str:
-        """Take what of `delta` is new, and give it. A gap is a Conflict that says what is expected."""
+        """Append and return the new text of `delta`. Raises Conflict `stream_gap` with the expected offset."""
         if offset > self.taken:
             raise Conflict(
                 "stream_gap",
                 "Text before this offset is missing; send on from `expected_offset`.",
                 extra={"expected_offset": self.taken},
             )
-        fresh = delta[self.taken - offset :]
-        if fresh:
-            self.tail.append(fresh)
-            self.taken += len(fresh)
-        return fresh
+        new_text = delta[self.taken - offset :]
+        if new_text:
+            self.tail.append(new_text)
+            self.taken += len(new_text)
+        return new_text
 
-    def flushed(self, pieces: int, length: int) -> None:
-        """The first `pieces` of the tail, `length` long, are durable."""
+    def mark_flushed(self, pieces: int, length: int) -> None:
+        """Remove the first `pieces` of the tail, with `length` characters, which are durable now."""
         del self.tail[:pieces]
         self.durable += length
 
-    def found_durable(self, length: int) -> None:
-        """So much turned out to be durable, after a write whose end was not heard of."""
+    def reconcile_durable(self, length: int) -> None:
+        """Set the durable length, after a write whose result was unknown."""
         ahead = length - self.durable
         if ahead > 0:
             rest = "".join(self.tail)[ahead:]
@@ -85,12 +85,13 @@ class HeldPart:
 
 @dataclass(slots=True, eq=False)
 class OpenTurnBuffer:
-    """An open turn that this process holds. Times are of the monotonic clock.
+    """An open turn of which this process is the holder. Times are of the monotonic clock.
 
-    `size`: all that was taken of all its parts, by this process and before, in bytes of UTF-8. `owed`: what was taken
-    here of each part under this epoch and then lost, so that its writer may believe it stored. `unconfirmed`: parts of
-    which a process that is gone may have taken more text than is durable; a chunk that continues a part confirms it.
-    `dropped`: this process holds the turn so no more, and has no tail of it.
+    `size`: the bytes in UTF-8 that were taken of all its parts, by this process and earlier holders.
+    `acknowledged`: the length that this process took of each part under this epoch and then lost, so that the writer
+    may believe it is stored. `unconfirmed_parts`: parts of which a dead process may have taken more text than is
+    durable; a chunk that continues a part confirms it. `is_uncertain`: the result of a write is unknown.
+    `is_dropped`: this buffer is not used any more, and has no tail.
     """
 
     key: StreamKey
@@ -100,18 +101,18 @@ class OpenTurnBuffer:
     epoch: int
     size: int
     listener: StreamListener | None
-    heard: float
-    renewed: float
-    parts: dict[str, HeldPart] = field(default_factory=dict[str, HeldPart])
+    active_at: float
+    renewed_at: float
+    parts: dict[str, OpenPartBuffer] = field(default_factory=dict[str, OpenPartBuffer])
     waiters: list[tuple[str, int, "asyncio.Future[None]"]] = field(
         default_factory=list[tuple[str, int, "asyncio.Future[None]"]]
     )
-    ending: asyncio.Lock = field(default_factory=asyncio.Lock)
-    flush: "asyncio.Future[None] | None" = None
-    unsure: bool = False
-    dropped: bool = False
-    owed: dict[str, int] = field(default_factory=dict[str, int])
-    unconfirmed: set[str] = field(default_factory=set[str])
+    end_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    pending_write: "asyncio.Future[None] | None" = None
+    is_uncertain: bool = False
+    is_dropped: bool = False
+    acknowledged: dict[str, int] = field(default_factory=dict[str, int])
+    unconfirmed_parts: set[str] = field(default_factory=set[str])
 
     @property
     def tenant_id(self) -> TenantId:
@@ -128,52 +129,57 @@ class OpenTurnBuffer:
         """The id of the turn, unique in its tenant only."""
         return self.key.turn_id
 
-    def part(self, name: str) -> HeldPart:
-        """A part, begun where it is new."""
-        return self.parts.setdefault(name, HeldPart())
+    def part(self, name: str) -> OpenPartBuffer:
+        """Return a part; a new one is created empty."""
+        return self.parts.setdefault(name, OpenPartBuffer())
 
-    def require_space(self, size: int, *, most: int) -> None:
-        """Raise TooLarge unless `size` more bytes leave all parts together within `most`."""
-        if self.size + size > most:
+    def require_space(self, size: int, *, max_bytes: int) -> None:
+        """Raise TooLarge if `size` more bytes exceed `max_bytes` for all parts together."""
+        if self.size + size > max_bytes:
             raise TooLarge(
                 "text_too_large",
-                f"All parts of a streamed turn may have {most} bytes; commit it and go on in another.",
-                fields=[FieldError("/delta", f"over {most} bytes in all")],
+                f"All parts of a streamed turn together may have {max_bytes} bytes; commit it and continue in another"
+                " turn.",
+                fields=[FieldError("/delta", f"over {max_bytes} bytes in all")],
             )
 
-    def part_is_new(self, name: str) -> bool:
+    def is_new_part(self, name: str) -> bool:
         """Whether no text of a part is durable."""
         part = self.parts.get(name)
         return part is None or part.durable == 0
 
     def offsets(self) -> list[Offset]:
-        """How far each part is."""
-        return [Offset(part=name, durable_offset=one.durable, offset=one.taken) for name, one in self.parts.items()]
+        """The taken and durable length of each part."""
+        return [Offset(part=name, durable_offset=part.durable, offset=part.taken) for name, part in self.parts.items()]
 
     def has_tail(self) -> bool:
         """Whether some text is not durable."""
         return any(part.tail for part in self.parts.values())
 
     def unflushed(self) -> int:
-        """How much text is not durable."""
+        """The number of code points that are not durable."""
         return sum(part.taken - part.durable for part in self.parts.values())
 
-    def owing(self) -> dict[str, int]:
-        """What its writer would miss of each part if this were forgotten now."""
+    def lengths_at_risk(self) -> dict[str, int]:
+        """The acknowledged length of each part that is lost when this buffer is dropped now."""
         tails = {name: part.taken for name, part in self.parts.items() if part.tail}
-        return {name: max(length, self.owed.get(name, 0)) for name, length in (self.owed | tails).items()}
+        return {
+            name: max(length, self.acknowledged.get(name, 0)) for name, length in (self.acknowledged | tails).items()
+        }
 
-    def falls_short(self, parts: Mapping[str, str]) -> bool:
-        """Whether these texts lack something of what was taken of the writer."""
-        return any(len(parts.get(name, "")) < length for name, length in self.owed.items())
+    def is_missing_text(self, parts: Mapping[str, str]) -> bool:
+        """Whether these texts are shorter than the acknowledged lengths."""
+        return any(len(parts.get(name, "")) < length for name, length in self.acknowledged.items())
 
-    def lacks_text(self) -> bool:
-        """Whether text that was taken of the writer may be missing here."""
-        return bool(self.unconfirmed) or any(self.part(name).taken < length for name, length in self.owed.items())
+    def may_miss_text(self) -> bool:
+        """Whether acknowledged text may be missing in this buffer."""
+        return bool(self.unconfirmed_parts) or any(
+            self.part(name).taken < length for name, length in self.acknowledged.items()
+        )
 
     def require_confirmed(self, *, content: bool) -> None:
-        """Conflict `stream_gap` where a part may lack text that was taken; `content` where its length was compared."""
-        for name in sorted(self.unconfirmed - ({CONTENT} if content else set())):
+        """Raise Conflict `stream_gap` where a part may lack taken text; `content`: its length has been checked."""
+        for name in sorted(self.unconfirmed_parts - ({CONTENT} if content else set())):
             raise Conflict(
                 "stream_gap",
                 "The process that took text of this turn has ended, and text of `part` may be missing. Send on from"
@@ -181,14 +187,14 @@ class OpenTurnBuffer:
                 extra={"part": name, "expected_offset": self.part(name).taken},
             )
 
-    def found_durable(self, lengths: dict[str, int]) -> None:
-        """What turned out to be durable, by part."""
+    def reconcile_durable(self, lengths: dict[str, int]) -> None:
+        """Set the durable length of each part, after a write whose result was unknown."""
         for name, length in lengths.items():
-            self.part(name).found_durable(length)
-        self.unsure = False
+            self.part(name).reconcile_durable(length)
+        self.is_uncertain = False
 
-    def tell_durable(self) -> None:
-        """Tell whoever waits for it what is durable now."""
+    def resolve_waiters(self) -> None:
+        """Wake the callers that wait for text that is durable now."""
         waiting = self.waiters
         self.waiters = []
         for name, offset, future in waiting:
@@ -197,25 +203,30 @@ class OpenTurnBuffer:
             elif not future.done():
                 future.set_result(None)
 
-    def lose(self, error: AppError) -> None:
-        """Tell everybody who writes through this process that it holds the turn no more."""
+    def notify_lost(self, error: AppError) -> None:
+        """Report to the waiting callers and the listener that this process is not the holder any more."""
         for _, _, future in self.waiters:
             if not future.done():
                 future.set_exception(error)
         self.waiters = []
         if self.listener is not None:
-            self.listener.lost(self.turn_id, error)
+            self.listener.on_lost(self.turn_id, error)
             self.listener = None
 
-    def forget(self) -> None:
+    async def wait_for_write(self) -> None:
+        """Wait for the running write of the tail. A cancelled call does not cancel it: it has text of many turns."""
+        if self.pending_write is not None:
+            await asyncio.shield(self.pending_write)
+
+    def discard(self) -> None:
         """Drop the text that is not durable."""
-        self.dropped = True
+        self.is_dropped = True
         for part in self.parts.values():
             part.tail, part.durable = [], part.taken
 
 
-def fenced() -> Conflict:
-    """What whoever writes a turn that is another's now is told."""
+def fenced_error() -> Conflict:
+    """Return the error for a writer that was replaced."""
     return Conflict(
-        "stream_fenced", "This turn is written by somebody else now, or has ended; resume it to go on, or read it."
+        "stream_fenced", "Another writer has resumed this turn, or it has ended; resume it to continue, or read it."
     )

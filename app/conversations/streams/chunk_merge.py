@@ -1,4 +1,4 @@
-"""From the parts that were streamed to the turn that is stored. Pure."""
+"""Merges the streamed parts into the stored turn. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from app.formats.schemas import JsonObject, Kind, Role
 _DEFAULT_KINDS: Final = frozenset({Kind.USER_MESSAGE, Kind.AGENT_MESSAGE, Kind.SYSTEM_INSTRUCTION, Kind.TOOL_RESULT})
 
 
-def opened_turn(turn: OpenTurn) -> TurnInput:
-    """The turn as it is opened, with nothing said yet."""
+def new_turn(turn: OpenTurn) -> TurnInput:
+    """Return the turn at its opening, with empty content."""
     return TurnInput.model_construct(None, **_members(turn), content="")
 
 
@@ -26,16 +26,16 @@ def _members(turn: OpenTurn) -> dict[str, object]:
     return {name: getattr(turn, name) for name in names}
 
 
-def committed_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> TurnInput:
-    """What the pending `row` says with its text and how it was ended.
+def finished_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> TurnInput:
+    """Return the committed turn: the pending `row` with its text and its ending.
 
-    Raises Conflict `length_mismatch` with what is expected, and Invalid where a streamed call was never named.
+    Raises Conflict `length_mismatch` with the expected offset, and Invalid where a streamed call has no name.
     """
     content = parts.get(CONTENT, "")
     if ending.length is not None and ending.length != len(content):
         raise Conflict(
             "length_mismatch",
-            "The content has not this length; send what is missing, from `expected_offset` on.",
+            "The content has a different length; send the missing text from `expected_offset` on.",
             extra={"expected_offset": len(content)},
         )
     calls = _calls(parts, ending.tool_calls)
@@ -46,7 +46,7 @@ def committed_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> Tu
         id=row.id,
         role=Role(row.role),
         actor=row.actor,
-        # a default kind is found again, now that it is known whether tools are called
+        # a default kind is derived again, since the tool calls are known now
         kind=None if kind in _DEFAULT_KINDS else kind,
         content=None if calls and not content else content,
         tool_calls=calls,
@@ -61,7 +61,7 @@ def committed_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> Tu
 
 
 def streamed_calls(parts: Mapping[str, str]) -> dict[int, dict[str, str]]:
-    """What was streamed of tool calls, by their number."""
+    """Return the streamed members of tool calls, by the number of the call."""
     calls: dict[int, dict[str, str]] = {}
     for part, text in parts.items():
         if part != CONTENT:
@@ -75,24 +75,24 @@ def _calls(parts: Mapping[str, str], given: Sequence[JsonObject] | None) -> list
     calls: list[JsonObject] = [dict(call) for call in given or ()]
     missing = [number for number in range(len(calls), max(streamed, default=-1) + 1) if number not in streamed]
     if missing:
-        raise _unnamed(missing[0])
+        raise _unnamed_call_error(missing[0])
     for number, members in streamed.items():
         if number < len(calls):
-            _fill(calls[number], members)
+            _complete_call(calls[number], members)
         elif "id" in members and "name" in members:
             calls.append({"arguments": "", **members})
         else:
-            raise _unnamed(number)
+            raise _unnamed_call_error(number)
     return calls
 
 
-def _unnamed(number: int) -> Invalid:
+def _unnamed_call_error(number: int) -> Invalid:
     problem = FieldError(f"/tool_calls/{number}", "this call was streamed; give it with its id and name")
     return Invalid("invalid_request", "A streamed tool call was never named; nothing was stored.", fields=[problem])
 
 
-def _fill(call: JsonObject, members: Mapping[str, str]) -> None:
-    """Complete a call given at the end by what was streamed of it; what was given stands."""
+def _complete_call(call: JsonObject, members: Mapping[str, str]) -> None:
+    """Fill the missing members of a call that the ending gives with its streamed members."""
     if "id" in members:
         call.setdefault("id", members["id"])
     function = call.get("function")
@@ -103,14 +103,14 @@ def _fill(call: JsonObject, members: Mapping[str, str]) -> None:
 
 
 def aborted_columns(row: TurnRow, parts: Mapping[str, str], reason: str | None) -> tuple[str, str | None, str | None]:
-    """Content, tool calls and metadata of a turn that was given up, as JSON text: what it was opened with, if so."""
+    """Return content, tool calls and metadata of an aborted turn as JSON text; those of its row if it was complete."""
     calls: list[JsonValue] = [dict(members) for members in streamed_calls(parts).values()]
     metadata: JsonObject = json_column(row.metadata, {})
     if reason is not None:
         metadata = {**metadata, "abort_reason": reason}
-    was_whole = not parts and (row.content is not None or row.tool_calls is not None or row.tool_results is not None)
+    was_complete = not parts and (row.content is not None or row.tool_calls is not None or row.tool_results is not None)
     return (
-        (row.content or "null") if was_whole else json.dumps(parts.get(CONTENT, ""), ensure_ascii=False),
-        row.tool_calls if was_whole else json.dumps(calls, ensure_ascii=False) if calls else None,
+        (row.content or "null") if was_complete else json.dumps(parts.get(CONTENT, ""), ensure_ascii=False),
+        row.tool_calls if was_complete else json.dumps(calls, ensure_ascii=False) if calls else None,
         json.dumps(metadata, ensure_ascii=False) if metadata else None,
     )

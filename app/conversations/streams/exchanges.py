@@ -1,11 +1,10 @@
-"""Exchanges: messages and the answer to them, opened pending together and committed in one step, or given up together.
+"""Exchanges: messages and the answer to them, opened together, and committed or aborted together.
 
-What always holds: the messages are rows from the first moment, whole; the answer is an open turn like any other, whose
-text is followed and flushed as it streams; all of them get their seq in one commit, in order, and no commit has only
-some of them. A process that dies leaves streams behind whose leases end, each of which is aborted then.
+Invariants: the messages are stored whole as pending rows from the start. The answer is an open turn, whose text is
+flushed and sent to subscribers while it streams. All of them get their seq in order in one commit. The open turns of a
+process that died are aborted when their leases expire.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -17,9 +16,9 @@ from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Opening, OpenTurn
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.streams.buffer import OpenTurnBuffer
-from app.conversations.streams.commit import Ender, Replaced
+from app.conversations.streams.commit import TurnFinalizer, TurnReplacement
 from app.conversations.streams.flush import Flusher
-from app.conversations.streams.open import Opener
+from app.conversations.streams.open import TurnOpener
 from app.conversations.turns.append import Appender, check_answers
 from app.conversations.turns.placement import Incoming
 from app.conversations.views import turn_view
@@ -31,25 +30,25 @@ from app.formats.schemas import Role
 from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 from app.tenancy.service import Tenancy
 
-Hold = Callable[[Caller, TurnRow, str], OpenTurnBuffer]
+BufferFactory = Callable[[Caller, TurnRow, str], OpenTurnBuffer]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What was opened: the messages as they will be stored, and the answer's turn, which is written by its id."""
+    """An open exchange: the messages as they will be stored, and the open turn of the answer."""
 
     conversation_id: ConversationId
     answer_id: TurnId
     epoch: int
     messages: Sequence[Draft]
     created_at: datetime
-    helds: Sequence[OpenTurnBuffer]
-    replaced: Replaced | None
+    buffers: Sequence[OpenTurnBuffer]
+    replaced: TurnReplacement | None
     repeat: IdempotencyKey | None
 
 
 class Exchanges:
-    """Opens, commits and aborts exchanges; of keys, never of conversation tokens."""
+    """Opens, commits and aborts exchanges, for callers with a key, not with a conversation token."""
 
     def __init__(
         self,
@@ -57,19 +56,19 @@ class Exchanges:
         *,
         tenancy: Tenancy,
         appender: Appender,
-        opener: Opener,
-        ender: Ender,
+        opener: TurnOpener,
+        finalizer: TurnFinalizer,
         flusher: Flusher,
-        hold: Hold,
+        make_buffer: BufferFactory,
         limits: DraftLimits,
     ) -> None:
         self._database = database
         self._tenancy = tenancy
         self._appender = appender
         self._opener = opener
-        self._ender = ender
+        self._finalizer = finalizer
         self._flusher = flusher
-        self._hold = hold
+        self._make_buffer = make_buffer
         self._limits = limits
         self._log = get_logger()
 
@@ -80,13 +79,13 @@ class Exchanges:
         *,
         messages: Sequence[tuple[str, TurnInput]],
         answer: OpenTurn,
-        replaced: Replaced | None = None,
+        replaced: TurnReplacement | None = None,
         repeat: IdempotencyKey | None = None,
     ) -> Exchange:
-        """Open messages, each with the pointer to it in its request, and the answer to them.
+        """Open messages, each with its pointer in the request, and the answer to them.
 
-        An answer that takes the place of another (`replaced`) comes alone. Raises as `append` and `Streams.open` do,
-        before anything is asked of a model; Busy `resource_busy` while one is under way with the same key (`repeat`).
+        An answer that replaces another (`replaced`) has no messages. Raises as `append` and `Streams.open` do, and
+        Busy `resource_busy` while an exchange with the same idempotency key (`repeat`) is running.
         """
         caller.require(Scope.WRITE)
         now = datetime.now(UTC)
@@ -102,31 +101,31 @@ class Exchanges:
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)
             if repeat is not None:
-                await self._opener.require_alone(caller, tx, writer=writer)
-                # whoever is not at it any more has answered or failed by now
+                await self._opener.require_no_active_writer(caller, tx, writer=writer)
+                # an earlier exchange with this key that is not running any more may have been committed
                 await self._appender.require_unanswered(caller, tx, repeat)
             await check_answers(caller, tx, conversation_id, [Incoming(draft, b"", b"", 0, None) for draft in drafts])
-            rows = await self._opener.open_whole(caller, tx, head, drafts, writer=writer)
+            rows = await self._opener.open_complete(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id
             opening = Opening(turn=answer.model_copy(update={"supersedes": supersedes}), writer=writer)
             row, _ = await self._opener.open(caller, tx, conversation_id, opening, bound=None)
-        helds = [self._hold(caller, one, writer) for one in (*rows, row)]
+        buffers = [self._make_buffer(caller, turn_row, writer) for turn_row in (*rows, row)]
         return Exchange(
             conversation_id=conversation_id,
             answer_id=TurnId(row.id),
-            epoch=helds[-1].epoch,
+            epoch=buffers[-1].epoch,
             messages=drafts,
             created_at=row.created_at,
-            helds=helds,
+            buffers=buffers,
             replaced=replaced,
             repeat=repeat,
         )
 
     async def commit(self, caller: Caller, exchange: Exchange, *, answer: TurnInput) -> list[Turn]:
-        """Store the messages and the answer, which says what `answer` says. Gives them as they are stored.
+        """Store the messages and the answer, with the content of `answer`, and return the stored turns.
 
         Raises as `append` does, and Conflict `already_superseded`, `stream_fenced`, `turn_aborted`,
-        `conversation_advanced`: then nothing is stored.
+        `conversation_advanced`: nothing is stored then.
         """
         now = datetime.now(UTC)
         replaced = exchange.replaced
@@ -139,41 +138,39 @@ class Exchanges:
         )
         drafts = [replace(draft, created_at=exchange.created_at) for draft in (*exchange.messages, said)]
         async with AsyncExitStack() as stack:
-            # at once: who gives it up from here on comes too late
-            for held in exchange.helds:
-                await stack.enter_async_context(held.ending)
+            # taken first: from here on the exchange cannot be aborted
+            for buffer in exchange.buffers:
+                await stack.enter_async_context(buffer.end_lock)
             items = await self._appender.work_out(caller, drafts)
-            for held in exchange.helds:
-                if held.flush is not None:
-                    await asyncio.shield(held.flush)
-            rows = await self._ender.commit_all(
-                caller, exchange.helds, items=items, replaced=replaced, repeat=exchange.repeat
+            for buffer in exchange.buffers:
+                await buffer.wait_for_write()
+            rows = await self._finalizer.commit_all(
+                caller, exchange.buffers, items=items, replaced=replaced, repeat=exchange.repeat
             )
-            for held in exchange.helds:
-                self._flusher.drop(held, None)
+            for buffer in exchange.buffers:
+                self._flusher.drop(buffer, None)
         return [turn_view(row) for row in rows]
 
     async def abort(self, caller: Caller, exchange: Exchange, *, reason: str) -> None:
-        """Give all of it up, with what there is of the answer. Never fails: what is left ends by its lease."""
-        for held in exchange.helds:
+        """Abort all turns, with the answer's text so far. Raises no AppError: the leases end the remaining turns."""
+        for buffer in exchange.buffers:
             try:
-                async with held.ending:
-                    if held.flush is not None:
-                        await asyncio.shield(held.flush)
-                    await self._ender.abort(caller, held, reason=reason)
-                    self._flusher.drop(held, None)
+                async with buffer.end_lock:
+                    await buffer.wait_for_write()
+                    await self._finalizer.abort(caller, buffer, reason=reason)
+                    self._flusher.drop(buffer, None)
             except Conflict as error:
-                self._flusher.drop(held, error)
+                self._flusher.drop(buffer, error)
             except AppError as error:
-                self._flusher.drop(held, error)
+                self._flusher.drop(buffer, error)
                 self._log.warning("exchange.abort_failed", code=error.code)
 
     def renew(self, exchange: Exchange, *, now: float) -> None:
-        """Note that the exchange goes on."""
-        for held in exchange.helds:
-            held.heard = now
+        """Mark the exchange as active, so that its leases are renewed."""
+        for buffer in exchange.buffers:
+            buffer.active_at = now
 
 
-def answering(model: str | None) -> OpenTurn:
-    """The answer's turn before anything is said."""
+def open_answer_turn(model: str | None) -> OpenTurn:
+    """Return the open turn of an answer, before its text."""
     return OpenTurn(role=Role.ASSISTANT, model=None if model is None else model[:256] or None, adapter="openai")

@@ -1,12 +1,12 @@
-"""Hands an open turn over from one process to another, with all text that was taken.
+"""Transfers an open turn from one process to another, with all text that was taken.
 
-Calls of one writer may reach any process. A process that gets a call on a turn which another process holds asks that
-one over the bus to write its text and to release the turn, and waits for this. When no answer comes in time (the other
-process has died, or the message was lost), the turn is taken over without it: text that was not durable is missing
-then, and the writer is told the offset from which to send again.
+Calls of one writer may reach any process. A process that gets a call on a turn of another holder asks the holder over
+the bus to write its text and to release the turn, and waits. When the holder does not release the turn in time (it has
+died, or the message was lost), the turn is taken over without it: text that was not durable is missing then, and the
+writer gets the offset from which to send again.
 
-A writer that does not wait for its answers makes processes ask each other again and again. So a process that has
-released a turn leaves it to the one that asked, for a moment, before it takes it back for a call of its own.
+A writer that does not wait for its answers makes processes request the turn from each other repeatedly. So a process
+that has released a turn waits for a short time before it takes the turn back for a call of its own.
 """
 
 import asyncio
@@ -15,95 +15,94 @@ from time import monotonic
 from typing import Final
 from uuid import UUID
 
-from app.conversations.events import Announcer, BusEvent
+from app.conversations.events import BusEvent, EventPublisher
 from app.conversations.stores import stream_store
 from app.conversations.stores.stream_store import NO_HOLDER
 from app.conversations.streams.buffer import OpenTurnBuffer, StreamKey
 from app.conversations.streams.flush import Flusher
 from app.core.database.transactions import Database
 
-_FIRST_PAUSE_S: Final = 0.004
-_LONGEST_PAUSE_S: Final = 0.05
-_ASK_AGAIN_S: Final = 0.2
-_GIVE_WAY_S: Final = 0.25
+_MIN_PAUSE_S: Final = 0.004
+_MAX_PAUSE_S: Final = 0.05
+_REQUEST_INTERVAL_S: Final = 0.2
+_YIELD_S: Final = 0.25
 
 
 class Handover:
-    """Asks other processes for open turns, and releases those of this process when it is asked."""
+    """Requests open turns from other processes, and releases those of this process on request."""
 
     def __init__(
         self,
         database: Database,
-        held: Mapping[StreamKey, OpenTurnBuffer],
+        buffers: Mapping[StreamKey, OpenTurnBuffer],
         *,
         holder: UUID,
-        announcer: Announcer,
+        publisher: EventPublisher,
         flusher: Flusher,
         wait_s: float,
     ) -> None:
         self._database = database
-        self._held = held
+        self._buffers = buffers
         self._holder = holder
-        self._announcer = announcer
+        self._publisher = publisher
         self._flusher = flusher
         self._wait_s = wait_s
         self._releasing: dict[StreamKey, asyncio.Task[None]] = {}
         self._released: dict[StreamKey, float] = {}
 
     async def request(self, key: StreamKey, *, holder: UUID) -> bool:
-        """Ask the process that holds a turn to release it, and return whether it has, after `wait_s` at most.
+        """Ask the holder of a turn to release it; return whether it has, after `wait_s` at most.
 
-        A turn that this process has just released is left to the process that asked for it, for a moment.
+        After a release by this process, wait for the other process to take the turn first.
         """
         if holder == self._holder:
             return True
         if holder == NO_HOLDER:
-            await self._wait_while(key, holder, until=self._released.pop(key, 0.0) + _GIVE_WAY_S)
+            await self._wait_while(key, holder, deadline=self._released.pop(key, 0.0) + _YIELD_S)
             return True
-        return await self._wait_while(key, holder, until=monotonic() + self._wait_s, asks=True)
+        return await self._wait_while(key, holder, deadline=monotonic() + self._wait_s, sends_request=True)
 
-    async def _wait_while(self, key: StreamKey, holder: UUID, *, until: float, asks: bool = False) -> bool:
+    async def _wait_while(self, key: StreamKey, holder: UUID, *, deadline: float, sends_request: bool = False) -> bool:
         """Wait while the holder of a turn is the same. Return whether it has changed."""
-        pause_s, ask_at = _FIRST_PAUSE_S, 0.0
-        while (now := monotonic()) < until:
-            if asks and now >= ask_at:
-                # more than once: it may have released the turn and taken it back for a call of its own
-                self._announcer.wanted(key.tenant_id, key.conversation_id, turn_id=key.turn_id, holder=holder)
-                ask_at = now + _ASK_AGAIN_S
+        pause_s, request_at = _MIN_PAUSE_S, 0.0
+        while (now := monotonic()) < deadline:
+            if sends_request and now >= request_at:
+                # repeated: the holder may have released the turn and taken it back for a call of its own
+                self._publisher.request_release(key.tenant_id, key.conversation_id, turn_id=key.turn_id, holder=holder)
+                request_at = now + _REQUEST_INTERVAL_S
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             async with self._database.transaction(key.tenant_id, read_only=True) as tx:
                 stream = await stream_store.find_stream(tx, key.tenant_id, key.turn_id)
             if stream is None or stream.holder != holder:
                 return True
         return False
 
-    def hear(self, told: BusEvent) -> None:
-        """Release a turn that another process asks for, if this one holds it."""
-        if told.what != "wanted" or told.turn_id is None or told.holder != self._holder:
+    def on_message(self, event: BusEvent) -> None:
+        """Release a turn that another process requests, if this process is the holder."""
+        if event.kind != "wanted" or event.turn_id is None or event.holder != self._holder:
             return
-        key = StreamKey(told.tenant_id, told.conversation_id, told.turn_id)
-        held = self._held.get(key)
-        # a turn that may lack text is taken over by force, so that the next process knows it too
-        if held is None or key in self._releasing or held.ending.locked() or held.lacks_text():
+        key = StreamKey(event.tenant_id, event.conversation_id, event.turn_id)
+        buffer = self._buffers.get(key)
+        # a turn that may lack text is taken over without a release, so that the next holder marks it as unconfirmed
+        if buffer is None or key in self._releasing or buffer.end_lock.locked() or buffer.may_miss_text():
             return
-        self._releasing[key] = task = asyncio.create_task(self._release(held))
+        self._releasing[key] = task = asyncio.create_task(self._release(buffer))
         task.add_done_callback(lambda _: self._releasing.pop(key, None))
 
     def on_loss(self) -> None:
-        """A request may have been missed: its sender takes the turn over by itself."""
+        """Do nothing: the sender of a lost request takes the turn over after its timeout."""
 
-    async def _release(self, held: OpenTurnBuffer) -> None:
-        async with held.ending:  # nothing is taken meanwhile
-            if held.flush is not None:
-                await asyncio.shield(held.flush)
-            if not held.dropped:
-                await self._flusher.release(held)
-        if held.dropped:
+    async def _release(self, buffer: OpenTurnBuffer) -> None:
+        async with buffer.end_lock:  # no text is taken meanwhile
+            await buffer.wait_for_write()
+            if not buffer.is_dropped:
+                await self._flusher.release(buffer)
+        if buffer.is_dropped:
             now = monotonic()
-            self._released = {key: at for key, at in self._released.items() if now < at + _GIVE_WAY_S}
-            self._released[held.key] = now
+            self._released = {key: at for key, at in self._released.items() if now < at + _YIELD_S}
+            self._released[buffer.key] = now
 
     async def close(self) -> None:
-        """Wait for what is being released."""
+        """Wait for running releases."""
         await asyncio.gather(*self._releasing.values(), return_exceptions=True)

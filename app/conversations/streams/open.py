@@ -1,4 +1,4 @@
-"""Opens turns: the pending row and its stream, in the transaction of whoever opens."""
+"""Opens turns: inserts the pending row and its stream, in a given transaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from app.conversations.drafts import Draft, DraftLimits, make_draft
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn, lock_conversation
 from app.conversations.schemas.frames import CONTENT, Offset, OpenedTurn, Opening
 from app.conversations.stores import conversation_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.streams.chunk_merge import opened_turn
-from app.conversations.streams.commit import Ender, not_open
+from app.conversations.streams.chunk_merge import new_turn
+from app.conversations.streams.commit import TurnFinalizer, not_open_error
 from app.conversations.streams.permissions import require_may_continue, turn_author
 from app.conversations.turns.revise import require_kept, require_standing
 from app.conversations.views import turn_view_for
@@ -21,13 +21,13 @@ from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.tenancy.schemas import Binding, Caller
 
-# as many openings of one tenant are never under way together: each has a connection to Postgres
-_OPENED_AT_ONCE = 500
+# upper bound: each running opening has a connection to Postgres
+_MAX_CONCURRENT_OPENINGS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Settings of streaming appends."""
+    """Settings of streamed turns."""
 
     debounce_s: float
     lease_s: float
@@ -40,21 +40,26 @@ class StreamOptions:
     handover_s: float
 
 
-class Opener:
-    """Opens turns.
+class TurnOpener:
+    """Opens turns within their limits, also under concurrency.
 
-    Their limits hold however many open at once: the conversation is held while its turns are counted, and where the
-    tenant's are nearly too many, so are its openings.
+    The conversation is locked while its open turns are counted. Near the tenant's limit, its openings are locked too.
     """
 
     def __init__(
-        self, *, limits: DraftLimits, options: StreamOptions, holder: UUID, ender: Ender, announcer: Announcer
+        self,
+        *,
+        limits: DraftLimits,
+        options: StreamOptions,
+        holder: UUID,
+        finalizer: TurnFinalizer,
+        publisher: EventPublisher,
     ) -> None:
         self._limits = limits
         self._options = options
         self._holder = holder
-        self._ender = ender
-        self._announcer = announcer
+        self._finalizer = finalizer
+        self._publisher = publisher
 
     async def open(
         self,
@@ -65,38 +70,38 @@ class Opener:
         *,
         bound: Binding | None,
     ) -> tuple[TurnRow, bool]:
-        """Insert an open turn and its stream; says whether it was opened now, or before under the same id.
+        """Insert an open turn and its stream; return its row, and whether it is new or was opened under the same id.
 
-        `bound`: what the caller's token bound it to before it was let in.
+        `bound`: the binding of the caller's token.
         """
         given = opening.turn
         head = await lock_conversation(caller, tx, conversation_id)
         if given.id is not None:
             known = (await conversation_store.find_turns(tx, caller.tenant_id, [given.id])).get(given.id)
             if known is not None:
-                row = await self._opened_before(caller, tx, conversation_id, known, opening)
+                row = await self._find_reopened(caller, tx, conversation_id, known, opening)
                 require_may_continue(bound, turn_author(row))
                 return row, False
         if given.supersedes is not None:
-            # before the turns are counted: one whose lease is over may make room
-            await self._require_standing(caller, tx, head, TurnId(given.supersedes))
-        await self._require_room(caller, tx, conversation_id, None if bound is None else bound.actor)
-        row = _pending_row(head, make_draft(opened_turn(given), limits=self._limits, now=head.now), given.supersedes)
+            # before the turns are counted: an expired one is aborted, and does not count then
+            await self._require_supersedable(caller, tx, head, TurnId(given.supersedes))
+        await self._require_capacity(caller, tx, conversation_id, None if bound is None else bound.actor)
+        row = _pending_row(head, make_draft(new_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await conversation_store.insert_turns(tx, caller.tenant_id, [row])
         await self._insert_stream(caller, tx, row, opening.writer)
         return row, True
 
-    async def require_alone(self, caller: Caller, tx: Transaction, *, writer: str) -> None:
-        """Busy `resource_busy` while the same writer is at it already, in any conversation and process."""
+    async def require_no_active_writer(self, caller: Caller, tx: Transaction, *, writer: str) -> None:
+        """Raise Busy `resource_busy` while this writer has an open turn, in any conversation and process."""
         lease_s = self._options.lease_s
-        if await stream_store.is_written(tx, caller.tenant_id, writer=writer, lease_s=lease_s):
+        if await stream_store.has_active_writer(tx, caller.tenant_id, writer=writer, lease_s=lease_s):
             raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
 
-    async def open_whole(
+    async def open_complete(
         self, caller: Caller, tx: Transaction, head: ConversationRow, drafts: Sequence[Draft], *, writer: str
     ) -> list[TurnRow]:
-        """Insert pending turns that say what they say from the first moment, each with its stream."""
-        rows = [_whole_row(head, draft) for draft in drafts]
+        """Insert pending turns with their whole content, each with its stream."""
+        rows = [_complete_row(head, draft) for draft in drafts]
         if rows:
             await conversation_store.insert_turns(tx, caller.tenant_id, rows)
         for row in rows:
@@ -114,39 +119,41 @@ class Opener:
             key_id=caller.key_id,
             holder=self._holder,
         )
-        self._announcer.turn(tx, "opened", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=1)
+        self._publisher.publish_turn(tx, "opened", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=1)
 
-    async def _opened_before(
+    async def _find_reopened(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, known: TurnRow, opening: Opening
     ) -> TurnRow:
-        """The turn that this very opening made; any other under its id is a Conflict."""
+        """Return the turn that an earlier call of this opening made. Raises Conflict for any other turn of its id."""
         stream = await stream_store.find_stream(tx, caller.tenant_id, TurnId(known.id))
         if stream is None or known.conversation_id != conversation_id or stream.writer != opening.writer:
             raise Conflict(
                 "turn_id_conflict",
-                "The turn id is taken by another turn, or by one that has ended; nothing was stored.",
+                "Another turn has this id, or the turn has ended; nothing was stored.",
                 fields=[FieldError("/turn/id", "a turn of this id exists")],
             )
         return known
 
-    async def _require_standing(self, caller: Caller, tx: Transaction, head: ConversationRow, turn_id: TurnId) -> None:
+    async def _require_supersedable(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, turn_id: TurnId
+    ) -> None:
         old = await conversation_store.find_turn(tx, caller.tenant_id, ConversationId(head.id), turn_id)
         if old is None:
             problem = FieldError("/turn/supersedes", "no turn of this conversation")
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
         if old.status == "pending":
-            # its writer was told that it is aborted, before the sweep came or while it does
-            await self._ender.expire(tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s)
+            # its lease may have expired before the periodic sweep aborts it
+            await self._finalizer.expire(tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s)
             old = await get_turn(caller, tx, ConversationId(head.id), turn_id)
         require_standing(old)
         require_kept(head, old, truncate_after=False)
 
     async def read(self, caller: Caller, tx: Transaction, row: TurnRow) -> tuple[OpenedTurn, int]:
-        """Return an open turn, and the number of its bytes that are durable."""
+        """Return an open turn, and the number of its durable bytes."""
         turn_id = TurnId(row.id)
         stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
         if stream is None:
-            raise not_open(row)
+            raise not_open_error(row)
         found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
         lengths = {part: length for part, (length, _) in found.items()}
         left_s = max(0.0, self._options.lease_s - stream.age_s)
@@ -160,21 +167,23 @@ class Opener:
         )
         return opened, sum(size for _, size in found.values())
 
-    async def _require_room(
+    async def _require_capacity(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None
     ) -> None:
-        """Refuse one turn too many; `actor` is the one that a token writes as."""
-        max_here, most = self._options.max_open_per_conversation, self._options.max_open_per_tenant
-        maximum = max(max_here, most)
+        """Raise RateLimited above a limit of open turns; `actor` is the actor of a token."""
+        max_in_conversation, max_in_tenant = self._options.max_open_per_conversation, self._options.max_open_per_tenant
+        maximum = max(max_in_conversation, max_in_tenant)
         count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
-        if most - _OPENED_AT_ONCE <= count.everywhere < most:
+        if max_in_tenant - _MAX_CONCURRENT_OPENINGS <= count.in_tenant < max_in_tenant:
             await stream_store.lock_opening(tx, caller.tenant_id)
             count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
         max_as_actor = self._options.max_open_per_token
         if actor is not None and count.as_actor >= max_as_actor:
-            raise _too_many(f"At most {max_as_actor} turns of its actor may be open for a conversation token")
-        if count.here >= max_here or count.everywhere >= most:
-            raise _too_many(f"At most {max_here} turns may be open in a conversation and {most} in all")
+            raise _too_many(f"At max_in_tenant {max_as_actor} turns of its actor may be open for a conversation token")
+        if count.in_conversation >= max_in_conversation or count.in_tenant >= max_in_tenant:
+            raise _too_many(
+                f"At max_in_tenant {max_in_conversation} turns may be open in a conversation and {max_in_tenant} in all"
+            )
 
 
 def _too_many(rule: str) -> RateLimited:
@@ -182,7 +191,7 @@ def _too_many(rule: str) -> RateLimited:
 
 
 def _pending_row(head: ConversationRow, draft: Draft, supersedes: UUID | None) -> TurnRow:
-    """The row of a turn that is being written: all that is known of it before its text."""
+    """Return the row of a turn before its text."""
     return TurnRow(
         id=draft.id or new_uuid(),
         conversation_id=head.id,
@@ -216,7 +225,7 @@ def _pending_row(head: ConversationRow, draft: Draft, supersedes: UUID | None) -
     )
 
 
-def _whole_row(head: ConversationRow, draft: Draft) -> TurnRow:
-    """The row of a turn that is whole and waits for what it is committed with."""
+def _complete_row(head: ConversationRow, draft: Draft) -> TurnRow:
+    """Return the pending row of a turn with its whole content."""
     row = _pending_row(head, draft, None)
     return replace(row, content=draft.content, tool_calls=draft.tool_calls, tool_results=draft.tool_results)

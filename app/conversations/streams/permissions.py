@@ -1,7 +1,7 @@
-"""What a caller may write into a conversation. Pure: the caller, and what it wants to say.
+"""Permissions to write turns into a conversation. Pure.
 
-A key's caller writes as whom it likes. The holder of a conversation token writes as its own actor, in its own roles,
-and only turns of the kind that a role usually has: no instruction to the model, no marker of compaction.
+A caller with a key may write as any actor. A caller with a conversation token writes as the token's actor, in the
+token's roles, and only turns of the usual kinds of a role: no system instructions, no compaction markers.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from app.tenancy.schemas import Access, Binding, Caller
 def require_may_write(
     caller: Caller, *, role: Role, actor: str | None, kind: Kind | None = None, at: str = ""
 ) -> str | None:
-    """The actor that a caller writes a turn as: as given, and a token's own where it gives none.
+    """Return the actor of a turn that a caller writes: the given one, or the token's.
 
-    Raises Forbidden `token_not_allowed`, which points to the member below `at`, the pointer to the turn.
+    Raises Forbidden `token_not_allowed` with the pointer of the refused member; `at` is the pointer to the turn.
     """
     bound = caller.bound
     if bound is None:
@@ -39,7 +39,7 @@ def require_may_write(
 
 
 def permitted_turns(caller: Caller, turns: Sequence[TurnInput]) -> Sequence[TurnInput]:
-    """The turns of an append with their actors filled in, once the caller may write every one of them."""
+    """Return the turns of an append with their actors filled in. Raises Forbidden."""
     if caller.bound is None:
         return turns
     actors = [
@@ -50,25 +50,25 @@ def permitted_turns(caller: Caller, turns: Sequence[TurnInput]) -> Sequence[Turn
 
 
 def permitted_opening(caller: Caller, opening: Opening) -> Opening:
-    """The opening of a turn with its actor filled in, once the caller may write it."""
+    """Return the opening of a turn with its actor filled in. Raises Forbidden."""
     if caller.bound is None:
         return opening
     turn = opening.turn
     actor = require_may_write(caller, role=turn.role, actor=turn.actor, kind=turn.kind, at="/turn")
     if turn.supersedes is not None:
-        _refuse("/turn/supersedes", "a token lets nothing take another turn's place")
+        _refuse("/turn/supersedes", "a token does not allow superseding a turn")
     return opening.model_copy(update={"turn": turn.model_copy(update={"actor": actor})})
 
 
 def turn_author(row: TurnRow) -> TurnAuthor:
-    """How a turn speaks, by its row."""
+    """Return the author of a turn by its row."""
     return TurnAuthor(Role(row.role), Kind(row.kind), row.actor)
 
 
 def require_may_continue(bound: Binding | None, author: TurnAuthor) -> None:
-    """Refuse the holder of a token an open turn of another actor, or in a role or kind that is not the token's.
+    """Raise Forbidden where a token's caller may not continue a turn, because of its actor, role or kind.
 
-    That it is to take another turn's place was decided by the key that opened it so.
+    `supersedes` is not checked: the key that opened the turn has decided it.
     """
     if bound is None:
         return
@@ -81,6 +81,6 @@ def require_may_continue(bound: Binding | None, author: TurnAuthor) -> None:
 def _refuse(pointer: str, reason: str) -> NoReturn:
     raise Forbidden(
         "token_not_allowed",
-        "This conversation token does not allow to write this; nothing was stored.",
+        "This conversation token does not allow this write; nothing was stored.",
         fields=[FieldError(pointer, reason)],
     )

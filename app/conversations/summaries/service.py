@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, get_standing_turn, lock_conversation
 from app.conversations.schemas.conversations import Compaction, Retention
 from app.conversations.schemas.summaries import (
@@ -57,7 +57,7 @@ class Summaries:
         tenancy: Tenancy,
         index: SearchIndex,
         jobs: JobQueue,
-        announcer: Announcer,
+        publisher: EventPublisher,
         cursors: Cursors,
         max_bytes: int,
         erase_without_summary: bool,
@@ -68,7 +68,7 @@ class Summaries:
         self._tenancy = tenancy
         self._index = index
         self._jobs = jobs
-        self._announcer = announcer
+        self._publisher = publisher
         self._cursors = cursors
         self._max_bytes = max_bytes
         self._erase_without_summary = erase_without_summary
@@ -221,7 +221,7 @@ class Summaries:
             await move_mark(caller, tx, head, rev=rev)
             await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
-            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+            self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return summary_view_for(caller, row)
 
     async def _shorten(self, caller: Caller, tx: Transaction, draft: SummaryDraft) -> None:
@@ -324,7 +324,7 @@ class Summaries:
             await self._index.restore(caller, tx, entry_ids=restored)
             await move_mark(caller, tx, head, rev=rev)
             after = await get_conversation(caller, tx, conversation_id)
-            self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=rev)
+            self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return Undone(
             conversation_id=format_id(conversation_id),
             undone=format_id(newest.id),

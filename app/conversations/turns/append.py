@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from app.conversations.derived_titles import DerivedTitles, title_of_new
 from app.conversations.drafts import Draft, DraftLimits, is_much, make_drafts
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import lock_conversation
 from app.conversations.hash_chain import content_hash, new_salt
 from app.conversations.policies import facts_job
@@ -49,7 +49,7 @@ class Appender:
         counter: TokenCounter,
         limits: DraftLimits,
         session_gap_s: int,
-        announcer: Announcer,
+        publisher: EventPublisher,
         titles: DerivedTitles,
     ) -> None:
         self._database = database
@@ -58,7 +58,7 @@ class Appender:
         self._counter = counter
         self._limits = limits
         self._session_gap_s = session_gap_s
-        self._announcer = announcer
+        self._publisher = publisher
         self._titles = titles
 
     async def append(
@@ -181,7 +181,7 @@ class Appender:
                 tools=tools,
                 title=title,
             )
-        self._announcer.changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
+        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
 
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, incoming: Sequence[Incoming]

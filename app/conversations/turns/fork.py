@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.drafts import plain_text
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, lock_conversation
 from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.schemas.conversations import Conversation, ForkRequest
@@ -55,11 +55,11 @@ class Forker:
         *,
         tenancy: Tenancy,
         index: SearchIndex,
-        announcer: Announcer,
+        publisher: EventPublisher,
         titles: DerivedTitles,
     ) -> None:
         self._database = database
-        self._announcer = announcer
+        self._publisher = publisher
         self._titles = titles
         self._tenancy = tenancy
         self._index = index
@@ -86,7 +86,7 @@ class Forker:
             if repeat is not None:
                 status = _CREATED if created else _OK
                 await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            self._announcer.changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
+            self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
         return conversation_view_for(caller, row, external_id=body.external_id), created, False
 
     async def _fork(

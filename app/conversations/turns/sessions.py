@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.conversations.create import Defaults, get_or_create
 from app.conversations.drafts import Draft, DraftLimits, is_much, make_draft
-from app.conversations.events import Announcer
+from app.conversations.events import EventPublisher
 from app.conversations.find import lock_conversation
 from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
@@ -39,14 +39,14 @@ class Sessions:
         database: Database,
         *,
         appender: Appender,
-        announcer: Announcer,
+        publisher: EventPublisher,
         limits: DraftLimits,
         defaults: Defaults,
         lock_wait_ms: int,
     ) -> None:
         self._database = database
         self._appender = appender
-        self._announcer = announcer
+        self._publisher = publisher
         self._limits = limits
         self._defaults = defaults
         self._lock_wait_ms = lock_wait_ms
@@ -110,7 +110,7 @@ class Sessions:
             made, created = await get_or_create(caller, tx, body, self._defaults)
             row = await lock_conversation(caller, tx, ConversationId(made.id))
             if created:
-                self._announcer.changed(tx, caller.tenant_id, ConversationId(made.id), rev=made.rev)
+                self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(made.id), rev=made.rev)
         _require_owner(name, row.owner)
         return row
 

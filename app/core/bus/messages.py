@@ -1,8 +1,8 @@
-"""Small messages between the processes of an installation, and to oneself.
+"""Small messages between the processes of an installation, the sender included.
 
-What always holds: `publish` neither waits nor fails; a process's own messages reach it at once and once; messages of
-one process arrive in the order they were published, or `on_loss` is called. Nothing here is durable: rows are the
-truth, and a message only says that they changed or carries text that will be a row a moment later.
+Invariants: `publish` neither waits nor fails. A process receives its own messages at once, and once. The messages of
+one process arrive in the order they were published, or `on_loss` is called. Messages are not durable: they report
+that rows changed, or carry text that is stored shortly after.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ MAX_MESSAGE_BYTES = 6000
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who is told. Both are called in the event loop, must return at once and must not raise.
+    """The callbacks of a bus. They run in the event loop, must return at once and must not raise.
 
-    A message is the very object that was published or read, and must not be changed.
-    `on_loss`: some messages may have been missed; read again whatever is followed.
+    A message is the object that was published or read, and must not be changed.
+    `on_loss`: some messages may be missing; read the followed rows again.
     """
 
     on_message: Callable[[Message], None]
@@ -31,45 +31,45 @@ class Listener:
 
 
 class Bus(Protocol):
-    """A bus, open between `start` and `close`."""
+    """A message bus, open between `start` and `close`."""
 
     async def start(self, listener: Listener) -> None:
-        """Connect and listen. A server that does not answer yet is tried again in the background, never raised."""
+        """Connect and listen. Where the server does not answer, retry in the background without an error."""
         ...
 
     def publish(self, message: Message) -> None:
-        """Tell everybody, this process included. Called after the commit of what it is about."""
+        """Send a message to all processes, this one included. Call it after the commit of the rows it is about."""
         ...
 
     def connected(self) -> bool:
-        """Whether messages of other processes are heard at the moment."""
+        """Whether messages of other processes are received at the moment."""
         ...
 
     async def close(self) -> None:
-        """Send what waits, for a second at most, and end."""
+        """Send the queued messages, for a second at most, and disconnect."""
         ...
 
 
-class Coalesced:
-    """A call that is made at once, and then at most once an interval however often it is asked for."""
+class ThrottledCall:
+    """Make a call at once, and then at most once an interval, however often it is requested."""
 
     def __init__(self, call: Callable[[], None], *, interval_s: float) -> None:
         self._call = call
         self._interval_s = interval_s
-        self._resting = False
-        self._asked = False
+        self._is_cooling_down = False
+        self._is_call_pending = False
 
     def __call__(self) -> None:
-        """Ask for the call; the last one asked for is never left out."""
-        if self._resting:
-            self._asked = True
+        """Request the call; the last request is always followed by a call."""
+        if self._is_cooling_down:
+            self._is_call_pending = True
             return
-        self._resting = True
-        asyncio.get_running_loop().call_later(self._interval_s, self._rested)
+        self._is_cooling_down = True
+        asyncio.get_running_loop().call_later(self._interval_s, self._end_cooldown)
         self._call()
 
-    def _rested(self) -> None:
-        self._resting = False
-        if self._asked:
-            self._asked = False
+    def _end_cooldown(self) -> None:
+        self._is_cooling_down = False
+        if self._is_call_pending:
+            self._is_call_pending = False
             self()

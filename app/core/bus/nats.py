@@ -1,8 +1,8 @@
-"""The bus over core NATS: for many replicas, or when Postgres should do nothing but store.
+"""The bus over core NATS: for many replicas, or to keep messages out of Postgres.
 
-Hides the client and its ways. It is made anew for every connection, and never reconnects by itself: it would give up
-for good when a server refuses the login for a moment, and send late what waited meanwhile. What always holds: a `tls://`
-URL is never spoken to in the clear, and the login of the URL reaches neither a log line nor an error.
+Every connection has a new client, whose own reconnection is off: it would stop for good after one refused login, and
+would send queued messages late. Invariants: nothing is sent unencrypted to a `tls://` URL, and the login of the URL
+is in no log line and no error.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from app.core.bus.connection import Link, LinkedBus
+from app.core.bus.connection import Link, ReconnectingBus
 from app.core.telemetry import error_type, get_logger
 
 _ENVELOPE_BYTES = 32 * 2**10
@@ -26,7 +26,7 @@ _PENDING_MESSAGES, _PENDING_BYTES = 2**20, 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """Where the servers of one cluster are, who logs in, and the subject of this installation."""
+    """The servers of one cluster, the login, and the subject of this installation."""
 
     servers: Sequence[str]
     subject: str
@@ -36,8 +36,8 @@ class NatsOptions:
     token: str | None = None
 
     @classmethod
-    def of(cls, urls: str, *, subject: str, queue_bytes: int) -> Self:
-        """Read comma-separated URLs; the login of the first that has one (user and password, or a token) is for all."""
+    def from_urls(cls, urls: str, *, subject: str, queue_bytes: int) -> Self:
+        """Read comma-separated URLs; the first login in them (user and password, or a token) is used for all."""
         parts = [urlsplit(url.strip()) for url in urls.split(",")]
         options = cls([_without_login(part) for part in parts], subject, queue_bytes)
         login = next((part for part in parts if part.username), None)
@@ -52,48 +52,48 @@ def _without_login(parts: SplitResult) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], path="", query="", fragment="").geturl()
 
 
-class NatsBus(LinkedBus):
+class NatsBus(ReconnectingBus):
     """A bus over the NATS servers at a URL."""
 
     def __init__(self, options: NatsOptions) -> None:
         super().__init__("nats", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=options.queue_bytes)
         self._options = options
 
-    async def _connect(self, hear: Callable[[str], None], missed: Callable[[], None]) -> Link:
-        link = _NatsLink(self._options.subject, missed)
+    async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
+        link = _NatsLink(self._options.subject, on_gap)
         try:
-            await link.open(self._options, hear)
+            await link.open(self._options, on_payload)
         except BaseException:
-            with suppress(Exception):  # half made: there is nothing in it to keep
+            with suppress(Exception):  # the connection was not complete
                 await asyncio.wait_for(link.close(), _RETRY_S)
             raise
         return link
 
 
 class _SafeClient(Client):
-    """The library's client, without two of its traps."""
+    """The client of the library with a safe flush, and without a login in the clear."""
 
     async def confirm(self) -> None:
-        """Return when the server has all that was sent before."""
+        """Return when the server has received everything that was sent before."""
         if not self.is_connected or self._flush_queue is None:
-            # a flush would return as if all were well
+            # a flush would return without an error
             raise errors.ConnectionClosedError
-        # its ping goes out at once, before what still waits to be written: without this it would confirm nothing
+        # the ping of a flush overtakes queued writes, and would not confirm them: write these first
         written = asyncio.get_running_loop().create_future()
         await self._flush_queue.put(written)
         await written
         await self.flush(_FLUSH_S)
 
     def _connect_command(self) -> bytes:
-        # with a server that offers no TLS, the library falls back to sending the login in the clear
+        # where a server offers no TLS, the library would send the login in the clear
         server = self._current_server
         if server is not None and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
             raise errors.Error("nats: the server offers no TLS")
         return super()._connect_command()
 
 
-class _Subscribing(Protocol):
-    """What is used of `Client.subscribe`, whose own types are unfinished."""
+class _SubscribingClient(Protocol):
+    """The used part of `Client.subscribe`, whose own types are incomplete."""
 
     async def subscribe(
         self,
@@ -106,19 +106,19 @@ class _Subscribing(Protocol):
 
 
 class _NatsLink:
-    """One client, from its connection to the end of that."""
+    """One client and its connection."""
 
-    def __init__(self, subject: str, missed: Callable[[], None]) -> None:
+    def __init__(self, subject: str, on_gap: Callable[[], None]) -> None:
         self._client = _SafeClient()
         self._subject = subject
-        self._missed = missed
+        self._report_loss = on_gap
         self.ended = asyncio.Event()
 
-    async def open(self, options: NatsOptions, hear: Callable[[str], None]) -> None:
+    async def open(self, options: NatsOptions, on_payload: Callable[[str], None]) -> None:
         """Connect and subscribe; returns when the server has the subscription."""
 
-        async def heard(message: Msg) -> None:
-            hear(message.data.decode(errors="replace"))
+        async def on_message(message: Msg) -> None:
+            on_payload(message.data.decode(errors="replace"))
 
         async def ended() -> None:
             self.ended.set()
@@ -134,24 +134,24 @@ class _NatsLink:
             max_reconnect_attempts=1,
             reconnect_time_wait=_RETRY_S,
             connect_timeout=_CONNECT_S,
-            # of its own, besides our probes: where its reader has died, a flush returns without having asked
+            # needed in addition to our probes: after its reader task has ended, a flush returns at once
             ping_interval=_PING_S,
-            error_cb=self._failed,
+            error_cb=self._on_error,
             disconnected_cb=ended,
             closed_cb=ended,
         )
-        await cast("_Subscribing", self._client).subscribe(
-            self._subject, cb=heard, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
+        await cast("_SubscribingClient", self._client).subscribe(
+            self._subject, cb=on_message, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
         )
         await self._client.confirm()
 
-    async def _failed(self, error: Exception) -> None:
+    async def _on_error(self, error: Exception) -> None:
         if isinstance(error, errors.SlowConsumerError):
-            self._missed()
+            self._report_loss()
         elif not self._client.is_connected:
-            return  # told by `ended`, or raised by `open`
+            return  # reported by `ended`, or raised by `open`
         else:
-            # mostly a missing permission for the subject, with which nothing would ever be heard
+            # usually a missing permission for the subject: no message would ever arrive
             get_logger().warning("bus.refused", kind="nats", error_type=error_type(error))
             self.ended.set()
 

@@ -1,8 +1,8 @@
-"""The bus over Postgres' own LISTEN and NOTIFY: nothing to run besides the database.
+"""The bus over LISTEN and NOTIFY of Postgres: it needs no other server than the database.
 
-Hides two connections, one that listens and one that notifies, with the application's role. A channel belongs to its
-database, so installations in one server do not hear each other. Every payload is read by whoever may connect to the
-database: no row-level security covers it, so CONNECT is not for PUBLIC.
+It has two connections with the application's role, one that listens and one that notifies. A channel belongs to its
+database, so installations in one server do not receive each other's messages. Every role that may connect to the
+database can read all payloads: row-level security does not cover them, so PUBLIC has no CONNECT privilege.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from app.core.bus.connection import Link, LinkedBus
+from app.core.bus.connection import Link, ReconnectingBus
 
 CHANNEL = "turnkeep_bus"
 NOTIFY = "select pg_notify($1, p) from unnest($2::text[]) p"
@@ -23,29 +23,29 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class NotifyOptions:
-    """How the two connections are made. `role` is taken on when the URL's own role is a wider one."""
+    """Settings of the two connections. `role` is set where the role of the URL has more privileges."""
 
     url: str
     role: str | None
     application: str
-    """What they call themselves; `{}` in it becomes `listen` and `notify`."""
+    """Their `application_name`; `{}` in it becomes `listen` and `notify`."""
     queue_bytes: int
 
 
-class NotifyBus(LinkedBus):
+class NotifyBus(ReconnectingBus):
     """A bus over the database of the installation."""
 
     def __init__(self, options: NotifyOptions) -> None:
         super().__init__("postgres", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=options.queue_bytes)
         self._options = options
 
-    async def _connect(self, hear: Callable[[str], None], missed: Callable[[], None]) -> Link:
-        del missed  # a connection of Postgres that lives drops nothing
+    async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
+        del on_gap  # Postgres drops no notification while the connection lasts
         listening = await self._open("listen")
         notifying: asyncpg.Connection[asyncpg.Record] | None = None
         try:
             notifying = await self._open("notify")
-            await listening.add_listener(CHANNEL, lambda _connection, _pid, _channel, payload: hear(str(payload)))
+            await listening.add_listener(CHANNEL, lambda _connection, _pid, _channel, payload: on_payload(str(payload)))
         except BaseException:
             for connection in (listening, notifying):
                 if connection is not None:
@@ -56,7 +56,7 @@ class NotifyBus(LinkedBus):
     async def _open(self, use: str) -> "asyncpg.Connection[asyncpg.Record]":
         server_settings = {
             "application_name": self._options.application.format(use),
-            # nothing is durable here, and waiting for the disk would make the next messages wait too
+            # messages are not durable, and waiting for the disk would delay the next ones
             "synchronous_commit": "off",
         }
         if self._options.role is not None:
@@ -67,7 +67,7 @@ class NotifyBus(LinkedBus):
 
 
 class _NotifyLink:
-    """The two connections; where one ends, both are made anew."""
+    """The two connections; when one ends, both are replaced."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _NotifyLink:
 
     async def close(self) -> None:
         for connection in (self._listening, self._notifying):
-            with suppress(Exception):  # what does not close in time is cut
+            with suppress(Exception):  # terminated below where it does not close in time
                 await asyncio.wait_for(connection.close(), _TIMEOUT_S / 20)
             if not connection.is_closed():
                 connection.terminate()

@@ -1,8 +1,8 @@
-"""What goes between the processes of an installation: messages in numbered envelopes, and what the numbers say. Pure.
+"""Numbered envelopes of bus messages, and the detection of gaps in their numbers. Pure.
 
-An envelope is `{"o": origin, "n": number of its first message, "m": [messages]}`, and `"l": true` in it says that its
-sender knows of messages that nobody got. What always holds: the messages of an origin are numbered without a gap, so
-whoever has heard of an origin sees from the next envelope, even an empty one, that something was lost in between.
+An envelope is `{"o": origin, "n": number of its first message, "m": [messages]}`. `"l": true` in it means that its
+sender has dropped messages. Invariant: the messages of an origin are numbered without gaps, so the next envelope of a
+known origin, even an empty one, shows whether messages were lost.
 """
 
 import json
@@ -16,7 +16,7 @@ from app.core.bus.messages import Message
 MAX_ORIGINS = 1024
 FORGET_AFTER_S = 86_400.0
 _MAX_ORIGIN_LENGTH = 64
-_HEAD_BYTES = 128  # an origin, a number and the punctuation; more than it can be
+_PREFIX_BYTES = 128  # upper bound for an origin, a number and the punctuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +26,36 @@ class Envelope:
     origin: str
     first: int
     messages: Sequence[Message]
-    lost: bool
+    has_loss: bool
 
 
 def encode(message: Message) -> bytes:
-    """A message as compact JSON in UTF-8."""
+    """Encode a message as compact JSON in UTF-8."""
     try:
         return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair: it has no UTF-8, but JSON has an escape for it
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8 form, but JSON can escape it
         return json.dumps(message, separators=(",", ":")).encode()
 
 
-def head_of(origin: str) -> str:
-    """How every envelope of an origin begins."""
+def envelope_prefix(origin: str) -> str:
+    """Return the prefix of every envelope of an origin."""
     return f'{{"o":"{origin}",'
 
 
-def pack(origin: str, first: int, messages: Iterable[bytes], *, limit: int, lost: bool) -> list[bytes]:
-    """Put encoded messages into envelopes of at most `limit` bytes each; without messages, into one that is empty.
+def pack(origin: str, first: int, messages: Iterable[bytes], *, limit: int, has_loss: bool) -> list[bytes]:
+    """Put encoded messages into envelopes of at most `limit` bytes each; without messages, return one empty envelope.
 
-    A message that is alone in its envelope may exceed the limit: what is too large is not let in here.
+    A single message may exceed the limit: the caller checks the size of messages.
     """
     return [
         b'%b"n":%d%b,"m":[%b]}'
         % (
-            head_of(origin).encode(),
+            envelope_prefix(origin).encode(),
             first + start,
-            b',"l":true' if lost and not start else b"",
+            b',"l":true' if has_loss and not start else b"",
             b",".join(group),
         )
-        for start, group in _groups(messages, limit - _HEAD_BYTES)
+        for start, group in _groups(messages, limit - _PREFIX_BYTES)
     ]
 
 
@@ -71,7 +71,7 @@ def _groups(messages: Iterable[bytes], limit: int) -> Iterator[tuple[int, list[b
 
 
 def read_envelope(payload: str) -> Envelope | None:
-    """Read an envelope; None for whatever else somebody sent."""
+    """Parse an envelope; None for any other payload."""
     try:
         read: object = json.loads(payload)
     except (ValueError, RecursionError):
@@ -85,26 +85,26 @@ def read_envelope(payload: str) -> Envelope | None:
     items = cast("list[object]", messages)
     if type(first) is not int or first < 0 or not all(isinstance(item, dict) for item in items):
         return None
-    return Envelope(origin, first, cast("list[Message]", items), lost=fields.get("l") is True)
+    return Envelope(origin, first, cast("list[Message]", items), has_loss=fields.get("l") is True)
 
 
-class Origins:
-    """The number that each origin's next message will have. Those longest not heard of are forgotten."""
+class SequenceTracker:
+    """The number of each origin's next message. The origins that were silent the longest are evicted."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def clear(self) -> None:
-        """Know nobody: the first envelope of each sets where its numbers stand."""
+        """Forget all origins: the first envelope of each sets its next number."""
         self._known.clear()
 
-    def note(self, envelope: Envelope, *, now_s: float) -> tuple[bool, Sequence[Message]]:
-        """Say whether something is missing before an envelope, and which of its messages are new."""
-        following = envelope.first + len(envelope.messages)
+    def record(self, envelope: Envelope, *, now_s: float) -> tuple[bool, Sequence[Message]]:
+        """Return whether messages are missing before an envelope, and which of its messages are new."""
+        next_number = envelope.first + len(envelope.messages)
         expected, _ = self._known.get(envelope.origin, (envelope.first, 0.0))
-        self._known[envelope.origin] = (max(expected, following), now_s)
+        self._known[envelope.origin] = (max(expected, next_number), now_s)
         self._known.move_to_end(envelope.origin)
         while len(self._known) > MAX_ORIGINS or next(iter(self._known.values()))[1] < now_s - FORGET_AFTER_S:
             self._known.popitem(last=False)
         repeated = max(0, expected - envelope.first)
-        return envelope.lost or envelope.first > expected, envelope.messages[repeated:]
+        return envelope.has_loss or envelope.first > expected, envelope.messages[repeated:]

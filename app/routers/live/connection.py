@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
-from app.conversations.live.snapshot import Since
-from app.conversations.live.subscription import Subscription, require_either, require_follower
+from app.conversations.live.snapshot import StartPosition
+from app.conversations.live.subscription import Subscription, require_reader, require_reader_or_writer
 from app.conversations.schemas.frames import (
     AbortFrame,
     Aborting,
@@ -164,11 +164,11 @@ class LiveSocket:
 
     # what is sent
 
-    def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
+    def on_durable(self, turn_id: TurnId, part: str, offset: int) -> None:
         """More of a turn that this connection writes is durable."""
         self._outbox.durable(turn_id, part, offset)
 
-    def lost(self, turn_id: TurnId, error: AppError) -> None:
+    def on_lost(self, turn_id: TurnId, error: AppError) -> None:
         """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
         self._forget_ended(turn_id, error)
         self._outbox.say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
@@ -351,7 +351,7 @@ class LiveSocket:
     async def _authenticate(self, frame: AuthFrame) -> AckFrame:
         """Go on under another key of the same tenant, before the first one's time is over."""
         caller = await self._container.tenancy.authenticate(frame.token)
-        before, now = (require_either(one, self._conversation_id) for one in (self._caller, caller))
+        before, now = (require_reader_or_writer(one, self._conversation_id) for one in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         self._place.move(caller)
@@ -384,7 +384,7 @@ class LiveSocket:
         if self._pumping is None or self._pumping.done():
             return
         try:
-            require_follower(self._caller, self._conversation_id)
+            require_reader(self._caller, self._conversation_id)
         except Forbidden as error:
             self._unsubscribe()
             self._outbox.say(error_frame(error, known=self._known))
@@ -400,7 +400,7 @@ class LiveSocket:
                     raise
                 continue  # it goes on under another one
             if caller is not None and token == self._token:
-                require_either(caller, self._conversation_id)
+                require_reader_or_writer(caller, self._conversation_id)
                 self._become(caller)
 
     # what it follows
@@ -408,8 +408,8 @@ class LiveSocket:
     async def _subscribe(self, frame: SubscribeFrame) -> None:
         """Follow from here on; a connection follows once, so what it followed before ends."""
         self._unsubscribe()
-        self._subscription = await self._container.follower.subscribe(
-            self._caller, self._conversation_id, since=Since(frame.after_seq, frame.after_rev)
+        self._subscription = await self._container.subscriptions.subscribe(
+            self._caller, self._conversation_id, since=StartPosition(frame.after_seq, frame.after_rev)
         )
         self._outbox.say(AckFrame(type="ack", id=frame.id))
         self._pumping = asyncio.create_task(self._guarded(partial(self._pump, self._subscription), lasts=False))
@@ -426,7 +426,7 @@ class LiveSocket:
     async def _pump(self, subscription: Subscription) -> None:
         await self._outbox.flush()
         try:
-            while frames := await subscription.batch():
+            while frames := await subscription.next_frames():
                 for frame in frames:
                     await send_text(self._websocket, frame.text)
                 self._connections.sent("websocket", len(frames))
@@ -436,7 +436,7 @@ class LiveSocket:
             self._outbox.say(error_frame(error))
         finally:
             subscription.close()
-        match subscription.ended:
+        match subscription.end_reason:
             case "deleted":
                 raise NotFound("not_found", "This conversation has been deleted.")
             case "closing":

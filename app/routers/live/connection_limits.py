@@ -186,12 +186,16 @@ def _too_many(detail: str) -> RateLimited:
 
 def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
     """Show who follows in this process."""
-    follower, watcher = container.follower, container.watcher
+    subscriptions, list_subscriptions = container.subscriptions, container.list_subscriptions
     shown: tuple[tuple[str, str, Callable[[], float]], ...] = (
-        ("turnkeep_live_subscribers", "Who follows a conversation.", lambda: follower.subscribers),
-        ("turnkeep_live_channels", "Conversations that somebody follows.", lambda: follower.channels),
-        ("turnkeep_live_watchers", "Who watches a list of conversations.", lambda: watcher.watches),
-        ("turnkeep_live_rereads", "Subscribers dropped for not reading, since the start.", lambda: follower.rereads),
+        ("turnkeep_live_subscribers", "Who follows a conversation.", lambda: subscriptions.subscribers),
+        ("turnkeep_live_channels", "Conversations that somebody follows.", lambda: subscriptions.channels),
+        ("turnkeep_live_watchers", "Who watches a list of conversations.", lambda: list_subscriptions.count),
+        (
+            "turnkeep_live_rereads",
+            "Subscribers dropped for not reading, since the start.",
+            lambda: subscriptions.rereads,
+        ),
     )
     for name, text, value in shown:
         Gauge(name, text, registry=registry).set_function(value)

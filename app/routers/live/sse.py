@@ -19,8 +19,8 @@ from app.conversations.live.list_subscription import (
     RelistFrame,
 )
 from app.conversations.live.projection import LAST_SEQ, Frame
-from app.conversations.live.snapshot import Since
-from app.conversations.live.subscription import Subscription, require_follower
+from app.conversations.live.snapshot import StartPosition
+from app.conversations.live.subscription import Subscription, require_reader
 from app.conversations.schemas.frames import (
     ErrorFrame,
     PresenceFrame,
@@ -201,15 +201,15 @@ async def follow_conversation(
 
     After `reread` the stream ends: connect again with `Last-Event-ID`. Read it with fetch, since keys go in headers.
     """
-    since = _since(last_event_id) if last_event_id else Since(after_seq, after_rev)
+    since = _since(last_event_id) if last_event_id else StartPosition(after_seq, after_rev)
     services = follows.services
 
     async def open_source(stack: AsyncExitStack) -> Source:
-        subscription = await services.follower.subscribe(caller, conversation_id, since=since)
+        subscription = await services.subscriptions.subscribe(caller, conversation_id, since=since)
         stack.callback(subscription.close)
 
         async def batch() -> bytes | None:
-            frames = await subscription.batch()
+            frames = await subscription.next_frames()
             return b"".join(_event(frame) for frame in frames) or None
 
         return Source(batch, lambda: subscription.is_live, lambda: _farewell(subscription))
@@ -234,11 +234,13 @@ async def follow_conversations(
     """
 
     async def open_source(stack: AsyncExitStack) -> Source:
-        watch: ListSubscription = follows.services.watcher.watch(caller, project=project, last=last_event_id)
+        watch: ListSubscription = follows.services.list_subscriptions.subscribe(
+            caller, project=project, last_event_id=last_event_id
+        )
         stack.callback(watch.close)
 
         async def batch() -> bytes | None:
-            events = await watch.batch()
+            events = await watch.next_events()
             return b"".join(_lines(event.type, event.text, event.id) for event in events) or None
 
         return Source(batch, lambda: True, lambda: b"")
@@ -333,11 +335,11 @@ async def _require_still(services: Container, token: str | None, conversation_id
     if conversation_id is None:
         caller.require(KeyScope.READ)
     else:
-        require_follower(caller, conversation_id)
+        require_reader(caller, conversation_id)
 
 
 def _farewell(subscription: Subscription) -> bytes:
-    if subscription.ended == "deleted":
+    if subscription.end_reason == "deleted":
         return _error(NotFound("not_found", "This conversation has been deleted."))
     return b""
 
@@ -361,10 +363,10 @@ def _lines(kind: str, text: str, event_id: str | None) -> bytes:
     return f"event: {kind}\n{named}data: {text}\n\n".encode()
 
 
-def _since(last_event_id: str) -> Since:
+def _since(last_event_id: str) -> StartPosition:
     rev, _, seq = last_event_id.partition(".")
     if not (rev.isascii() and rev.isdecimal() and (seq == "" or (seq.isascii() and seq.isdecimal()))):
         problem = FieldError("/Last-Event-ID", "not the id of an event of this stream", "header")
         raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
     position = (int(rev[:18]), int(seq[:18]) if seq else LAST_SEQ)
-    return Since(position=position)
+    return StartPosition(position=position)

@@ -67,7 +67,7 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
         caller, token = await _authenticate(websocket, container, connections, offered)
         _refuse_query(websocket)
         with connections.entered("websocket", caller) as place:
-            await container.follower.admit(caller, parsed)
+            await container.subscriptions.require_access(caller, parsed)
             log_connected("websocket", caller, parsed)
             socket = LiveSocket(
                 websocket,

@@ -11,7 +11,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app.conversations.events import BusEvent
-from app.conversations.live.projection import ConversationProjection, DatabaseSnapshot, Frame, OpenRow, Waiting
+from app.conversations.live.projection import (
+    ConversationProjection,
+    DatabaseSnapshot,
+    Frame,
+    OpenTurnRow,
+    ProjectionLimits,
+)
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.subscription_store import EndedTurn
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
@@ -41,27 +47,27 @@ def delta(offset: int, text: str, *, epoch: int = 1, part: str = "content", turn
     return BusEvent("delta", TENANT, CONVERSATION, 0, turn, epoch, part, offset, text)
 
 
-def told(what: Any, *, turn: TurnId | None = TURN, rev: int = 0) -> BusEvent:
-    return BusEvent(what, TENANT, CONVERSATION, rev, turn)
+def bus_event(kind: Any, *, turn: TurnId | None = TURN, rev: int = 0) -> BusEvent:
+    return BusEvent(kind, TENANT, CONVERSATION, rev, turn)
 
 
 def snapshot(
-    channel: ConversationProjection, *opened: tuple[UUID, int, str], seq: int = 0, rev: int = 0, rows: Any = (),
+    projection: ConversationProjection, *opened: tuple[UUID, int, str], seq: int = 0, rev: int = 0, rows: Any = (),
     ended: Any = None,
 ) -> list[Frame]:  # fmt: skip
     """What a look does: the rows, and open turns with their durable text."""
-    channel.begin_look()
-    frames = channel.tell_rows(rows) if channel.told is not None else []
-    known = {(turn_id, part): length for turn_id, part, length in channel.confirmed()}
-    open_rows: list[OpenRow] = []
-    room, cut = channel.room(), False
+    projection.start_read()
+    frames = projection.apply_rows(rows) if projection.position is not None else []
+    known = {(turn_id, part): length for turn_id, part, length in projection.confirmed_lengths()}
+    open_rows: list[OpenTurnRow] = []
+    free_bytes, cut = projection.free_bytes(), False
     for turn_id, epoch, text in opened:
         rest = text[known.get((turn_id, "content"), 0) :]
-        kept = rest.encode()[:room].decode(errors="ignore")
-        room, cut = room - len(kept.encode()), cut or kept != rest
-        open_rows.append(OpenRow(row(turn_id), "w", epoch, {"content": kept} if kept else {}))
-    frames += channel.apply_snapshot(DatabaseSnapshot(seq, rev, open_rows, ended or {}, cut))
-    channel.end_look()
+        kept = rest.encode()[:free_bytes].decode(errors="ignore")
+        free_bytes, cut = free_bytes - len(kept.encode()), cut or kept != rest
+        open_rows.append(OpenTurnRow(row(turn_id), "w", epoch, {"content": kept} if kept else {}))
+    frames += projection.apply_snapshot(DatabaseSnapshot(seq, rev, open_rows, ended or {}, cut))
+    projection.end_read()
     return frames
 
 
@@ -105,17 +111,17 @@ class Reader:
                                  for at, one in self.live.items()}  # fmt: skip
 
 
-def started(limits: Waiting | None = None) -> tuple[ConversationProjection, Reader]:
-    channel, reader = ConversationProjection(limits), Reader()
-    snapshot(channel)
-    reader.apply(snapshot(channel, (TURN, 1, "")))
-    return channel, reader
+def started(limits: ProjectionLimits | None = None) -> tuple[ConversationProjection, Reader]:
+    projection, reader = ConversationProjection(limits), Reader()
+    snapshot(projection)
+    reader.apply(snapshot(projection, (TURN, 1, "")))
+    return projection, reader
 
 
 def test_text_that_follows_is_told_at_once_and_a_repeat_is_not() -> None:
-    channel, reader = started()
+    projection, reader = started()
     for message in (delta(0, "ab"), delta(2, "cd"), delta(0, "ab"), delta(1, "bc"), delta(2, "cdef")):
-        frames, need = channel.hear(message)
+        frames, need = projection.on_message(message)
         reader.apply(frames)
         assert need == "nothing"
     assert reader.texts[format_id(TURN)] == "abcdef"
@@ -123,80 +129,80 @@ def test_text_that_follows_is_told_at_once_and_a_repeat_is_not() -> None:
 
 
 def test_text_behind_a_hole_waits_until_the_hole_is_filled_from_the_rows() -> None:
-    channel, reader = started()
-    frames, need = channel.hear(delta(3, "def"))
+    projection, reader = started()
+    frames, need = projection.on_message(delta(3, "def"))
     assert (frames, need) == ([], "soon")
-    assert channel.has_holes()
-    reader.apply(snapshot(channel, (TURN, 1, "abc")))
+    assert projection.has_incomplete_parts()
+    reader.apply(snapshot(projection, (TURN, 1, "abc")))
     assert reader.texts[format_id(TURN)] == "abcdef"
-    assert channel.needs_look() == "nothing"
+    assert projection.next_read() == "nothing"
 
 
 def test_a_hole_is_known_even_when_what_waits_is_too_much_to_keep() -> None:
-    channel, reader = started(Waiting(messages=1))
+    projection, reader = started(ProjectionLimits(messages=1))
     for offset in (3, 6, 9):
-        channel.hear(delta(offset, "abc"))
-    reader.apply(snapshot(channel, (TURN, 1, "abc")))
+        projection.on_message(delta(offset, "abc"))
+    reader.apply(snapshot(projection, (TURN, 1, "abc")))
     assert reader.texts[format_id(TURN)] == "abcabc"
-    assert channel.needs_look() == "soon"
-    reader.apply(snapshot(channel, (TURN, 1, "abc" * 4)))
+    assert projection.next_read() == "soon"
+    reader.apply(snapshot(projection, (TURN, 1, "abc" * 4)))
     assert reader.texts[format_id(TURN)] == "abc" * 4
-    assert channel.needs_look() == "nothing"
+    assert projection.next_read() == "nothing"
 
 
 def test_a_higher_epoch_begins_with_what_is_durable_and_a_lower_one_is_not_heard() -> None:
-    channel, reader = started()
-    reader.apply(channel.hear(delta(0, "durable, and lost"))[0])
-    frames, need = channel.hear(delta(12, "told again", epoch=2))
+    projection, reader = started()
+    reader.apply(projection.on_message(delta(0, "durable, and lost"))[0])
+    frames, need = projection.on_message(delta(12, "told again", epoch=2))
     assert (frames, need) == ([], "now")
-    reader.apply(snapshot(channel, (TURN, 2, "durable, and")))
+    reader.apply(snapshot(projection, (TURN, 2, "durable, and")))
     assert reader.texts[format_id(TURN)] == "durable, andtold again"
-    assert channel.hear(delta(17, "late", epoch=1)) == ([], "nothing")
+    assert projection.on_message(delta(17, "late", epoch=1)) == ([], "nothing")
 
 
 def test_text_that_differs_cuts_what_is_held_and_the_rows_decide() -> None:
-    channel, reader = started()
-    reader.apply(channel.hear(delta(0, "one two"))[0])
-    frames, need = channel.hear(delta(4, "TWO"))
+    projection, reader = started()
+    reader.apply(projection.on_message(delta(0, "one two"))[0])
+    frames, need = projection.on_message(delta(4, "TWO"))
     reader.apply(frames)
     assert (reader.texts[format_id(TURN)], need) == ("one TWO", "soon")
-    reader.apply(snapshot(channel, (TURN, 1, "one")))
-    assert channel.needs_look() == "soon", "the rows do not reach that far yet"
-    reader.apply(snapshot(channel, (TURN, 1, "one two three")))
+    reader.apply(snapshot(projection, (TURN, 1, "one")))
+    assert projection.next_read() == "soon", "the rows do not reach that far yet"
+    reader.apply(snapshot(projection, (TURN, 1, "one two three")))
     assert reader.texts[format_id(TURN)] == "one two three"
-    assert channel.needs_look() == "nothing"
+    assert projection.next_read() == "nothing"
 
 
 def test_text_of_a_turn_that_is_not_known_waits_for_its_rows_and_is_dropped_when_it_has_ended() -> None:
-    channel, reader = started()
+    projection, reader = started()
     other = TurnId(UUID(int=9))
-    assert channel.hear(delta(0, "ab", turn=other)) == ([], "now")
-    reader.apply(snapshot(channel, (TURN, 1, ""), (other, 1, "")))
+    assert projection.on_message(delta(0, "ab", turn=other)) == ([], "now")
+    reader.apply(snapshot(projection, (TURN, 1, ""), (other, 1, "")))
     assert reader.texts[format_id(other)] == "ab"
     gone = TurnId(UUID(int=10))
-    channel.hear(delta(0, "ab", turn=gone))
-    reader.apply(snapshot(channel, (TURN, 1, ""), (other, 1, "ab")))
-    assert channel.needs_look() == "nothing"
+    projection.on_message(delta(0, "ab", turn=gone))
+    reader.apply(snapshot(projection, (TURN, 1, ""), (other, 1, "ab")))
+    assert projection.next_read() == "nothing"
 
 
 def test_what_is_heard_during_a_look_is_looked_at_again() -> None:
-    channel, _ = started()
-    channel.begin_look()
-    channel.hear(delta(0, "ab", turn=TurnId(UUID(int=9))))
-    channel.apply_snapshot(DatabaseSnapshot(0, 0, [OpenRow(row(), "w", 1, {})], {}))
-    channel.end_look()
-    assert channel.needs_look() == "now"
-    snapshot(channel, (TURN, 1, ""))
-    assert channel.needs_look() == "nothing", "and dropped the second time"
+    projection, _ = started()
+    projection.start_read()
+    projection.on_message(delta(0, "ab", turn=TurnId(UUID(int=9))))
+    projection.apply_snapshot(DatabaseSnapshot(0, 0, [OpenTurnRow(row(), "w", 1, {})], {}))
+    projection.end_read()
+    assert projection.next_read() == "now"
+    snapshot(projection, (TURN, 1, ""))
+    assert projection.next_read() == "nothing", "and dropped the second time"
 
 
 def test_an_end_is_a_commit_or_an_abort_and_presence_follows() -> None:
-    channel, reader = started()
+    projection, reader = started()
     other = UUID(int=9)
-    reader.apply(snapshot(channel, (TURN, 1, ""), (other, 1, "half")))
+    reader.apply(snapshot(projection, (TURN, 1, ""), (other, 1, "half")))
     rows = [committed(TURN, 1, 1, "whole")]
     ended = {TURN: EndedTurn("committed"), other: EndedTurn("aborted", 4)}
-    frames = snapshot(channel, seq=1, rev=1, rows=rows, ended=ended)
+    frames = snapshot(projection, seq=1, rev=1, rows=rows, ended=ended)
     assert [frame.type for frame in frames] == ["turn.committed", "turn.aborted", "presence"]
     assert json.loads(frames[1].text)["length"] == 4
     reader.apply(frames)
@@ -205,44 +211,44 @@ def test_an_end_is_a_commit_or_an_abort_and_presence_follows() -> None:
 
 
 def test_a_revision_supersedes_before_it_commits_and_each_row_carries_its_place() -> None:
-    channel, reader = ConversationProjection(), Reader()
-    snapshot(channel)
+    projection, reader = ConversationProjection(), Reader()
+    snapshot(projection)
     first, second, third = (UUID(int=n) for n in (21, 22, 23))
-    reader.apply(snapshot(channel, rows=[committed(first, 1, 1), committed(second, 2, 1)], seq=2, rev=1))
+    reader.apply(snapshot(projection, rows=[committed(first, 1, 1), committed(second, 2, 1)], seq=2, rev=1))
     revised = [
         committed(first, 1, 2, superseded_by=third),
         committed(second, 2, 2, superseded_by=third),
         committed(third, 3, 2, "new", position=1),
     ]
-    frames = snapshot(channel, rows=revised, seq=3, rev=2)
+    frames = snapshot(projection, rows=revised, seq=3, rev=2)
     assert [(frame.type, frame.position) for frame in frames] == [
         ("turn.superseded", (2, 1)), ("turn.superseded", (2, 2)), ("turn.committed", (2, 3)),
     ]  # fmt: skip
     reader.apply(frames)
     assert reader.live == {1: (format_id(third), "new")}
-    frames = snapshot(channel, rows=[replace(revised[2], rev=3, content=None, erased_at=NOW)], seq=3, rev=3)
+    frames = snapshot(projection, rows=[replace(revised[2], rev=3, content=None, erased_at=NOW)], seq=3, rev=3)
     reader.apply(frames)
     assert [frame.type for frame in frames] == ["turn.erased"]
     assert reader.live == {1: (format_id(third), None)}
 
 
 def test_of_a_rev_that_was_told_in_part_the_rest_is_looked_for() -> None:
-    channel = ConversationProjection()
-    snapshot(channel)
-    channel.begin_look()
-    channel.tell_rows([committed(UUID(int=21), 1, 1)])
-    channel.end_look()
-    assert channel.hear(told("changed", turn=None, rev=1)) == ([], "now")
-    snapshot(channel, seq=2, rev=1, rows=[committed(UUID(int=22), 2, 1)])
-    assert channel.hear(told("changed", turn=None, rev=1)) == ([], "nothing")
+    projection = ConversationProjection()
+    snapshot(projection)
+    projection.start_read()
+    projection.apply_rows([committed(UUID(int=21), 1, 1)])
+    projection.end_read()
+    assert projection.on_message(bus_event("changed", turn=None, rev=1)) == ([], "now")
+    snapshot(projection, seq=2, rev=1, rows=[committed(UUID(int=22), 2, 1)])
+    assert projection.on_message(bus_event("changed", turn=None, rev=1)) == ([], "nothing")
 
 
 def test_a_turn_that_came_and_went_between_two_looks_is_told_as_both() -> None:
-    channel, reader = ConversationProjection(), Reader()
-    snapshot(channel)
+    projection, reader = ConversationProjection(), Reader()
+    snapshot(projection)
     first, second = UUID(int=21), UUID(int=22)
     rows = [committed(first, 1, 2, superseded_by=second), committed(second, 2, 2, position=1)]
-    frames = snapshot(channel, rows=rows, seq=2, rev=2)
+    frames = snapshot(projection, rows=rows, seq=2, rev=2)
     assert [(frame.type, frame.position) for frame in frames] == [
         ("turn.committed", None), ("turn.superseded", (2, 1)), ("turn.committed", (2, 2)),
     ]  # fmt: skip
@@ -259,11 +265,11 @@ class World:
         self.durable = 0
         self.epoch = 1
         self.late: list[BusEvent] = []
-        self.channel, self.reader = started(Waiting(messages=4, characters=200, open_bytes=open_bytes))
+        self.projection, self.reader = started(ProjectionLimits(messages=4, characters=200, open_bytes=open_bytes))
         self.readers = [self.reader]
 
     def deliver(self, message: BusEvent) -> None:
-        frames, _ = self.channel.hear(message)
+        frames, _ = self.projection.on_message(message)
         for reader in self.readers:
             reader.apply(frames)
 
@@ -298,46 +304,46 @@ class World:
     def resume(self) -> None:
         self.text = self.text[: self.durable]
         self.epoch += 1
-        self.publish(told("resumed"))
+        self.publish(bus_event("resumed"))
 
     def snapshot(self) -> None:
-        frames = snapshot(self.channel, (TURN, self.epoch, self.text[: self.durable]))
+        frames = snapshot(self.projection, (TURN, self.epoch, self.text[: self.durable]))
         for reader in self.readers:
             reader.apply(frames)
 
     def join(self) -> None:
         self.snapshot()
-        self.readers.append(Reader(self.channel.last_snapshot([])))
+        self.readers.append(Reader(self.projection.last_snapshot_page([])))
 
 
-def held_bytes(channel: ConversationProjection) -> int:
-    return sum(len(part.text.encode()) for pending in channel.pending() for part in pending.parts)
+def held_bytes(projection: ConversationProjection) -> int:
+    return sum(len(part.text.encode()) for pending in projection.pending() for part in pending.parts)
 
 
 def test_of_open_turns_so_much_text_is_held_and_shown_and_the_rest_when_one_ends() -> None:
-    channel, reader = ConversationProjection(Waiting(open_bytes=10)), Reader()
+    projection, reader = ConversationProjection(ProjectionLimits(open_bytes=10)), Reader()
     other = TurnId(UUID(int=4))
-    snapshot(channel)
-    reader.apply(snapshot(channel, (TURN, 1, "123456"), (other, 1, "")))
-    frames, need = channel.hear(delta(0, "äö", turn=other))
+    snapshot(projection)
+    reader.apply(snapshot(projection, (TURN, 1, "123456"), (other, 1, "")))
+    frames, need = projection.on_message(delta(0, "äö", turn=other))
     reader.apply(frames)
-    assert (need, held_bytes(channel)) == ("nothing", 10)
+    assert (need, held_bytes(projection)) == ("nothing", 10)
     for message in (delta(6, "7"), delta(2, "ü", turn=other), delta(9, "gap")):
-        assert channel.hear(message) == ([], "nothing")
-    assert channel.needs_look() == "nothing"
-    reader.apply(snapshot(channel, (TURN, 1, "1234567890123"), (other, 1, "äöü")))
+        assert projection.on_message(message) == ([], "nothing")
+    assert projection.next_read() == "nothing"
+    reader.apply(snapshot(projection, (TURN, 1, "1234567890123"), (other, 1, "äöü")))
     assert reader.texts == {format_id(TURN): "1234567890", format_id(other): "äö"}, "what is not confirmed counts less"
-    late = Reader(channel.last_snapshot([]))
+    late = Reader(projection.last_snapshot_page([]))
     assert late.texts == reader.texts
-    assert channel.needs_look() == "nothing"
+    assert projection.next_read() == "nothing"
     rows = [committed(TURN, 1, 1, "1234567890123")]
-    frames = snapshot(channel, (other, 1, "äöü"), seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
-    frames += snapshot(channel, (other, 1, "äöü"), seq=1, rev=1) if channel.needs_look() == "now" else []
+    frames = snapshot(projection, (other, 1, "äöü"), seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    frames += snapshot(projection, (other, 1, "äöü"), seq=1, rev=1) if projection.next_read() == "now" else []
     for one in (reader, late):
         one.apply(frames)
         assert one.live == {1: (format_id(TURN), "1234567890123")}
         assert one.texts == {format_id(other): "äöü"}
-    frames, _ = channel.hear(delta(3, "!", turn=other))
+    frames, _ = projection.on_message(delta(3, "!", turn=other))
     reader.apply(frames)
     assert reader.texts == {format_id(other): "äöü!"}
 
@@ -352,20 +358,20 @@ def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_end
         data.draw(st.sampled_from(steps))()
         held = {reader.texts[format_id(TURN)] for reader in world.readers}
         assert len(held) == 1, "every reader holds the same"
-        assert len(held.pop().encode()) == held_bytes(world.channel) <= 60
-        assert world.channel._meter.bytes == held_bytes(world.channel)  # noqa: SLF001
+        assert len(held.pop().encode()) == held_bytes(world.projection) <= 60
+        assert world.projection._counter.bytes == held_bytes(world.projection)  # noqa: SLF001
     rounds = 0
-    while rounds == 0 or world.channel.needs_look() != "nothing":
+    while rounds == 0 or world.projection.next_read() != "nothing":
         world.snapshot()
         rounds += 1
         assert rounds < 20, "looks come to an end"
     rows = [committed(TURN, 1, 1, world.text)]
-    frames = snapshot(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    frames = snapshot(world.projection, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     for reader in world.readers:
         reader.apply(frames)
         assert reader.live == {1: (format_id(TURN), world.text)}
         assert reader.texts == {}
-    assert world.channel._meter.bytes == 0  # noqa: SLF001
+    assert world.projection._counter.bytes == 0  # noqa: SLF001
 
 
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
@@ -382,7 +388,7 @@ def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.
         world.deliver_late()
     world.durable = len(world.text)
     rounds = 0
-    while rounds == 0 or world.channel.needs_look() != "nothing":
+    while rounds == 0 or world.projection.next_read() != "nothing":
         world.snapshot()
         rounds += 1
         assert rounds < 20, "looks come to an end once all is durable"
@@ -390,7 +396,7 @@ def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.
         # more than is durable may be held of a process that is gone, until its writer goes on
         assert reader.texts[format_id(TURN)].startswith(world.text)
     rows = [committed(TURN, 1, 1, world.text)]
-    frames = snapshot(world.channel, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
+    frames = snapshot(world.projection, seq=1, rev=1, rows=rows, ended={TURN: EndedTurn("committed")})
     for reader in world.readers:
         reader.apply(frames)
         assert reader.live == {1: (format_id(TURN), world.text)}

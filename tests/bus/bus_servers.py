@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import asyncpg
 
-from app.core.bus.connection import LinkedBus
+from app.core.bus.connection import ReconnectingBus
 from app.core.bus.messages import Bus, Listener, Message
 from app.core.bus.nats import NatsBus, NatsOptions
 from app.core.bus.notify import NotifyBus, NotifyOptions
@@ -21,7 +21,7 @@ _APPLICATION = "bus-test"
 
 
 @dataclass
-class Ear:
+class RecordingListener:
     """What one process has heard. Messages of no test (the application's own bus shares the database) are left out."""
 
     messages: list[Message] = field(default_factory=list)
@@ -29,26 +29,26 @@ class Ear:
     delay_s: float = 0.0
 
     @property
-    def listener(self) -> Listener:
-        return Listener(self._heard, self._lost)
+    def callbacks(self) -> Listener:
+        return Listener(self._on_message, self._on_loss)
 
-    def _heard(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         if self.delay_s:
             time.sleep(self.delay_s)
         if "test" in message:
             self.messages.append(message)
 
-    def _lost(self) -> None:
+    def _on_loss(self) -> None:
         self.losses += 1
 
     def tests(self, sender: str | None = None) -> list[Any]:
         return [message["test"] for message in self.messages if sender is None or message.get("by") == sender]
 
 
-class Place(Protocol):
+class BusServer(Protocol):
     """A server, and buses on it."""
 
-    def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> LinkedBus: ...
+    def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> ReconnectingBus: ...
 
     def target(self) -> Target: ...
 
@@ -65,7 +65,7 @@ class PostgresPlace:
     def __init__(self, database: TestDatabase) -> None:
         self._database = database
 
-    def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> LinkedBus:
+    def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> ReconnectingBus:
         url = self._database.app
         application = f"{_APPLICATION}-{{}}"
         return NotifyBus(NotifyOptions(proxy.url(url) if proxy else url, None, application, queue_bytes))
@@ -94,9 +94,9 @@ class NatsPlace:
         self.server = server
         self._subject = subject
 
-    def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> LinkedBus:
+    def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> ReconnectingBus:
         url = proxy.url(self.server.url) if proxy else self.server.url
-        return NatsBus(NatsOptions.of(url, subject=self._subject, queue_bytes=queue_bytes))
+        return NatsBus(NatsOptions.from_urls(url, subject=self._subject, queue_bytes=queue_bytes))
 
     def target(self) -> Target:
         return Target.of(self.server.url)
@@ -115,10 +115,10 @@ async def until(condition: Callable[[], bool], *, seconds: float = 20) -> None:
             await asyncio.sleep(0.01)
 
 
-async def replica(bus: Bus, ears: list[Ear] | None = None) -> Ear:
+async def replica(bus: Bus, listeners: list[RecordingListener] | None = None) -> RecordingListener:
     """Start a bus with an ear of its own."""
-    ear = Ear()
-    await bus.start(ear.listener)
-    if ears is not None:
-        ears.append(ear)
-    return ear
+    listener = RecordingListener()
+    await bus.start(listener.callbacks)
+    if listeners is not None:
+        listeners.append(listener)
+    return listener

@@ -1,6 +1,6 @@
-"""How turns read in a terminal. Pure.
+"""Formats turns for a terminal. Pure.
 
-What always holds: nothing that was said can steer the terminal, since control characters are replaced.
+Invariant: the output has no control characters of the conversation, so its text cannot control the terminal.
 """
 
 import re
@@ -12,36 +12,36 @@ from app.conversations.schemas.conversations import Turn
 from app.formats.schemas import GIVEN, JsonObject
 from app.tail.view import OpenText
 
-# controls but tab and line feed, and the marks that turn the direction of text around
+# control characters except tab and line feed, and the marks that change the direction of text
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _MEMBER: Final = re.compile(r"tool_calls/(\d+)/(\w+)")
 
 
-def harmless(text: str) -> str:
-    """The text without what a terminal would obey."""
+def replace_control_characters(text: str) -> str:
+    """Replace the control characters of a text."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 def turn_text(turn: Turn) -> str:
-    """What a turn says: its text, its calls of tools and their results."""
+    """Format a turn: its text, its tool calls and their results."""
     lines = [_content(turn.content)]
     for call in turn.tool_calls:
         function = call.get("function")
         called: JsonObject = function if isinstance(function, dict) else call
         lines.append(_call(_text(called.get("name")), _text(called.get("arguments"))))
     lines += [_result(result) for result in turn.tool_results]
-    return harmless("\n".join(line for line in lines if line))
+    return replace_control_characters("\n".join(line for line in lines if line))
 
 
 def open_text(turn: OpenText) -> str:
-    """What an open turn says so far."""
+    """Format the text of an open turn so far."""
     lines = [turn.parts.get("content", "")]
     calls: dict[int, dict[str, str]] = {}
     for part, text in turn.parts.items():
         if member := _MEMBER.fullmatch(part):
             calls.setdefault(int(member[1]), {})[member[2]] = text
     lines += [_call(call.get("name", ""), call.get("arguments", "")) for _, call in sorted(calls.items())]
-    return harmless("\n".join(line for line in lines if line))
+    return replace_control_characters("\n".join(line for line in lines if line))
 
 
 def _call(name: str, arguments: str) -> str:

@@ -30,7 +30,7 @@ _FINAL: Final[dict[int, AppError]] = {
     4400: Invalid("invalid_request", "The server does not support the frames of this client's release."),
     4401: Unauthenticated("unauthenticated", "The server refuses this key: set TURNKEEP_API_KEY."),
     4403: Forbidden("forbidden", "This key may not read the conversation."),
-    4404: NotFound("not_found", "The conversation does not exist, or was deleted."),
+    4404: NotFound("not_found", "There is no such conversation, or it was deleted."),
 }
 
 
@@ -108,8 +108,8 @@ class TailConnection:
         if time.monotonic() + wait_s - self._reached_at > self._timeout_s:
             raise Unavailable(
                 "not_ready",
-                f"{self._target.url} {reason}. Start the server there with `turnkeep serve`, or name another with --url or"
-                " TURNKEEP_URL.",
+                f"{self._target.url} {reason}. Start the server there with `turnkeep serve`, or name another with"
+                " --url or TURNKEEP_URL.",
             )
 
     async def subscribe(self, after_rev: int | None) -> None:

@@ -259,7 +259,7 @@ async def test_raw_prints_frames_as_lines_after_a_rev(user: Client, port: int) -
         assert frames[-1]["turn"]["content"] == "later"
 
 
-@pytest.mark.parametrize(("key", "sentence"), [("own", "There is no such conversation"), ("bad", "does not take")])
+@pytest.mark.parametrize(("key", "sentence"), [("own", "There is no such conversation"), ("bad", "refuses this key")])
 async def test_where_connecting_again_cannot_help_it_ends_with_a_sentence(
     user: Client, service: Service, port: int, key: str, sentence: str
 ) -> None:

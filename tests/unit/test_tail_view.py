@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.tail.connection import Target
+from app.tail.connection import TailTarget
 from app.tail.formatting import open_text, turn_text
 from app.tail.view import GapError, TailEntry, View, read
 
@@ -104,4 +104,4 @@ def test_calls_results_and_parts_are_worded() -> None:
     ],
 )
 def test_the_address_follows_the_url(url: str, address: str) -> None:
-    assert Target(url, "key", "C").address == address
+    assert TailTarget(url, "key", "C").address == address

@@ -1,6 +1,6 @@
-"""The frames of a live conversation: what clients send and what they are sent, over WebSocket and as SSE events.
+"""The frames of a live conversation, from and to clients, over WebSocket and as SSE events.
 
-The AsyncAPI document is made from these models. Offsets and lengths count Unicode code points.
+The AsyncAPI document is generated from these models. Offsets and lengths count Unicode code points.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -16,7 +16,7 @@ from app.formats.message_schemas import DocumentedAs, ToolCall
 from app.formats.schemas import JsonObject, Kind, Role
 
 CONTENT: Final = "content"
-"""The part of a turn that is its text; the other parts are members of its tool calls."""
+"""The part with the text of a turn; the other parts are members of its tool calls."""
 MAX_CALLS = 128
 PART_PATTERN = r"^(content|tool_calls/(0|[1-9][0-9]?|1[01][0-9]|12[0-7])/(id|name|arguments))$"
 
@@ -28,7 +28,9 @@ Part: TypeAlias = Annotated[
 Writer: TypeAlias = Annotated[
     str,
     StringConstraints(min_length=1, max_length=256),
-    Field(description="Who writes, in the caller's own words; the same writer may resume after a lost connection."),
+    Field(
+        description="A name of the writer, chosen by the client; the same writer may resume after a lost connection."
+    ),
 ]
 Reason: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 FrameId: TypeAlias = Annotated[
@@ -39,11 +41,11 @@ Calls: TypeAlias = Annotated[
 ]
 
 
-# what a writer gives
+# the bodies of a writer's requests
 
 
 class OpenTurn(Strict):
-    """A turn that will be written while it streams. `supersedes` takes effect at its commit."""
+    """A turn that is written while it streams. `supersedes` takes effect at its commit."""
 
     role: Role
     id: IdIn | None = None
@@ -65,7 +67,7 @@ class Opening(Strict):
 
 
 class Chunk(Strict):
-    """More of a turn's text. What lies below the length taken so far is a repeat and changes nothing."""
+    """More text of a turn. Text below the offset taken so far is a repetition and changes nothing."""
 
     offset: NonNegative
     delta: Annotated[str, StringConstraints(max_length=2**20)]
@@ -73,9 +75,9 @@ class Chunk(Strict):
 
 
 class Ending(Strict):
-    """The end of a turn. A `length` that is not that of its content is refused.
+    """The end of a turn. A `length` that differs from the length of its content is refused.
 
-    `tool_calls` are complete, or leave `arguments` to what was streamed as `tool_calls/N/arguments`.
+    `tool_calls` are complete, or omit the `arguments` that were streamed as `tool_calls/N/arguments`.
     """
 
     length: NonNegative | None = None
@@ -86,19 +88,19 @@ class Ending(Strict):
 
 
 class Aborting(Strict):
-    """Give a turn up. The reason is kept as `abort_reason` in its metadata."""
+    """Abort a turn. The reason is stored as `abort_reason` in its metadata."""
 
     reason: Reason | None = None
 
 
 class Resuming(Strict):
-    """Go on with a turn after a lost connection, as the same writer; whoever wrote before is fenced off."""
+    """Continue a turn after a lost connection, as the same writer; earlier connections can no longer write it."""
 
     writer: Writer = "writer"
 
 
 class Offset(BaseModel):
-    """How much of one part is durable, and how much has been taken."""
+    """The durable length and the received length of one part."""
 
     part: str
     durable_offset: int
@@ -106,9 +108,9 @@ class Offset(BaseModel):
 
 
 class OpenedTurn(BaseModel):
-    """An open turn: the row as it stands, and from where on its writer goes on in each part.
+    """An open turn: its current row, and the offset from which its writer continues each part.
 
-    `epoch` grows with each resume; a chunk that names a lower one is refused.
+    `epoch` grows with each resume; a chunk with a lower epoch is refused.
     """
 
     turn: Turn
@@ -120,7 +122,7 @@ class OpenedTurn(BaseModel):
 
 
 class ChunkResult(BaseModel):
-    """What was taken of a part, and what of it is durable."""
+    """The received length and the durable length of a part."""
 
     turn_id: str
     part: str
@@ -128,7 +130,7 @@ class ChunkResult(BaseModel):
     durable_offset: int
 
 
-# what a client sends over WebSocket
+# frames from clients, over WebSocket
 
 
 class _ClientFrame(Strict):
@@ -136,41 +138,41 @@ class _ClientFrame(Strict):
 
 
 class AuthFrame(_ClientFrame):
-    """The first frame where no header and no subprotocol carried a key or token."""
+    """The first frame, if no header and no subprotocol has a key or token."""
 
     type: Literal["auth"]
     token: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class OpenFrame(_ClientFrame, Opening):
-    """Open a turn; answered with its id."""
+    """Open a turn; the `ack` has its id."""
 
     type: Literal["open"]
 
 
 class ChunkFrame(_ClientFrame, Chunk):
-    """More of a turn; answered at once, and again when it is durable."""
+    """More text of a turn; acknowledged at once, and again when it is durable."""
 
     type: Literal["chunk"]
     turn_id: IdIn
 
 
 class CommitFrame(_ClientFrame, Ending):
-    """Finish a turn; answered with it when it is durable."""
+    """Commit a turn; the `ack` has the turn, after it is durable."""
 
     type: Literal["commit"]
     turn_id: IdIn
 
 
 class AbortFrame(_ClientFrame, Aborting):
-    """Give a turn up."""
+    """Abort a turn."""
 
     type: Literal["abort"]
     turn_id: IdIn
 
 
 class ResumeFrame(_ClientFrame, Resuming):
-    """Go on with a turn."""
+    """Continue a turn after a lost connection."""
 
     type: Literal["resume"]
     turn_id: IdIn
@@ -185,7 +187,7 @@ class AppendFrame(_ClientFrame, GivenTurns):
 
 
 class SubscribeFrame(_ClientFrame):
-    """Follow the conversation: from what changed after `after_rev`, or the turns after `after_seq`, or the newest."""
+    """Follow the conversation: changes after `after_rev`, turns after `after_seq`, or by default the newest turns."""
 
     type: Literal["subscribe"]
     after_seq: NonNegative | None = None
@@ -193,7 +195,7 @@ class SubscribeFrame(_ClientFrame):
 
 
 class PingFrame(_ClientFrame):
-    """Ask for a pong; renews the leases of the turns this connection writes."""
+    """Request a `pong`; also renews the leases of the turns that this connection writes."""
 
     type: Literal["ping"]
 
@@ -212,7 +214,7 @@ ClientFrame: TypeAlias = Annotated[
 ]
 
 
-# what a client is sent
+# frames to clients
 
 
 class PartText(BaseModel):
@@ -223,7 +225,7 @@ class PartText(BaseModel):
 
 
 class PendingTurn(BaseModel):
-    """An open turn as a subscriber meets it: the row (its `content` is null), and the text so far of each part."""
+    """An open turn: its row (with `content` null), and the text so far of each part."""
 
     turn: Turn
     writer: str
@@ -231,7 +233,7 @@ class PendingTurn(BaseModel):
 
 
 class WriterPresence(BaseModel):
-    """Somebody who is writing."""
+    """The writer of an open turn."""
 
     turn_id: str
     writer: str
@@ -239,9 +241,9 @@ class WriterPresence(BaseModel):
 
 
 class SnapshotFrame(BaseModel):
-    """Where the conversation stands: what changed since, by rev, and the open turns with their text so far.
+    """The state of the conversation: the turns changed since the start position, and the open turns with their text.
 
-    It may come in several frames; all but the last say `more`, and only the last has `pending`.
+    A snapshot may have several frames; all but the last have `more`, and only the last has `pending`.
     """
 
     type: Literal["snapshot"]
@@ -253,7 +255,7 @@ class SnapshotFrame(BaseModel):
 
 
 class TurnOpenedFrame(BaseModel):
-    """Somebody began to write."""
+    """A turn was opened."""
 
     type: Literal["turn.opened"]
     turn: Turn
@@ -261,7 +263,7 @@ class TurnOpenedFrame(BaseModel):
 
 
 class TurnDeltaFrame(BaseModel):
-    """More text of an open turn. At a lower offset than is held, what is held is cut to it first."""
+    """More text of an open turn. If `offset` is below the client's length, cut the text to `offset` first."""
 
     type: Literal["turn.delta"]
     turn_id: str
@@ -271,7 +273,7 @@ class TurnDeltaFrame(BaseModel):
 
 
 class TurnCommittedFrame(BaseModel):
-    """A turn is part of the conversation, streamed or appended whole."""
+    """A turn was committed, after streaming or by an append."""
 
     type: Literal["turn.committed"]
     rev: int
@@ -279,7 +281,7 @@ class TurnCommittedFrame(BaseModel):
 
 
 class TurnAbortedFrame(BaseModel):
-    """An open turn was given up, or its writer was not heard of any more; `length` is that of its content."""
+    """An open turn was aborted, or its lease expired; `length` is the length of its content."""
 
     type: Literal["turn.aborted"]
     turn_id: str
@@ -287,7 +289,7 @@ class TurnAbortedFrame(BaseModel):
 
 
 class TurnSupersededFrame(BaseModel):
-    """Another turn stands in this one's place."""
+    """Another turn superseded this turn."""
 
     type: Literal["turn.superseded"]
     rev: int
@@ -296,7 +298,7 @@ class TurnSupersededFrame(BaseModel):
 
 
 class TurnErasedFrame(BaseModel):
-    """What the turn said is gone; its place stays."""
+    """The content of a turn was erased; the turn keeps its seq and position."""
 
     type: Literal["turn.erased"]
     rev: int
@@ -304,7 +306,7 @@ class TurnErasedFrame(BaseModel):
 
 
 class SummaryCreatedFrame(BaseModel):
-    """A summary stands now for older turns, in contexts; the turns stay."""
+    """A summary of older turns was created; contexts use it instead of them, and the turns are kept."""
 
     type: Literal["summary.created"]
     rev: int
@@ -312,23 +314,23 @@ class SummaryCreatedFrame(BaseModel):
 
 
 class PresenceFrame(BaseModel):
-    """Who is writing now."""
+    """The current writers."""
 
     type: Literal["presence"]
     writers: list[WriterPresence]
 
 
 class RereadFrame(BaseModel):
-    """Some frames were left out, because they were not read fast enough: subscribe again after this rev."""
+    """Some frames were dropped because the client read too slowly: subscribe again after this rev."""
 
     type: Literal["reread"]
     after_rev: int
 
 
 class ErrorFrame(BaseModel):
-    """A frame was refused; codes are those of the REST API (`docs/errors.md`). Nobody else notices.
+    """A frame was refused, with an error code of the REST API (`docs/errors.md`). Other clients are not notified.
 
-    Some codes add members of their own, as their problems do.
+    Some codes have additional members, as their problems have.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -344,7 +346,7 @@ class ErrorFrame(BaseModel):
 
 
 class AckFrame(BaseModel):
-    """A frame was carried out. Which members are there goes by what was asked."""
+    """A frame was executed. The members depend on the type of the frame."""
 
     type: Literal["ack"]
     id: str | None = None
@@ -362,7 +364,7 @@ class AckFrame(BaseModel):
 
 
 class PongFrame(BaseModel):
-    """The answer to a ping."""
+    """The response to a ping."""
 
     type: Literal["pong"]
     id: str | None

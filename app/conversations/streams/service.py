@@ -432,9 +432,8 @@ class Streams:
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                row = await self._end_locally(
-                    call.caller, await self._take_over(replace(call, epoch=buffer.epoch)), end
-                )
+                buffer = await self._take_over(replace(call, epoch=buffer.epoch))
+                row = await self._end_locally(call.caller, buffer, end)
         except Conflict as error:
             if error.code != expected_code:
                 raise

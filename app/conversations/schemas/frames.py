@@ -28,9 +28,7 @@ Part: TypeAlias = Annotated[
 Writer: TypeAlias = Annotated[
     str,
     StringConstraints(min_length=1, max_length=256),
-    Field(
-        description="A name of the writer, chosen by the client; the same writer may resume after a lost connection."
-    ),
+    Field(description="Name of the writer, chosen by the client; the same writer may resume after a lost connection."),
 ]
 Reason: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 FrameId: TypeAlias = Annotated[

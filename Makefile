@@ -59,7 +59,7 @@ asyncapi-lint: tests/asyncapi/node_modules/.stamp ## the AsyncAPI document, by i
 	@cd tests/asyncapi && node validate.mjs < ../../openapi/asyncapi.json
 
 soak: .venv/.dev assets ## the long proofs
-	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_channel.py --timeout 3600
+	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
 
 bench: .venv/.dev assets ## how to measure

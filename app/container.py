@@ -333,6 +333,11 @@ def _facts(
     )
 
 
+def _list_subscriptions(settings: Settings, base: Foundation) -> ListSubscriptions:
+    options = ListSubscriptionOptions(settings.live_queue_frames, settings.max_answer_bytes)
+    return ListSubscriptions(base.database, options=options)
+
+
 def _subscriptions(settings: Settings, base: Foundation, facts: Facts) -> ConversationSubscriptions:
     subscriptions = ConversationSubscriptions(base.database, options=SubscriptionOptions.of(settings))
     subscriptions.event_sources.append(facts.recorded)
@@ -432,9 +437,7 @@ def build_container(
         statistics=Statistics(base.database, ops=base.ops, searched=lambda: spaces.current.space.id),
         conversations=conversations,
         subscriptions=_subscriptions(settings, base, facts),
-        list_subscriptions=ListSubscriptions(
-            base.database, options=ListSubscriptionOptions(settings.live_queue_frames, settings.max_answer_bytes)
-        ),
+        list_subscriptions=_list_subscriptions(settings, base),
         facts=facts,
         memories=memories,
         recall_service=recall_service,

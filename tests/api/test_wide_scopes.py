@@ -21,7 +21,7 @@ from app.index.search.maxscore import CorpusStatistics
 from app.index.service import PreparedQuery
 from app.recall.ranking import SpeakerIntent, rank
 from app.tenancy.schemas import Caller
-from app.tenancy.schemas import SearchScope as KeyScope
+from app.tenancy.schemas import Scope as KeyScope
 from tests.api.test_statements import _as_text, explain
 from tests.support.api import Client, Service, open_service
 from tests.support.statements import counted_statements

@@ -521,7 +521,7 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
     turns = [f"the wombat came {when}" for when in ("yesterday", "last week")] + ["filler"] * 32
     await client.append(conversation, *reversed(turns))
     index = service.container.index
-    embed, resolve = index.late.embed, index.resolve_dates
+    embed, resolve = index.backfill.embed, index.resolve_dates
 
     async def changing(original: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
         made = await original(given)
@@ -533,7 +533,7 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
         await connection.close()
         return made
 
-    monkeypatch.setattr(index.late, "embed", lambda texts: changing(embed, texts))
+    monkeypatch.setattr(index.backfill, "embed", lambda texts: changing(embed, texts))
     monkeypatch.setattr(index, "resolve_dates", lambda documents: changing(resolve, documents))
     before = await vectors_of(service, client)
     await service.run_jobs()

@@ -457,7 +457,7 @@ async def store_turn(tenant: Tenant, name: str, by: str) -> dict[str, Any]:
 def ids_of_lifecycle(tenant: Tenant, name: str) -> list[str]:
     """The ids under which the lifecycle stores the turn of this tenant's session."""
     key = TurnKey(tenant.client.tenant_id, "default", SESSION["session_id"], SESSION["turn_id"])
-    ids = [key.whole(0), key.whole(1)] if name == "after_turn" else [key.asked(0), key.answered(0)]
+    ids = [key.item_id(0), key.item_id(1)] if name == "after_turn" else [key.input_id(0), key.output_id(0)]
     return [format_id(one) for one in ids]
 
 

@@ -1,4 +1,4 @@
-"""What a caller asks of a context and what it gets (SPEC §5)."""
+"""The request for a context and its response."""
 
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias, cast

@@ -68,7 +68,7 @@ async def test_the_model_finds_what_was_done_twice(service: Service) -> None:
 
 @pytest.mark.timeout(400)  # 15 s on an idle machine
 async def test_random_operations_agree_with_the_rules_while_server_and_postgres_are_killed() -> None:
-    report = await run_round(WalkOptions(SEED, 0, 6, kill_every=2, kills=2))
+    report = await run_round(WalkOptions(SEED, 0, 12, kill_every=2, kills=2))
     assert report.violations == [], report
     assert report.kills.total() > 0
-    assert report.counts["sequences"] == 6
+    assert report.counts["sequences"] == 12

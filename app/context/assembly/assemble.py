@@ -1,4 +1,4 @@
-"""Choosing what a model sees within a token budget (SPEC §5). Pure: the same parts and request give the same bytes.
+"""Choose what a model sees within a token budget. Pure: the same parts and request give the same bytes.
 
 A context is planned without floors first: where everything that was asked for has room, all of it is shown. Else each
 section that has material keeps a floor, a share of the budget, from those before it. The order of claims is: system

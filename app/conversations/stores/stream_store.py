@@ -41,10 +41,9 @@ class OpenStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewChunk:
-    """Text to append to one part of an open turn, flushed under an epoch."""
+    """Text to append to one part of an open turn."""
 
     turn_id: UUID
-    epoch: int
     part: str
     start: int
     text: str

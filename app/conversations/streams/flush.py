@@ -367,7 +367,7 @@ def _open_stream(buffer: OpenTurnBuffer) -> OpenStream:
 def _chunks(buffer: OpenTurnBuffer) -> Iterable[tuple[OpenTurnBuffer, NewChunk, int]]:
     for name, part in buffer.parts.items():
         if part.tail:
-            chunk = NewChunk(buffer.turn_id, buffer.epoch, name, part.durable, "".join(part.tail))
+            chunk = NewChunk(buffer.turn_id, name, part.durable, "".join(part.tail))
             yield buffer, chunk, len(part.tail)
 
 

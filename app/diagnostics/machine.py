@@ -70,7 +70,7 @@ def _check_key(path: Path) -> Check:
         return Check("admin key", Level.WARN, f"{path} cannot be read ({error.strerror})", "Run as its owner.")
     if parse_key(text) is None:
         mend = "Put the key back, or delete the file and use `turnkeep keys create`."
-        return Check("admin key", Level.FAIL, f"{path} does not hold an API key", mend)
+        return Check("admin key", Level.FAIL, f"{path} has no valid API key in it", mend)
     return Check("admin key", Level.OK, f"{path}, mode {mode:04o}")
 
 

@@ -213,14 +213,14 @@ async def _require_valid(caller: Caller, tx: Transaction) -> None:
     key = await store.lock_key(tx, caller.tenant_id, caller.key_id)
     if key is None or key.state != "valid":
         code = "key_expired" if key is not None and key.state == "expired" else "key_revoked"
-        raise Unauthenticated(code, "This API key does not hold any more.")
+        raise Unauthenticated(code, "Invalid API key: it was revoked or has expired.")
     match await store.secret_standing(tx, caller.tenant_id, caller.key_id, digest=caller.digest):
         case "present":
             return
         case "previous":
             raise Forbidden("secret_replaced", "This key has been rotated: only its new secret administers keys.")
         case None:
-            raise Unauthenticated("unauthenticated", "This API key does not hold any more.")
+            raise Unauthenticated("unauthenticated", "Invalid API key.")
 
 
 def _require_within(caller: Caller, scopes: Sequence[Scope]) -> None:

@@ -71,6 +71,6 @@ def _read_or_make_key(path: Path) -> KeyText:
     if key is None:
         raise Unavailable(
             "admin_key_file_invalid",
-            f"{path} does not hold an API key: put the key back, or delete the file and use `turnkeep keys create`.",
+            f"{path} has no valid API key in it: put the key back, or delete the file and use `turnkeep keys create`.",
         )
     return key

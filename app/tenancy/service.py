@@ -41,8 +41,8 @@ _TEND_S = 60.0
 _SWEEP_LIMIT = 10_000
 _LIST_LIMIT = 1000
 _NO_KEY = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
-_BAD_KEY = "This API key does not hold."
-_DOES_NOT_HOLD = "This conversation token does not hold."
+_BAD_KEY = "Invalid API key."
+_BAD_JWT = "Invalid conversation token."
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Tenancy:
         asked_at = self._forgotten
         claims = read_token(self._token_secret, token)
         if claims is None:
-            raise Unauthenticated("unauthenticated", _DOES_NOT_HOLD)
+            raise Unauthenticated("unauthenticated", _BAD_JWT)
         left_s = (claims.expires_at - datetime.now(UTC)).total_seconds()
         if left_s <= 0:
             raise token_expired()
@@ -195,9 +195,9 @@ class Tenancy:
             key = await store.find_key(tx, claims.tenant_id, claims.key_id)
             epoch = await self._epochs.current(tx, claims.tenant_id, claims.conversation_id)
         if key is None or key.revoked or key.expired or epoch != claims.epoch:
-            raise Unauthenticated("unauthenticated", _DOES_NOT_HOLD)
+            raise Unauthenticated("unauthenticated", _BAD_JWT)
         if not scopes_of(claims.access) <= {Scope(scope) for scope in key.scopes}:
-            raise Unauthenticated("unauthenticated", _DOES_NOT_HOLD)
+            raise Unauthenticated("unauthenticated", _BAD_JWT)
         caller = Caller(
             key_tenant_id=claims.tenant_id,
             key_id=claims.key_id,

@@ -31,7 +31,7 @@ CLOSE_CODES: Final[dict[int, str]] = {
     connection.RESTARTING: "The server is being stopped. Connect again, to another replica, and resume.",
     connection.TRY_LATER: "Something the server needs cannot be reached. Connect again in a while.",
     connection.MALFORMED: "The first frame was not `auth` where it had to be, or too many frames could not be read.",
-    connection.NO_KEY: "No key or token, one that does not hold (any more), or one in the URL.",
+    connection.NO_KEY: "No key or token, an invalid one, or one in the URL.",
     connection.FORBIDDEN: "The key or token does not open this conversation.",
     connection.NO_CONVERSATION: "There is no such conversation, or not any more.",
     connection.TOO_LATE: "No key came in time, or what the server sent was not taken for too long.",

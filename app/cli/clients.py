@@ -42,7 +42,7 @@ def tail_conversation(
 def mcp(
     url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
     agent: Annotated[str | None, typer.Option(help="The agent that asks, where the key is not an agent's own.")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print what a client is told.")] = False,  # noqa: FBT002
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the configuration for a client.")] = False,  # noqa: FBT002
 ) -> None:
     """Serve the tools of a running server to a model, over standard input and output. The key: as for `tail`."""
     settings = quiet_settings(**({} if url is None else {"url": url}))

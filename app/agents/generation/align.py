@@ -80,43 +80,43 @@ def align(
 
     `is_retry`: the client repeats a request; `has_earlier`: more turns are stored before these.
     """
-    told = [(str(message.get("role")), says(message)) for message in given]
-    end, length, weight = _tail(told, stored)
-    run, first, same = _head(told, stored, has_earlier=has_earlier)
-    by_chance = length < end < first[0] + run and _are_equal(told[first[0] : end], stored[first[1] :])
-    if weight and (weight >= same or (not by_chance and _likeness(told[end - 1], stored[-1]) == _EQUAL)):
+    sent = [(str(message.get("role")), says(message)) for message in given]
+    end, length, weight = _tail(sent, stored)
+    run, first, same = _head(sent, stored, has_earlier=has_earlier)
+    by_chance = length < end < first[0] + run and _are_equal(sent[first[0] : end], stored[first[1] :])
+    if weight and (weight >= same or (not by_chance and _likeness(sent[end - 1], stored[-1]) == _EQUAL)):
         return Alignment(end)
-    if run == 0 or not (is_retry or any(role == _ASSISTANT for role, _ in told[: run + first[0]])):
+    if run == 0 or not (is_retry or any(role == _ASSISTANT for role, _ in sent[: run + first[0]])):
         return Alignment(0)
-    end_told, end_stored = first[0] + run, first[1] + run
-    if end_told == len(told) and _only_answers(stored[end_stored:]):
+    end_sent, end_stored = first[0] + run, first[1] + run
+    if end_sent == len(sent) and _only_answers(stored[end_stored:]):
         whole = stored[end_stored].turn
         if end_stored == 0 or stored[end_stored - 1].turn != whole:
-            return Alignment(end_told, regenerate_from=whole)
-    return Alignment(end_told)
+            return Alignment(end_sent, regenerate_from=whole)
+    return Alignment(end_sent)
 
 
-def _are_equal(told: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> bool:
+def _are_equal(sent: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> bool:
     """Return whether each message equals the stored one in its place."""
-    return all(_likeness(one, other) == _EQUAL for one, other in zip(told, stored, strict=False))
+    return all(_likeness(one, other) == _EQUAL for one, other in zip(sent, stored, strict=False))
 
 
 def _only_answers(rest: Sequence[StoredMessage]) -> bool:
     return bool(rest) and rest[0].role == _ASSISTANT and all(one.role in {_ASSISTANT, "tool"} for one in rest)
 
 
-def _tail(told: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> tuple[int, int, int]:
+def _tail(sent: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> tuple[int, int, int]:
     """Find the longest run that ends the stored messages.
 
     Return its end in the request, its length, and the number of its equal messages.
     """
     best, where, weight = 0, 0, 0
-    for end in range(len(told), 0, -1):
+    for end in range(len(sent), 0, -1):
         if best >= min(end, len(stored)):
             break  # no longer run is possible
         length = same = 0
         for back in range(1, min(end, len(stored)) + 1):
-            likeness = _likeness(told[end - back], stored[-back])
+            likeness = _likeness(sent[end - back], stored[-back])
             if likeness == _DIFFERENT:
                 break
             same += likeness == _EQUAL
@@ -128,7 +128,7 @@ def _tail(told: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> t
 
 
 def _head(
-    told: Sequence[tuple[str, str]], stored: Sequence[StoredMessage], *, has_earlier: bool
+    sent: Sequence[tuple[str, str]], stored: Sequence[StoredMessage], *, has_earlier: bool
 ) -> tuple[int, tuple[int, int], int]:
     """Find the longest run at the start of the request. Return its length, its start in both, and its equal messages.
 
@@ -137,11 +137,11 @@ def _head(
     """
     starts = [(0, at) for at in range(len(stored))]
     if has_earlier:
-        starts += [(at, 0) for at in range(1, len(told))]
+        starts += [(at, 0) for at in range(1, len(sent))]
     best, where, weight = 0, (0, 0), 0
     for start in starts:
         run = same = 0
-        for one, other in zip(told[start[0] :], stored[start[1] :], strict=False):
+        for one, other in zip(sent[start[0] :], stored[start[1] :], strict=False):
             likeness = _likeness(one, other)
             if likeness == _DIFFERENT:
                 break
@@ -152,8 +152,8 @@ def _head(
     return best, where, weight
 
 
-def _likeness(told: tuple[str, str], stored: StoredMessage) -> int:
-    role, said = told
+def _likeness(sent: tuple[str, str], stored: StoredMessage) -> int:
+    role, said = sent
     if role != stored.role:
         return _DIFFERENT
     if said == stored.says:

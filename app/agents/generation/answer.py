@@ -237,14 +237,14 @@ def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
     asked = body.get("model")
     model = answer.model or (asked if isinstance(asked, str) else None)
     noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
-    told = {
+    fields = {
         "usage": _usage_of(answer),
         "model": None if model is None else str(storable(model))[:_MAX_MODEL_CHARACTERS] or None,
         "metadata": {
             name: str(storable(value))[:_MAX_NOTE_CHARACTERS] for name, value in noted.items() if value is not None
         },
     }
-    return turn_of(parsed).model_copy(update=told)
+    return turn_of(parsed).model_copy(update=fields)
 
 
 def answer_text(turns: Sequence[Turn]) -> str:

@@ -459,9 +459,9 @@ async def _open_stream(upstream: Upstream, stack: AsyncExitStack, caller: Caller
     """Open a streamed answer, with usage if the endpoint supports it."""
     options = body.get("stream_options")
     options = options if isinstance(options, dict) else {}
-    told: JsonObject = {**body, "stream": True, "stream_options": {**options, "include_usage": True}}
+    streamed: JsonObject = {**body, "stream": True, "stream_options": {**options, "include_usage": True}}
     try:
-        return await stack.enter_async_context(upstream.streaming(caller.tenant_id, _COMPLETIONS, told))
+        return await stack.enter_async_context(upstream.streaming(caller.tenant_id, _COMPLETIONS, streamed))
     except UpstreamRefusal as refusal:
         if "stream_options" in body or "stream_options" not in json.dumps(refusal.error):
             raise

@@ -6,9 +6,20 @@ amounts are left alone.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import phonenumbers
+from stdnum import luhn
+from stdnum.br import cnpj, cpf
+from stdnum.ch import ssn as ahv
+from stdnum.de import idnr
+from stdnum.gb import nhs
+from stdnum.in_ import aadhaar
+from stdnum.jp import in_ as my_number
+from stdnum.nl import bsn
+from stdnum.pl import pesel
 
 from app.memory.pii import check_digits
 from app.memory.schemas import PersonalKind
@@ -89,16 +100,16 @@ _NEUTRAL = frozenset(_NEUTRAL_WORDS.split())
 # so many other words may stand between the telling one and the number
 _FAR = 5
 _NEAR = 2
-# how the digits are grouped, and what they begin with
-_DIALLED: Mapping[tuple[int, ...], re.Pattern[str]] = {
-    (3, 3, 4): re.compile(r"3|[2456789]\d\d[2-9]"),
-    (1, 3, 3, 4): re.compile(r"1"),
-    (1, 3, 3, 2, 2): re.compile(r"[78]"),
-    (11,): re.compile(r"1[3-9]"),
-    (3, 4, 4): re.compile(r"1[3-9]"),
-    (5, 5): re.compile(r"[6-9]"),
-    (3, 2, 2, 2): re.compile(r"[6-9]"),
-    (2, 5, 4): re.compile(r"\d\d9"),
+# how a country groups the digits of a number, how the number begins, and the countries
+_DIALLED: Mapping[Sequence[int], tuple[re.Pattern[str], Sequence[str]]] = {
+    (3, 3, 4): (re.compile(r"3|[2456789]\d\d[2-9]"), ("US", "IT")),
+    (1, 3, 3, 4): (re.compile(r"1"), ("US",)),
+    (1, 3, 3, 2, 2): (re.compile(r"[78]"), ("RU",)),
+    (11,): (re.compile(r"1[3-9]"), ("CN",)),
+    (3, 4, 4): (re.compile(r"1[3-9]"), ("CN",)),
+    (5, 5): (re.compile(r"[6-9]"), ("IN",)),
+    (3, 2, 2, 2): (re.compile(r"[6-9]"), ("ES",)),
+    (2, 5, 4): (re.compile(r"\d\d9"), ("BR",)),
 }
 _DIGITS_WITH_CUE: Mapping[PersonalKind, tuple[int, int]] = {
     _PHONE: (7, 15), _CARD: (12, 19), _BANK: (6, 20), _NATIONAL: (8, 18), _TAX: (8, 15), _HEALTH: (8, 15),
@@ -107,15 +118,51 @@ _DIGITS_WITH_CUE: Mapping[PersonalKind, tuple[int, int]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Check:
+    """A kind of number. One that many numbers pass must be grouped as people write it, with its separator."""
+
+    kind: PersonalKind
+    is_valid: Callable[[str], bool]
+    shapes: Collection[Sequence[int]] | None = None
+    separator: str = ""
+
+
+# by the count of digits
+_CHECKS: Mapping[int, Sequence[_Check]] = {
+    9: (
+        _Check(_NATIONAL, check_digits.us_ssn, ((3, 2, 4),)),
+        _Check(_NATIONAL, luhn.is_valid, ((3, 3, 3),), "-"),
+        _Check(_NATIONAL, bsn.is_valid, ((4, 2, 3),), "."),
+    ),
+    10: (
+        _Check(_NATIONAL, check_digits.se_person, ((6, 4),), "-"),
+        _Check(_HEALTH, nhs.is_valid, ((3, 3, 4),), " "),
+        _Check(_HEALTH, check_digits.au_medicare, ((4, 5, 1),)),
+    ),
+    11: (
+        _Check(_NATIONAL, pesel.is_valid),
+        _Check(_TAX, idnr.is_valid),
+        _Check(_TAX, cpf.is_valid),
+        _Check(_HEALTH, check_digits.au_medicare, ((4, 5, 1, 1),)),
+    ),
+    12: (
+        _Check(_NATIONAL, aadhaar.is_valid, ((4, 4, 4),)),
+        _Check(_NATIONAL, my_number.is_valid, ((4, 4, 4),)),
+        _Check(_NATIONAL, check_digits.se_person, ((12,), (8, 4))),
+    ),
+    13: (_Check(_NATIONAL, ahv.is_valid),),
+    14: (_Check(_TAX, cnpj.is_valid, separator="/"),),
+    15: (_Check(_NATIONAL, check_digits.fr_nir),),
+    18: (_Check(_NATIONAL, check_digits.cn_resident),),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class _Window:
     text: str
     digits: str
     shape: Sequence[int]
     cue: Cue
-
-    @property
-    def international(self) -> bool:
-        return self.text.startswith("+")
 
 
 def find_numbers(characters: str) -> Iterator[Found]:
@@ -227,7 +274,7 @@ def _judge(window: _Window) -> PersonalKind | None:
     count = len(window.digits)
     if count not in _COUNTS or len(set(window.digits)) == 1:
         return None
-    if window.international and 8 <= count <= 15 and window.digits[0] != "0":  # noqa: PLR2004 - E.164
+    if window.text.startswith("+") and _is_international(window.digits):
         return _PHONE
     if _DATE.search(window.text) or (_DECIMAL.fullmatch(window.text) and window.cue not in {_PHONE, _TAX}):
         return None
@@ -241,72 +288,33 @@ def _judge(window: _Window) -> PersonalKind | None:
 
 
 def _by_checks(window: _Window) -> PersonalKind | None:
-    """By length and check digits; those that a number passes easily must be grouped as they are written."""
-    count = len(window.digits)
-    if count in {13, 14, 15, 18}:
-        found = _of_many(window)
-    else:
-        found = {9: _of_nine, 10: _of_ten, 11: _of_eleven, 12: _of_twelve}.get(count, _of_none)(window)
-    return found or (_CARD if count >= 13 and check_digits.card(window.digits) else None)  # noqa: PLR2004
-
-
-def _of_none(window: _Window) -> None:
-    del window
-
-
-def _of_nine(window: _Window) -> PersonalKind | None:
-    digits, shape = window.digits, window.shape
-    social = shape == (3, 2, 4) and check_digits.us_ssn(digits)
-    insured = shape == (3, 3, 3) and "-" in window.text and check_digits.luhn(digits)
-    citizen = shape == (4, 2, 3) and "." in window.text and check_digits.nl_bsn(digits)
-    return _NATIONAL if social or insured or citizen else None
-
-
-def _of_eleven(window: _Window) -> PersonalKind | None:
-    if check_digits.pl_pesel(window.digits):
-        return _NATIONAL
-    if check_digits.de_tax(window.digits) or check_digits.br_cpf(window.digits):
-        return _TAX
-    return _HEALTH if window.shape == (4, 5, 1, 1) and check_digits.au_medicare(window.digits) else None
-
-
-def _of_twelve(window: _Window) -> PersonalKind | None:
-    digits, shape = window.digits, window.shape
-    grouped = shape == (4, 4, 4) and (check_digits.in_aadhaar(digits) or check_digits.jp_number(digits))
-    swedish = digits[:2] in {"19", "20"} and shape in {(12,), (8, 4)} and check_digits.se_person(digits[2:])
-    return _NATIONAL if grouped or swedish else None
-
-
-def _of_many(window: _Window) -> PersonalKind | None:
-    digits = window.digits
-    match len(digits):
-        case 13:
-            return _NATIONAL if check_digits.ch_ahv(digits) else None
-        case 14:
-            return _TAX if "/" in window.text and check_digits.br_cnpj(digits) else None
-        case 15:
-            return _NATIONAL if check_digits.fr_nir(digits) else None
-        case _:
-            return _NATIONAL if check_digits.cn_resident(digits) else None
-
-
-def _of_ten(window: _Window) -> PersonalKind | None:
-    if window.shape == (6, 4) and "-" in window.text and check_digits.se_person(window.digits):
-        return _NATIONAL
-    nhs = window.shape == (3, 3, 4) and " " in window.text and check_digits.uk_nhs(window.digits)
-    medicare = window.shape == (4, 5, 1) and check_digits.au_medicare(window.digits)
-    return _HEALTH if nhs or medicare else None
+    """By length and check digits."""
+    for check in _CHECKS.get(len(window.digits), ()):
+        written = check.shapes is None or window.shape in check.shapes
+        if written and check.separator in window.text and check.is_valid(window.digits):
+            return check.kind
+    return _CARD if check_digits.card(window.digits) else None
 
 
 def _looks_dialled(window: _Window) -> bool:
     """A phone number in one of the ways that countries write them at home."""
     digits, shape = window.digits, window.shape
     count, first = len(digits), shape[0]
-    if digits.startswith("00") and len(shape) > 1 and 10 <= count <= 17:  # noqa: PLR2004
+    if digits.startswith("00") and len(shape) > 1 and _is_international(digits[2:]):
         return True
     if window.text.startswith("(") and ")" in window.text and 8 <= count <= 11 and first <= 5:  # noqa: PLR2004
         return True
     if digits[0] == "0" and first >= 2 and len(shape) > 1:  # noqa: PLR2004 - a zero of its own is a decimal's
         return (count == 10 if set(shape) == {2} else 9 <= count <= 11) and shape[-1] >= 2  # noqa: PLR2004
-    beginning = _DIALLED.get(tuple(shape))
-    return beginning is not None and beginning.match(digits) is not None
+    beginning, regions = _DIALLED.get(window.shape, (None, ()))
+    if beginning is None or not beginning.match(digits):
+        return False
+    return any(phonenumbers.is_valid_number(phonenumbers.parse(digits, region)) for region in regions)
+
+
+def _is_international(digits: str) -> bool:
+    """Whether a country code and a number of a length that occurs there."""
+    try:
+        return phonenumbers.is_possible_number(phonenumbers.parse("+" + digits))
+    except phonenumbers.NumberParseException:
+        return False

@@ -9,6 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stdnum.es import dni, nie
+from stdnum.fr import nir
+from stdnum.it import codicefiscale
+
 from app.memory.pii import check_digits
 from app.memory.schemas import PersonalKind
 
@@ -79,7 +83,7 @@ def _whole_if(check: Callable[[str], bool]) -> Callable[[re.Match[str]], tuple[i
 
 def _iban(match: re.Match[str]) -> tuple[int, int] | None:
     places = [place for place, character in enumerate(match[0]) if character.isalnum()]
-    length = check_digits.iban("".join(match[0][place] for place in places).upper())
+    length = check_digits.iban_length("".join(match[0][place] for place in places).upper())
     if not length:
         return None
     end = match.start() + places[length - 1] + 1
@@ -143,6 +147,10 @@ def _nino(bare: str) -> bool:
         and bare[0] not in "DFIQUV"
         and bare[1] not in "DFIOQUV"
     )
+
+
+def _dni_or_nie(bare: str) -> bool:
+    return dni.is_valid(bare) or nie.is_valid(bare)
 
 
 def _wallet(bare_match: re.Match[str]) -> tuple[int, int] | None:
@@ -260,7 +268,7 @@ PATTERNS: tuple[Pattern, ...] = (
         PersonalKind.NATIONAL_ID,
         re.compile(r"(?<![A-Za-z0-9])(?:\d\d\.?\d{3}\.?\d{3}|[XYZ][- .]?\d{7})[-.]?[A-Z](?![A-Za-z0-9])",
         re.IGNORECASE),
-        _whole_if(check_digits.es_dni),
+        _whole_if(_dni_or_nie),
     ),
     Pattern(
         PersonalKind.TAX_ID,
@@ -269,7 +277,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?![A-Za-z0-9])",
             re.IGNORECASE,
         ),
-        _whole_if(check_digits.it_fiscal),
+        _whole_if(codicefiscale.is_valid),
     ),
     Pattern(
         PersonalKind.NATIONAL_ID,
@@ -279,7 +287,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         PersonalKind.NATIONAL_ID,
         re.compile(r"(?<![A-Za-z0-9])[12] ?\d\d ?\d\d ?2[AB] ?\d{3} ?\d{3} ?\d\d(?![A-Za-z0-9])", re.IGNORECASE),
-        _whole_if(check_digits.fr_nir),
+        _whole_if(nir.is_valid),
     ),
     Pattern(
         PersonalKind.NATIONAL_ID,

@@ -133,7 +133,7 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
             open_foundation(settings, migrate=settings.migrate_on_start, epochs=TOKEN_EPOCHS)
         )
         first_tenant_id = await install_first_key(settings, base.tenancy)
-        await base.tenancy.hash_plain_repeats()
+        await base.tenancy.idempotency.hash_plain_keys()
         tending = asyncio.create_task(base.tenancy.tend_forever())
         stack.push_async_callback(_end_tending, tending, base.tenancy)
         bus = make_bus(settings, base.server)

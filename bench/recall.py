@@ -337,7 +337,7 @@ async def ingest(bench: Bench, turns: int, made: list[str]) -> float:
 
     async def write() -> None:
         nonlocal count
-        conversation, *_ = await bench.container.conversations.create(caller, body=ConversationCreate(), repeat=None)
+        conversation = (await bench.container.conversations.create(caller, body=ConversationCreate())).value
         made.append(conversation.id)
         body = [TurnInput.model_validate({"role": "user", "content": " ".join(words[n])}) for n in range(turns)]
         while time.perf_counter() < stop:

@@ -12,7 +12,7 @@ from app.core.database.transactions import Transaction
 from app.core.errors import Busy, Conflict, FieldError
 from app.core.ids import ConversationId, new_uuid
 from app.formats.schemas import JsonObject
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, RequestResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,11 @@ class Defaults:
 
 async def get_or_create(
     caller: Caller, tx: Transaction, body: ConversationCreate, defaults: Defaults
-) -> tuple[ConversationRow, bool]:
-    """A conversation by its id or external id, and whether it was made now.
+) -> RequestResult[ConversationRow]:
+    """Create a conversation, or return the one with this id or external id.
 
-    Made twice at once, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`, Busy.
+    Of two calls at the same time the second waits for the first.
+    Raises Invalid, Conflict `conversation_conflict`, Busy.
     """
     require_small(body.metadata, maximum=defaults.max_metadata_bytes)
     created = await conversation_store.insert_conversation(
@@ -64,4 +65,4 @@ async def get_or_create(
             "A conversation exists that has this id or external_id, but not all as given.",
             fields=[FieldError("/id", "belongs to a conversation of another external_id or project")],
         )
-    return row, created
+    return RequestResult(row, is_new=created)

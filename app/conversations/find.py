@@ -1,7 +1,9 @@
 """Finds a conversation, or says that there is none. Absent and foreign are the same: row security hides the latter."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from uuid import UUID
 
 from app.conversations.stores import conversation_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
@@ -19,6 +21,11 @@ async def get_conversation(caller: Caller, tx: Transaction, conversation_id: Con
     if row is None:
         raise NotFound("not_found", _NO_CONVERSATION)
     return row
+
+
+async def get_first_conversation(caller: Caller, tx: Transaction, ids: Sequence[UUID]) -> ConversationRow:
+    """Return the conversation of the first id, which an idempotent request stored. Raises NotFound."""
+    return await get_conversation(caller, tx, ConversationId(ids[0]))
 
 
 async def get_rev(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> int:

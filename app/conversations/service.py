@@ -16,7 +16,7 @@ from app.conversations.create import Defaults, get_or_create
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
 from app.conversations.drafts import DraftLimits
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_turn_so_far, lock_conversation
+from app.conversations.find import get_conversation, get_first_conversation, get_turn_so_far, lock_conversation
 from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
 from app.conversations.reading.context_turns import (
     ContextTurns,
@@ -79,7 +79,7 @@ from app.core.paging import Cursors, Page, make_page
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, IdempotencyKey, Scope, TokenEpochs
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
 __all__ = [
@@ -98,7 +98,6 @@ __all__ = [
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
-_CREATED, _OK = 201, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class Conversations:
         jobs: JobQueue,
     ) -> None:
         self._database = database
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._cursors = cursors
         self._options = options
         self._index = index
@@ -183,22 +182,17 @@ class Conversations:
     # conversations
 
     async def create(
-        self, caller: Caller, *, body: ConversationCreate, repeat: IdempotencyKey | None
-    ) -> tuple[Conversation, bool, bool]:
-        """Create, or get the one that has this id or external id. Says whether it was created, and replayed."""
+        self, caller: Caller, *, body: ConversationCreate, idempotency_key: IdempotencyKey | None = None
+    ) -> RequestResult[Conversation]:
+        """Create a conversation, or return the one with this id or external id."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.claim(caller, tx, request=repeat)
-                if replay is not None:
-                    row = await get_conversation(caller, tx, ConversationId(replay.result_ids[0]))
-                    shown = conversation_view_for(caller, row, external_id=body.external_id)
-                    return shown, replay.status == _CREATED, True
-            row, created = await get_or_create(caller, tx, body, self._defaults)
-            if repeat is not None:
-                status = _CREATED if created else _OK
-                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
-        return conversation_view_for(caller, row, external_id=body.external_id), created, False
+            made = await self._idempotency.run_once(
+                caller, tx, idempotency_key, run=lambda: get_or_create(caller, tx, body, self._defaults),
+                result_ids=lambda row: [row.id], read=get_first_conversation,
+            )  # fmt: skip
+            if not made.is_replay:
+                self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(made.value.id), rev=made.value.rev)
+        return made.with_value(conversation_view_for(caller, made.value, external_id=body.external_id))
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """One conversation. Tokens reach it."""
@@ -285,15 +279,16 @@ class Conversations:
         await lock_conversation(caller, tx, conversation_id)
 
     async def fork(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: IdempotencyKey | None
-    ) -> tuple[Conversation, bool, bool]:
-        """Copy the live turns through one into a new conversation. Says whether it was made now, and replayed.
+        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest,
+        idempotency_key: IdempotencyKey | None,
+    ) -> RequestResult[Conversation]:  # fmt: skip
+        """Copy the live turns through one into a new conversation.
 
         Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
         stands) or `conversation_conflict`.
         """
         require_small(body.metadata or {}, maximum=self._options.limits.max_metadata_bytes)
-        return await self._forker.fork(caller, conversation_id, body=body, repeat=repeat)
+        return await self._forker.fork(caller, conversation_id, body=body, idempotency_key=idempotency_key)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
         """Walk the hash chain and name the first break."""
@@ -302,22 +297,18 @@ class Conversations:
     # turns
 
     async def revise(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        turn_id: TurnId,
-        body: Revision,
-        repeat: IdempotencyKey | None = None,
-    ) -> tuple[RevisionResult, bool, bool]:
-        """Let a new turn take a live one's place. Says whether it was stored now, and whether it is a replay by key.
+        self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId, body: Revision,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> RequestResult[RevisionResult]:  # fmt: skip
+        """Store a turn in the place of a live one.
 
         Raises NotFound; Conflict `already_superseded` (with the id that stands), `conversation_advanced`,
         `turn_id_conflict`, `turn_erased`, `idempotency_mismatch`; Invalid where the turn breaks a rule.
         """
         return await self._reviser.revise(
-            caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat, expire=self.streams.expire
-        )
+            caller, conversation_id, turn_id=turn_id, body=body, idempotency_key=idempotency_key,
+            expire=self.streams.expire,
+        )  # fmt: skip
 
     async def erase_turns(
         self,
@@ -340,15 +331,10 @@ class Conversations:
         return erased, every
 
     async def append(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        turns: Sequence[TurnInput],
-        expected_seq: int | None = None,
-        repeat: IdempotencyKey | None = None,
-    ) -> tuple[AppendResult, bool, bool]:
-        """Append turns, all or none. Says whether anything was stored now, and whether it is a replay by key.
+        self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
+        expected_seq: int | None = None, idempotency_key: IdempotencyKey | None = None,
+    ) -> RequestResult[AppendResult]:  # fmt: skip
+        """Append turns, all or none.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
         Invalid where a turn breaks a rule. Tokens reach it, with Forbidden `token_not_allowed` for what is not theirs.
@@ -359,12 +345,14 @@ class Conversations:
             conversation_id,
             turns=permitted_turns(caller, turns),
             expected_seq=expected_seq,
-            repeat=None if repeat is None else repeat.of(caller),
+            idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
         )
 
-    async def replayed(self, caller: Caller, *, repeat: IdempotencyKey) -> AppendResult | None:
-        """What an append with this Idempotency-Key has stored, if one has. Raises Conflict `idempotency_mismatch`."""
-        return await self._appender.replayed(caller, repeat)
+    async def find_result(
+        self, caller: Caller, *, idempotency_key: IdempotencyKey | None
+    ) -> RequestResult[AppendResult] | None:
+        """Return the stored result of an append with this key, or None. Raises Conflict `idempotency_mismatch`."""
+        return await self._appender.find_result(caller, idempotency_key)
 
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """One turn of a conversation. Tokens reach it."""

@@ -37,7 +37,7 @@ from app.memory.schemas import (
     fact_text,
 )
 from app.providers.schemas import ChatModel
-from app.tenancy.schemas import Caller, IdempotencyKey, job_caller
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller
 from app.tenancy.service import Tenancy
 
 __all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts", "Kept"]
@@ -171,15 +171,18 @@ class Facts:
     # by callers
 
     async def create(
-        self, caller: Caller, *, body: FactCreate, repeat: IdempotencyKey | None
-    ) -> tuple[FactResult, bool, bool]:
-        """Assert a fact, or add evidence to a held one. Says whether it is new, and whether it is a replay by key.
+        self, caller: Caller, *, body: FactCreate, idempotency_key: IdempotencyKey | None = None
+    ) -> RequestResult[FactResult]:
+        """Assert a fact, or add evidence to a stored one.
 
         Raises NotFound for turns and conversations that are not there, Conflict `already_superseded`, `turn_erased`,
         `fact_retracted`, `too_many_facts`, `idempotency_mismatch`; Invalid for what has no word to compare by.
         """
-        done = await self._asserter.assert_fact(caller, body=body, repeat=repeat)
-        return await self._result(caller, done), done.created, done.replayed
+        done = await self._asserter.assert_fact(caller, body=body, idempotency_key=idempotency_key)
+        result = await self._result(caller, done.value)
+        if done.is_replay and result.fact is None:
+            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+        return done.with_value(result)
 
     async def update(self, caller: Caller, fact_id: UUID, *, body: FactUpdate) -> FactResult:
         """Correct a fact: it is retracted, and another stands in its place. NotFound; Conflict `fact_retracted`."""
@@ -236,8 +239,6 @@ class Facts:
             rows = await store.find(tx, caller.tenant_id, [done.fact_id, *done.changed])
         views = {fact_id: fact_view_for(caller, row) for fact_id, row in rows.items()}
         others = [views[one] for one in done.changed if one in views and one != done.fact_id]
-        if done.replayed and done.fact_id not in views:
-            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
         return FactResult(fact=views.get(done.fact_id), changed=others)
 
     # by extraction

@@ -7,7 +7,7 @@ name another tenant or agent. The gateway stores and recalls; only an administra
 from app.memory.longterm.schemas import MemoryEntries, MemoryQuery, MemoryStore, MemoryStored
 from app.memory.longterm.service import Memories
 from app.recall.service import RecallService
-from app.tenancy.schemas import Caller, IdempotencyKey, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 
 
 class MemoryGateway:
@@ -25,13 +25,13 @@ class MemoryGateway:
         return self._caller.agent
 
     async def store_memory(
-        self, body: MemoryStore, *, repeat: IdempotencyKey | None = None
-    ) -> tuple[MemoryStored, bool]:
-        """Store a memory, and return whether the request was a repeat of an earlier one.
+        self, body: MemoryStore, *, idempotency_key: IdempotencyKey | None = None
+    ) -> RequestResult[MemoryStored]:
+        """Store a memory.
 
         The embedding comes first: if it fails, nothing is written and the embedder's error is raised unchanged.
         """
-        return await self._memories.store(self._caller, body=body, repeat=repeat)
+        return await self._memories.store(self._caller, body=body, idempotency_key=idempotency_key)
 
     async def recall_memory(self, query: MemoryQuery) -> MemoryEntries:
         """Return the nearest entries, best first. If the embedder fails, search by words alone and set `degraded`."""

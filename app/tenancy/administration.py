@@ -8,7 +8,7 @@ unless the caller forces it. Every statement uses the ops role and names the cal
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NoReturn
 from uuid import UUID
 
 from app.core.database.transactions import Database, Transaction
@@ -33,7 +33,6 @@ from app.tenancy.schemas import (
 )
 from app.tenancy.service import Tenancy
 
-_CREATED, _OK = 201, 200
 _FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 
 Order = Literal["asc", "desc"]
@@ -45,6 +44,7 @@ class Administration:
     def __init__(self, ops: Database, *, tenancy: Tenancy, cursors: Cursors) -> None:
         self._ops = ops
         self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._cursors = cursors
 
     # keys, of the caller's own tenant
@@ -60,7 +60,7 @@ class Administration:
             )
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
 
-    async def create_key(self, caller: Caller, *, body: KeyCreate, repeat: IdempotencyKey | None) -> KeyMade:
+    async def create_key(self, caller: Caller, *, body: KeyCreate, idempotency_key: IdempotencyKey | None) -> KeyMade:
         """Create a key.
 
         Raises Forbidden for a scope that the caller lacks, Conflict `secret_shown_once` for a repeat.
@@ -75,27 +75,27 @@ class Administration:
             )
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
-            await self._refuse_repeat(caller, tx, repeat)
+            await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
             made = await self._add_key(tx, generate_key(caller.tenant_id), body)
-            await self._remember(caller, tx, repeat, _CREATED, made.id)
+            await self._idempotency.store_result(caller, tx, idempotency_key, [parse_id(made.id)], is_new=True)
         return made
 
     async def rotate_key(
-        self, caller: Caller, key_id: KeyId, *, body: KeyRotate, repeat: IdempotencyKey | None
+        self, caller: Caller, key_id: KeyId, *, body: KeyRotate, idempotency_key: IdempotencyKey | None
     ) -> KeyMade:
         """Give a key a new secret; the old one stays valid for `grace_s`, on other replicas also for `key_cache_s`."""
         caller.require(Scope.ADMIN)
         text = KeyText(caller.tenant_id, key_id, generate_key().secret)
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
-            await self._refuse_repeat(caller, tx, repeat)
+            await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
             key = await self._own_key(caller, tx, key_id)
             if key.state != "valid":
                 raise Conflict("key_not_valid", "This key is revoked or has expired; make a new one.")
             rotated = await store.rotate_key(
                 tx, caller.tenant_id, key_id, secret_hmac=self._tenancy.digest(text), grace_s=body.grace_s
             )
-            await self._remember(caller, tx, repeat, _OK, key.id)
+            await self._idempotency.store_result(caller, tx, idempotency_key, [key_id], is_new=False)
         self._tenancy.forget_checked()
         return KeyMade(**(rotated or key).model_dump(), key=str(text))
 
@@ -149,17 +149,19 @@ class Administration:
             rows = await store.page_tenants(tx, newest_first=order == "desc", after=after, limit=limit + 1)
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
 
-    async def create_tenant(self, caller: Caller, *, body: TenantCreate, repeat: IdempotencyKey | None) -> TenantMade:
+    async def create_tenant(
+        self, caller: Caller, *, body: TenantCreate, idempotency_key: IdempotencyKey | None
+    ) -> TenantMade:
         """Create a tenant with its first key."""
         caller.require(Scope.OPERATOR)
         text = generate_key()
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
-            await self._refuse_repeat(caller, tx, repeat)
+            await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
             await store.add_tenant(tx, text.tenant_id, body.name)
             key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(_FIRST_SCOPES)))
             tenant = await _tenant(tx, text.tenant_id)
-            await self._remember(caller, tx, repeat, _CREATED, tenant.id)
+            await self._idempotency.store_result(caller, tx, idempotency_key, [text.tenant_id], is_new=True)
         return TenantMade(**tenant.model_dump(), first_key=key)
 
     async def tenant(self, caller: Caller, tenant_id: TenantId) -> Tenant:
@@ -185,20 +187,13 @@ class Administration:
         moment, last_id = self._cursors.read(scope, cursor)
         return datetime.fromisoformat(str(moment)), parse_id(str(last_id))
 
-    async def _refuse_repeat(self, caller: Caller, tx: Transaction, repeat: IdempotencyKey | None) -> None:
-        replay = None if repeat is None else await self._tenancy.claim(caller, tx, request=repeat)
-        if replay is not None:
-            raise Conflict(
-                "secret_shown_once",
-                "This request was done, and its answer had a secret that is shown once. Rotate the key to get another.",
-                extra={"id": format_id(replay.result_ids[0])},
-            )
 
-    async def _remember(
-        self, caller: Caller, tx: Transaction, repeat: IdempotencyKey | None, status: int, made_id: str
-    ) -> None:
-        if repeat is not None:
-            await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[parse_id(made_id)])
+async def _refuse_repeat(_caller: Caller, _tx: Transaction, result_ids: Sequence[UUID]) -> NoReturn:
+    raise Conflict(
+        "secret_shown_once",
+        "This request was done, and its answer had a secret that is shown once. Rotate the key to get another.",
+        extra={"id": format_id(result_ids[0])},
+    )
 
 
 async def _tenant(tx: Transaction, tenant_id: TenantId) -> Tenant:
@@ -214,7 +209,7 @@ async def _require_valid(caller: Caller, tx: Transaction) -> None:
     if key is None or key.state != "valid":
         code = "key_expired" if key is not None and key.state == "expired" else "key_revoked"
         raise Unauthenticated(code, "Invalid API key: it was revoked or has expired.")
-    match await store.secret_standing(tx, caller.tenant_id, caller.key_id, digest=caller.digest):
+    match await store.find_secret_state(tx, caller.tenant_id, caller.key_id, digest=caller.digest):
         case "present":
             return
         case "previous":

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
@@ -177,34 +177,48 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The Idempotency-Key of a request, which is never stored, and an HMAC of the request."""
+    """The Idempotency-Key of a request, which is never stored in plain text, and an HMAC of the request."""
 
-    key: str
+    text: str
     request_hmac: bytes
 
-    def of(self, caller: Caller) -> "IdempotencyKey":
+    def for_caller(self, caller: Caller) -> "IdempotencyKey":
         """Return the key for this caller: holders of tokens have keys of their own."""
         bound = caller.bound
         if bound is None:
             return self
-        name = f"{format_id(bound.conversation_id)}:{bound.actor}:{self.key}"
-        return replace(self, key=f"token:{hashlib.sha256(name.encode()).hexdigest()}")
+        name = f"{format_id(bound.conversation_id)}:{bound.actor}:{self.text}"
+        return replace(self, text=f"token:{hashlib.sha256(name.encode()).hexdigest()}")
 
-    def made_id(self, caller: Caller) -> UUID:
-        """Return the id of the object that this request creates, the same for every repeat."""
-        return _named(caller.tenant_id.bytes + self.request_hmac + self.key.encode())
-
-    def by_agent(self, agent_id: str) -> "IdempotencyKey":
-        """Return the key for this agent, which a header names and the hash does not contain."""
+    def for_agent(self, agent_id: str) -> "IdempotencyKey":
+        """Return the key for this agent, which a header names and the HMAC does not contain."""
         return replace(self, request_hmac=hashlib.sha256(self.request_hmac + agent_id.encode()).digest())
+
+    def derive_id(self, caller: Caller) -> UUID:
+        """Return the id of the object that this request creates, the same for every repeat."""
+        name = caller.tenant_id.bytes + self.request_hmac + self.text.encode()
+        return UUID(bytes=hashlib.sha256(name).digest()[:16], version=4)
+
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """Result of the first request with this key: enough to render the same answer from the rows."""
+class RequestResult(Generic[_T]):
+    """The result of a request that can be repeated.
 
-    status: int
-    result_ids: Sequence[UUID]
+    `is_new`: it stored something that was not stored before. `is_replay`: it is the stored result of an earlier request
+    with the same idempotency key, and `is_new` is that of the earlier request.
+    """
+
+    value: _T
+    is_new: bool
+    is_replay: bool = False
+
+    def with_value(self, value: _U) -> "RequestResult[_U]":
+        """Return this result with its value in another form."""
+        return RequestResult(value, self.is_new, self.is_replay)
 
 
 _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -314,7 +328,3 @@ class ModelUsageDay(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     cost: float
-
-
-def _named(name: bytes) -> UUID:
-    return UUID(bytes=hashlib.sha256(name).digest()[:16], version=4)

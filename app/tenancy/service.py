@@ -1,4 +1,4 @@
-"""Tenants, keys, conversation tokens and idempotency keys.
+"""Tenants, keys and conversation tokens.
 
 A key is compared with an HMAC in constant time and cached for half a second (setting); its last use is written once a
 minute. A token is checked by its signature, its key and its conversation's epoch, and cached as long, never beyond its
@@ -12,21 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from uuid import UUID
 
-from app.core.database.transactions import Database, Transaction
-from app.core.errors import AppError, Busy, Conflict, FieldError, Invalid, NotFound, Unauthenticated
+from app.core.database.transactions import Database
+from app.core.errors import AppError, FieldError, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.tenancy import store
+from app.tenancy.idempotency.service import IdempotentRequests
 from app.tenancy.key_text import KeyText, generate_key, key_hmac, parse_key
 from app.tenancy.schemas import (
     Access,
     ApiKey,
     Binding,
     Caller,
-    IdempotencyKey,
-    Replay,
     Scope,
     TokenCreate,
     TokenEpochs,
@@ -38,7 +36,6 @@ from app.tenancy.token_text import PREFIX, TokenClaims, read_token, sign_token, 
 
 ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
 _TEND_S = 60.0
-_SWEEP_LIMIT = 10_000
 _LIST_LIMIT = 1000
 _NO_KEY = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
 _BAD_KEY = "Invalid API key."
@@ -57,7 +54,7 @@ class TenancyOptions:
 
 
 class Tenancy:
-    """Authenticates keys and tokens, and stores results of idempotent requests."""
+    """Authenticates keys and tokens."""
 
     def __init__(
         self, database: Database, ops: Database, *, secret: bytes, options: TenancyOptions, epochs: TokenEpochs
@@ -68,7 +65,14 @@ class Tenancy:
         self._options = options
         self._epochs = epochs
         self._token_secret = self.secret_for("conversation-tokens")
-        self._repeat_secret = self.secret_for("idempotency-keys")
+        self.idempotency = IdempotentRequests(
+            database,
+            ops,
+            request_secret=secret,
+            key_secret=self.secret_for("idempotency-keys"),
+            ttl_h=options.idempotency_ttl_h,
+        )
+        """Runs requests with an Idempotency-Key once."""
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._forgotten = 0
         self._log = get_logger()
@@ -308,24 +312,6 @@ class Tenancy:
             self._used = used | self._used
             raise
 
-    async def sweep_repeats(self) -> int:
-        """Delete expired results of requests, a limited number at a time; return their number. Called by a job."""
-        await self.hash_plain_repeats()
-        async with self._ops.across_tenants() as tx:
-            return await store.sweep_repeats(tx, _SWEEP_LIMIT)
-
-    async def hash_plain_repeats(self) -> int:
-        """Hash the Idempotency-Keys that release 0.1.0 stored in plain text; return their number.
-
-        Does nothing while a replica of that release is connected: it would not find them, and repeat a request.
-        """
-        async with self._ops.across_tenants() as tx:
-            found = await store.list_plain_repeats(tx, _SWEEP_LIMIT)
-            if found:
-                tenants, plain = zip(*found, strict=True)
-                await store.hash_repeats(tx, tenants, plain, [self._hashed(*one) for one in found])
-        return len(found)
-
     async def tend_forever(self) -> None:
         """Write the last use of keys every minute, until cancelled."""
         while True:
@@ -334,60 +320,6 @@ class Tenancy:
                 await self.flush_last_used()
             except AppError as error:
                 self._log.warning("tenancy.tending_failed", code=error.code)
-
-    # requests that may be repeated
-
-    def repeatable(self, key: str, *parts: bytes) -> IdempotencyKey:
-        """Return the idempotency key of a request; `parts` (method, path, body) must be equal in a repeat."""
-        digest = hmac.new(self._secret, b"idempotency:", hashlib.sha256)
-        for part in parts:
-            digest.update(len(part).to_bytes(8, "big") + part)
-        return IdempotencyKey(key, digest.digest())
-
-    async def find_replay(self, caller: Caller, tx: Transaction, *, request: IdempotencyKey) -> Replay | None:
-        """Return the result of the first such request; None if it is new.
-
-        Conflict for another request with the same key.
-        """
-        row = await store.find_repeat(tx, caller.tenant_id, self._stored_key(caller, request))
-        if row is None:
-            return None
-        if not hmac.compare_digest(row.request_hmac, request.request_hmac):
-            raise Conflict("idempotency_mismatch", "This Idempotency-Key was used for another request.")
-        return row.replay
-
-    async def claim(self, caller: Caller, tx: Transaction, *, request: IdempotencyKey) -> Replay | None:
-        """Lock the key for this transaction; return the result if the first request has ended meanwhile."""
-        if not await store.try_lock_repeat(tx, caller.tenant_id, self._stored_key(caller, request)):
-            raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
-        return await self.find_replay(caller, tx, request=request)
-
-    async def remember(
-        self, caller: Caller, tx: Transaction, *, request: IdempotencyKey, status: int, result_ids: Sequence[UUID]
-    ) -> None:
-        """Store the result of a request, in its transaction."""
-        await store.remember_repeat(
-            tx,
-            caller.tenant_id,
-            self._stored_key(caller, request),
-            request_hmac=request.request_hmac,
-            status=status,
-            result_ids=result_ids,
-            ttl_h=self._options.idempotency_ttl_h,
-        )
-
-    def key_id(self, caller: Caller, request: IdempotencyKey) -> UUID:
-        """Return an id of the Idempotency-Key alone, the same for every request of the tenant with this key."""
-        return UUID(bytes=self._key_hmac(caller.tenant_id, request.key)[:16])
-
-    def _stored_key(self, caller: Caller, request: IdempotencyKey) -> store.RepeatKey:
-        return store.RepeatKey(self._hashed(caller.tenant_id, request.key), request.key)
-
-    def _hashed(self, tenant_id: TenantId, key: str) -> str:
-        return store.HASHED + self._key_hmac(tenant_id, key).hex()
-
-    def _key_hmac(self, tenant_id: TenantId, key: str) -> bytes:
-        return hmac.digest(self._repeat_secret, tenant_id.bytes + key.encode(), hashlib.sha256)
 
 
 async def installation_secret(ops: Database) -> bytes:

@@ -36,7 +36,7 @@ def _housekeeping(container: Container) -> dict[str, Handling]:
     settings = container.settings
 
     async def sweep(_job: Job) -> None:
-        await container.tenancy.sweep_repeats()
+        await container.tenancy.idempotency.delete_expired()
         await container.governance.sweep_memories()
         await container.queue.delete_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 

@@ -90,7 +90,7 @@ async def test_expired_idempotency_records_are_swept_and_forgotten(client: Clien
     assert second.status_code == 201
     assert second.json()["id"] != first.json()["id"]
     await connection.execute(expire, client.tenant_id)
-    assert await service.container.tenancy.sweep_repeats() >= 1
+    assert await service.container.tenancy.idempotency.delete_expired() >= 1
     left = await connection.fetchval("select count(*) from idempotency_records where tenant_id = $1", client.tenant_id)
     await connection.close()
     assert left == 0

@@ -109,7 +109,7 @@ class Writer:
 
     async def open(self) -> "Writer":
         opening = Opening(turn=OpenTurn(role=Role.ASSISTANT), writer="w")
-        opened, _, _ = await self.streams.open(self.caller, self.conversation, opening=opening)
+        opened = (await self.streams.open(self.caller, self.conversation, opening=opening)).value
         self.turn_id = TurnId(parse_id(opened.turn.id))
         self.key = StreamKey(self.caller.tenant_id, self.conversation, self.turn_id)
         return self

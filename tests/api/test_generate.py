@@ -460,9 +460,13 @@ async def test_what_a_dead_process_had_under_way_is_answered_anew_when_its_lease
     headers = KEYED | {"Content-Type": "application/json"}
     tenancy, streams = modelled.container.tenancy, modelled.container.conversations.streams
     caller = await tenancy.authenticate(tenant.key)
-    repeat = tenancy.repeatable("k", b"POST", b"/v1/generate", body).by_agent(caller.agent)
+    idempotency_key = tenancy.idempotency.key_of("k", b"POST", b"/v1/generate", body).for_agent(caller.agent)
     exchange = await streams.exchanges.open(
-        caller, ConversationId(parse_id(conversation)), messages=[], answer=open_answer_turn(None), repeat=repeat
+        caller,
+        ConversationId(parse_id(conversation)),
+        messages=[],
+        answer=open_answer_turn(None),
+        idempotency_key=idempotency_key,
     )
     problem(await tenant.post("/v1/generate", content=body, headers=headers), 409, "resource_busy")
     async with modelled.container.database.transaction(tenant.tenant_id) as tx:

@@ -81,10 +81,10 @@ async def test_what_is_stored_of_a_key_depends_on_the_tenant_and_on_the_secret_o
         open_service(service.database, tmp_path, secret_key="s" * 40) as keyed,
         await keyed.new_tenant() as third,
     ):
-        keyed_tenancy, tenancy = keyed.container.tenancy, service.container.tenancy
+        keyed_tenancy, tenancy = keyed.container.tenancy, service.container.tenancy.idempotency
         caller = await keyed_tenancy.authenticate(third.key)
-        repeat = tenancy.repeatable("order-1001", b"")
-        assert keyed_tenancy.key_id(caller, repeat) != tenancy.key_id(caller, repeat)
+        key = tenancy.key_of("order-1001", b"")
+        assert keyed_tenancy.idempotency.key_id(caller, key) != tenancy.key_id(caller, key)
 
 
 async def test_a_late_repeat_of_a_request_does_not_bring_a_deleted_conversation_back(client: Client) -> None:
@@ -130,9 +130,9 @@ async def test_a_request_that_release_0_1_0_has_answered_is_repeated_and_its_key
     problem(await client.post("/v1/conversations", json={"title": "x"}, headers=headers), 409, "idempotency_mismatch")
 
     async with release_0_1_0(service.database):
-        await service.container.tenancy.hash_plain_repeats()
+        await service.container.tenancy.idempotency.hash_plain_keys()
         assert await keys_of(service, client) == ["order-1001"], "the old release finds no other"
-    await service.container.tenancy.sweep_repeats()
+    await service.container.tenancy.idempotency.delete_expired()
     assert await keys_of(service, client) == hashed
     again = await client.post("/v1/conversations", json={}, headers=headers)
     assert again.headers["Idempotent-Replayed"] == "true"
@@ -160,7 +160,7 @@ async def test_a_key_that_is_hashed_takes_the_place_of_an_older_record_that_has_
         f" select tenant_id, '{hashed[0]}', '\\x00', 200, result_ids, created_at, now() - interval '1 hour'"
         " from idempotency_records where key = 'order-1001'",
     )
-    await service.container.tenancy.hash_plain_repeats()
+    await service.container.tenancy.idempotency.hash_plain_keys()
     assert await keys_of(service, client) == hashed
     again = await client.post("/v1/conversations", json={}, headers=headers)
     assert (again.headers["Idempotent-Replayed"], again.json()["id"]) == ("true", made.json()["id"])
@@ -177,5 +177,5 @@ async def test_beside_release_0_1_0_keys_are_stored_so_that_it_finds_them(servic
     again = await client.post("/v1/conversations", json={}, headers=headers)
     assert again.headers["Idempotent-Replayed"] == "true"
     assert len((await client.get("/v1/conversations")).json()["data"]) == 1
-    await service.container.tenancy.sweep_repeats()
+    await service.container.tenancy.idempotency.delete_expired()
     assert [key[:5] for key in await keys_of(service, client)] == ["hmac:"]

@@ -330,8 +330,8 @@ async def test_the_gateway_is_bound_when_it_is_made(service: Service, client: Cl
     planner = await service.container.tenancy.authenticate((await agent("planner")).key)
     gateway = service.container.memory_of(planner)
     assert gateway.agent_id == "planner"
-    stored, replayed = await gateway.store_memory(MemoryStore(content="by the gateway"))
-    assert (stored.stored, replayed) == (True, False)
+    result = await gateway.store_memory(MemoryStore(content="by the gateway"))
+    assert (result.value.stored, result.is_replay) == (True, False)
     assert [entry.content for entry in (await gateway.recall_memory(MemoryQuery(query="x"))).entries] == [
         "by the gateway"
     ]

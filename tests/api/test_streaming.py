@@ -309,13 +309,14 @@ async def test_a_connection_that_opens_again_renews_the_lease_and_is_told_of_the
     streams = (service if where == "here" else replica).container.conversations.streams
     listening = Listening()
     caller = await service.container.tenancy.authenticate(client.key)
-    again, created, _ = await streams.open(
+    result = await streams.open(
         caller,
         ConversationId(parse_id(conversation)),
         opening=Opening(turn=OpenTurn(role=Role.ASSISTANT, id=turn_id)),
         listener=listening,
     )
-    assert (created, again.epoch, again.durable_offset >= 4) == (False, 1, True)
+    again = result.value
+    assert (result.is_new, again.epoch, again.durable_offset >= 4) == (False, 1, True)
     taken = 5 if where == "here" else 4  # what this process has taken need not be sent again
     assert [one.offset for one in again.parts] == [taken]
     await age(service, writing.id, 50)

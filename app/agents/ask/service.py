@@ -28,7 +28,7 @@ from app.governance.service import Governance
 from app.providers.endpoint import Refused, require_model
 from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, Said
 from app.settings import Settings
-from app.tenancy.schemas import Caller, IdempotencyKey, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 
 ACTOR: Final = "ask_agent"
 """Actor of the answers, and the key of their metadata that lists the tools that were run."""
@@ -109,8 +109,10 @@ class AskService:
         self._output_filter = OutputFilter([options.instructions, RULES, *self._tool_runner.texts()])
         self._log = get_logger()
 
-    async def ask(self, caller: Caller, *, body: AskAgent, repeat: IdempotencyKey | None) -> tuple[AgentAnswer, bool]:
-        """Answer the query, store query and answer; return the answer and whether it is a replay.
+    async def ask(
+        self, caller: Caller, *, body: AskAgent, idempotency_key: IdempotencyKey | None = None
+    ) -> RequestResult[AgentAnswer]:
+        """Answer the query, and store query and answer.
 
         Raises Forbidden without the scopes read and write, or `agent_disabled`; Unavailable `model_not_configured` and
         `agent_timeout`; NotFound for an unknown conversation; the errors of the model. Nothing is stored then.
@@ -119,15 +121,17 @@ class AskService:
         caller.require(Scope.READ)
         if not self._options.enabled:
             raise agent_disabled()
-        if repeat is not None:
-            repeat = repeat.by_agent(caller.agent)
-            before = await self._services.conversations.replayed(caller, repeat=repeat)
+        new_id = new_uuid()
+        if idempotency_key is not None:
+            idempotency_key = idempotency_key.for_agent(caller.agent)
+            new_id = idempotency_key.derive_id(caller)
+            before = await self._services.conversations.find_result(caller, idempotency_key=idempotency_key)
             if before is not None:
-                return await self._answer(caller, before.turns), True
+                return before.with_value(await self._answer(caller, before.value.turns))
         chat = require_model(self._chat)
         run = _AskRun(
             caller=caller,
-            conversation_id=ConversationId(body.conversation_id or (repeat.made_id(caller) if repeat else new_uuid())),
+            conversation_id=ConversationId(body.conversation_id or new_id),
             exists=body.conversation_id is not None,
             query=body.query,
             granted=self._tool_runner.granted(caller),
@@ -135,15 +139,16 @@ class AskService:
         if run.exists:
             run.earlier = await self._earlier(run)
         try:
-            if repeat is not None:
-                return await self._answer(caller, await self._answer_once(chat, run, repeat)), False
-            stored = await self._store(run, await self._response(chat, run))
+            if idempotency_key is not None:
+                stored = await self._answer_once(chat, run, idempotency_key)
+            else:
+                stored = await self._store(run, await self._response(chat, run))
         except BaseException:
             # with an idempotency key, another request may be using the conversation
-            if run.created and repeat is None:
+            if run.created and idempotency_key is None:
                 await self._delete_created_conversation(run)
             raise
-        return await self._answer(caller, stored), False
+        return RequestResult(await self._answer(caller, stored), is_new=True)
 
     async def _response(self, chat: ChatModel, run: _AskRun) -> str:
         try:
@@ -229,7 +234,7 @@ class AskService:
         """Create the conversation, if the query named none and it does not exist yet."""
         if not run.exists:
             body = ConversationCreate(id=run.conversation_id)
-            await self._services.conversations.create(run.caller, body=body, repeat=None)
+            await self._services.conversations.create(run.caller, body=body)
             run.exists = run.created = True
 
     async def _delete_created_conversation(self, run: _AskRun) -> None:
@@ -237,7 +242,7 @@ class AskService:
         with suppress(AppError):
             await self._governance.delete_unused(run.caller, run.conversation_id)
 
-    async def _answer_once(self, chat: ChatModel, run: _AskRun, repeat: IdempotencyKey) -> Sequence[Turn]:
+    async def _answer_once(self, chat: ChatModel, run: _AskRun, idempotency_key: IdempotencyKey) -> Sequence[Turn]:
         """Answer and store, with a lock by the idempotency key: the tools run once.
 
         Raises Busy `resource_busy` before the model is called, while another process runs the same request.
@@ -249,7 +254,7 @@ class AskService:
             run.conversation_id,
             messages=[("", _query_turn(run))],
             answer=OpenTurn(role=Role.ASSISTANT, actor=ACTOR),
-            repeat=repeat,
+            idempotency_key=idempotency_key,
         )
         try:
             async with renewed(exchanges, exchange, lease_s=self._options.lease_s):
@@ -265,9 +270,9 @@ class AskService:
     async def _store(self, run: _AskRun, response: str) -> Sequence[Turn]:
         await self._ensure(run)
         turns = [_query_turn(run), _answer_turn(run, response)]
-        result, _, _ = await self._services.conversations.append(run.caller, run.conversation_id, turns=turns)
+        stored = await self._services.conversations.append(run.caller, run.conversation_id, turns=turns)
         self._log_answer(run)
-        return result.turns
+        return stored.value.turns
 
     def _log_answer(self, run: _AskRun) -> None:
         self._log.info("agent.answered", conversation_id=run.conversation_id, count=len(run.called))

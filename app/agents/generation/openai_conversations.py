@@ -23,7 +23,7 @@ from app.core.ids import ConversationId, format_id, parse_id
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject
 from app.governance.service import Governance
-from app.tenancy.schemas import Caller, IdempotencyKey
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
 MAX_ITEMS = 500
 _PAGE = 100
@@ -83,33 +83,32 @@ class OpenAIConversations:
         self._governance = governance
 
     async def create(
-        self, caller: Caller, *, body: NewConversation, repeat: IdempotencyKey | None = None
-    ) -> tuple[OpenAIConversation, bool]:
-        """Create a conversation; return it and whether it is a replay.
-
-        If its items cannot be stored, it is not created.
-        """
+        self, caller: Caller, *, body: NewConversation, idempotency_key: IdempotencyKey | None
+    ) -> RequestResult[OpenAIConversation]:
+        """Create a conversation. If its items cannot be stored, it is not created."""
         turns = _turns(body.items or [])
         create = ConversationCreate(metadata=body.metadata or {})
         if not turns:
-            made, _, replayed = await self._conversations.create(caller, body=create, repeat=repeat)
-            return _view(made), replayed
-        if repeat is not None:
-            before = await self._conversations.replayed(caller, repeat=repeat)
+            made = await self._conversations.create(caller, body=create, idempotency_key=idempotency_key)
+            return made.with_value(_view(made.value))
+        if idempotency_key is not None:
+            before = await self._conversations.find_result(caller, idempotency_key=idempotency_key)
             if before is not None:
-                found = await self._conversations.outline(caller, ConversationId(parse_id(before.conversation_id)))
-                return _view(found), True
-            create = create.model_copy(update={"id": repeat.made_id(caller)})
-        made, created, _ = await self._conversations.create(caller, body=create, repeat=None)
-        conversation_id = ConversationId(parse_id(made.id))
+                conversation_id = ConversationId(parse_id(before.value.conversation_id))
+                return before.with_value(_view(await self._conversations.outline(caller, conversation_id)))
+            create = create.model_copy(update={"id": idempotency_key.derive_id(caller)})
+        made = await self._conversations.create(caller, body=create)
+        conversation_id = ConversationId(parse_id(made.value.id))
         try:
-            _, _, replayed = await self._conversations.append(caller, conversation_id, turns=turns, repeat=repeat)
+            appended = await self._conversations.append(
+                caller, conversation_id, turns=turns, idempotency_key=idempotency_key
+            )
         except AppError as error:
             # with an idempotency key, another request may have stored the items meanwhile, unless they are invalid
-            if created and (repeat is None or isinstance(error, Invalid | TooLarge)):
+            if made.is_new and (idempotency_key is None or isinstance(error, Invalid | TooLarge)):
                 await self._governance.delete_conversation(caller, conversation_id)
             raise
-        return _view(made), replayed
+        return appended.with_value(_view(made.value))
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> OpenAIConversation:
         """Return one conversation."""
@@ -132,7 +131,7 @@ class OpenAIConversations:
 
     async def append(self, caller: Caller, conversation_id: ConversationId, *, body: NewItems) -> Items:
         """Append items, all or none. Raises as an append of turns does."""
-        stored, _, _ = await self._conversations.append(caller, conversation_id, turns=_turns(body.items))
+        stored = (await self._conversations.append(caller, conversation_id, turns=_turns(body.items))).value
         return _list([item for turn in stored.turns for item in items(turn)], has_more=False)
 
     async def list_items(

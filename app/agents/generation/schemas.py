@@ -127,7 +127,7 @@ class GenerationRequest:
     context: ContextOptions
     token_budget: int | None = None
     is_retry: bool = False
-    repeat: IdempotencyKey | None = None
+    idempotency_key: IdempotencyKey | None = None
 
 
 @dataclass(frozen=True, slots=True)

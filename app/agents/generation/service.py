@@ -189,12 +189,11 @@ class Generation:
 
     async def _find_replay(self, caller: Caller, request: GenerationRequest) -> GenerationResult | None:
         """Return the stored answer of the same request, by its idempotency key."""
-        if request.repeat is None:
+        found = await self._conversations.find_result(caller, idempotency_key=request.idempotency_key)
+        if found is None:
             return None
-        before = await self._conversations.replayed(caller, repeat=request.repeat)
-        if before is None:
-            return None
-        return GenerationResult({}, ConversationId(parse_id(before.conversation_id)), before.turns, is_replay=True)
+        stored = found.value
+        return GenerationResult({}, ConversationId(parse_id(stored.conversation_id)), stored.turns, is_replay=True)
 
     async def _prepare(
         self, caller: Caller, request: GenerationRequest, body: JsonObject, cleanup: AsyncExitStack
@@ -231,7 +230,7 @@ class Generation:
             messages=[(f"/messages/{at}", turn_of(parsed[at])) for at in new],
             answer=open_answer_turn(model if isinstance(model, str) else None),
             replaced=None if regenerated is None else _replaced(regenerated, stored),
-            repeat=request.repeat,
+            idempotency_key=request.idempotency_key,
         )
         sent: JsonObject = {**body, "messages": cast("JsonValue", context.messages)}
         return _PreparedRequest(conversation_id, sent, context.gap, exchange)
@@ -240,15 +239,15 @@ class Generation:
         self, caller: Caller, request: GenerationRequest, cleanup: AsyncExitStack
     ) -> ConversationId:
         """Return the conversation's id. A conversation created for this request alone is deleted if `cleanup` fails."""
-        name, repeat = cast("ConversationName", request.conversation), request.repeat
+        name, key = cast("ConversationName", request.conversation), request.idempotency_key
         if name.conversation_id is not None:
             return name.conversation_id
         create = ConversationCreate(external_id=name.external_id, project=name.project or "default", owner=name.owner)
-        if repeat is not None and name.external_id is None:
-            create = create.model_copy(update={"id": repeat.made_id(caller)})
-        created, _, _ = await self._conversations.create(caller, body=create, repeat=None)
-        conversation_id = ConversationId(parse_id(created.id))
-        if repeat is None and name.external_id is None:
+        if key is not None and name.external_id is None:
+            create = create.model_copy(update={"id": key.derive_id(caller)})
+        created = await self._conversations.create(caller, body=create)
+        conversation_id = ConversationId(parse_id(created.value.id))
+        if key is None and name.external_id is None:
             cleanup.push_async_exit(partial(self._delete_created_conversation, caller, conversation_id))
         return conversation_id
 

@@ -166,7 +166,7 @@ async def found_or_created(services: ToolServices, caller: Caller, names: Conver
         return await found(services, caller, names)
     caller.require(Scope.WRITE)
     create = ConversationCreate(external_id=names.external_id, project=names.project or "default")
-    conversation, _, _ = await services.conversations.create(caller, body=create, repeat=None)
+    conversation = (await services.conversations.create(caller, body=create)).value
     return ConversationId(parse_id(conversation.id))
 
 
@@ -189,10 +189,10 @@ async def _build_context(services: ToolServices, caller: Caller, body: BuildCont
 async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> AppendResult:
     conversation_id = await found_or_created(services, caller, body)
     caller.require_conversation(Scope.WRITE, conversation_id)
-    result, _, _ = await services.conversations.append(
+    result = await services.conversations.append(
         caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq
     )
-    return result
+    return result.value
 
 
 async def _get_history(services: ToolServices, caller: Caller, body: GetHistory) -> HistoryPage:
@@ -203,8 +203,7 @@ async def _get_history(services: ToolServices, caller: Caller, body: GetHistory)
 
 async def _create_conversation(services: ToolServices, caller: Caller, body: ConversationCreate) -> Conversation:
     caller.require(Scope.WRITE)
-    conversation, _, _ = await services.conversations.create(caller, body=body, repeat=None)
-    return conversation
+    return (await services.conversations.create(caller, body=body)).value
 
 
 async def _find_conversations(
@@ -217,5 +216,4 @@ async def _find_conversations(
 async def _summarize(services: ToolServices, caller: Caller, body: Summarize) -> Compacted:
     caller.require(Scope.WRITE)
     conversation_id = await found(services, caller, body)
-    done, _ = await services.compactor.summarise(caller, conversation_id, request=body, repeat=None)
-    return done
+    return (await services.compactor.summarise(caller, conversation_id, request=body)).value

@@ -61,5 +61,4 @@ async def _list_facts(services: ToolServices, caller: Caller, body: ListFacts) -
 async def _assert_fact(services: ToolServices, caller: Caller, body: AssertFact) -> FactResult:
     caller.require(Scope.WRITE)
     asserted = body.model_copy(update={"conversation_id": await _conversation(services, caller, body)})
-    result, _, _ = await services.facts.create(caller, body=asserted, repeat=None)
-    return result
+    return (await services.facts.create(caller, body=asserted)).value

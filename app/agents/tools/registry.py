@@ -100,5 +100,4 @@ async def _ask_agent(services: ToolServices, caller: Caller, body: AskAgentTool)
         raise agent_disabled()
     conversation_id = await found_or_created(services, caller, body) if body.external_id else body.conversation_id
     asked = AskAgent.model_construct(query=body.query, conversation_id=conversation_id)
-    answer, _ = await services.agent.ask(caller, body=asked, repeat=None)
-    return answer
+    return (await services.agent.ask(caller, body=asked)).value

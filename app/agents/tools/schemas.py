@@ -15,7 +15,7 @@ from app.core.validation.strict import Strict
 from app.formats.schemas import Role
 from app.memory.schemas import FactCreate, FactSearch
 from app.recall.schemas import Recall
-from app.tenancy.schemas import Caller, IdempotencyKey
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
 MAX_QUERY_CHARACTERS = 32_768
 ExternalId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -63,8 +63,10 @@ class AgentAnswer(BaseModel):
 class SupportsAsk(Protocol):
     """The service that answers `ask_agent`."""
 
-    async def ask(self, caller: Caller, *, body: AskAgent, repeat: IdempotencyKey | None) -> tuple[AgentAnswer, bool]:
-        """Return the answer, and whether it is a replay."""
+    async def ask(
+        self, caller: Caller, *, body: AskAgent, idempotency_key: IdempotencyKey | None = None
+    ) -> RequestResult[AgentAnswer]:
+        """Return the answer."""
         ...
 
 

@@ -34,7 +34,7 @@ from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind
 from app.formats.service import text_of
 from app.providers.schemas import ChatModel, TokenCounter
-from app.tenancy.schemas import Caller, IdempotencyKey
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
 __all__ = ["COMPACT_JOB", "Compactor"]
 
@@ -146,22 +146,22 @@ class Compactor:
         )
 
     async def summarise(
-        self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest, repeat: IdempotencyKey | None
-    ) -> tuple[Compacted, bool]:
+        self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> RequestResult[Compacted]:  # fmt: skip
         """Summarise through a turn, or all but the newest, over the triggers or not. What stands already stays.
 
-        Says whether the same request (`repeat`) was answered before. Raises as `compact`; Conflict
-        `idempotency_mismatch`.
+        Raises as `compact`; Conflict `idempotency_mismatch`.
         """
-        before = None if repeat is None else await self._summaries.replayed(caller, repeat=repeat)
+        before = await self._summaries.find_result(caller, idempotency_key)
         if before is not None:
-            return await self._compacted(caller, conversation_id, made=before, continues=False), True
+            return before.with_value(await self._compacted(caller, conversation_id, made=before.value, continues=False))
         ask = CompactionRequest(through=request.through)
         done = await self._compact(caller, conversation_id, request=ask, everything=request.through is None)
-        if repeat is None:
-            return done, False
-        made = await self._summaries.remember(caller, repeat=repeat, made=done.summaries)
-        return done.model_copy(update={"summaries": made}), False
+        if idempotency_key is not None:
+            made = await self._summaries.store_result(caller, idempotency_key, made=done.summaries)
+            done = done.model_copy(update={"summaries": made})
+        return RequestResult(done, is_new=False)
 
     async def _go(self, caller: Caller, conversation_id: ConversationId, run: _Run) -> tuple[list[Summary], bool]:
         """Make summaries until nothing is left to do, or enough was done; says whether there is more."""

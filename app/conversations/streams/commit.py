@@ -19,7 +19,7 @@ from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.streams.buffer import OpenTurnBuffer, fenced_error
 from app.conversations.streams.chunk_merge import aborted_columns, finished_turn
 from app.conversations.summaries.invalidation import retain_job
-from app.conversations.turns.append import Appender, check_answers, require_seq
+from app.conversations.turns.append import Appender, check_answers, require_seq, turn_ids
 from app.conversations.turns.placement import Incoming
 from app.conversations.turns.revise import Reviser, require_standing
 from app.core.database.transactions import Database, Transaction
@@ -27,9 +27,9 @@ from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.core.jobs import JobQueue
 from app.tenancy.schemas import Caller, IdempotencyKey, job_caller
+from app.tenancy.service import Tenancy
 
 LEASE_EXPIRED = "lease_expired"
-_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class TurnFinalizer:
         self,
         database: Database,
         *,
+        tenancy: Tenancy,
         appender: Appender,
         reviser: Reviser,
         holder: UUID,
@@ -58,6 +59,7 @@ class TurnFinalizer:
         jobs: JobQueue,
     ) -> None:
         self._database = database
+        self._idempotency = tenancy.idempotency
         self._appender = appender
         self._reviser = reviser
         self._holder = holder
@@ -106,26 +108,19 @@ class TurnFinalizer:
             return (await self._appender.write_last(caller, tx, head, [item])).rows[0]
         old = await get_turn(caller, tx, conversation_id, TurnId(item.draft.supersedes))
         require_standing(old)
-        row, _ = await self._reviser.replace(caller, tx, head, old, item)
-        return row
+        return (await self._reviser.replace(caller, tx, head, old, item)).row
 
     async def commit_all(
-        self,
-        caller: Caller,
-        buffers: Sequence[OpenTurnBuffer],
-        *,
-        items: Sequence[Incoming],
-        replaced: TurnReplacement | None,
-        repeat: IdempotencyKey | None,
-    ) -> list[TurnRow]:
+        self, caller: Caller, buffers: Sequence[OpenTurnBuffer], *, items: Sequence[Incoming],
+        replaced: TurnReplacement | None, idempotency_key: IdempotencyKey | None,
+    ) -> list[TurnRow]:  # fmt: skip
         """Store open turns of one conversation in one transaction, with the content of `items`, which have their ids.
 
         With `replaced` there is one item, which supersedes that turn.
         """
         conversation_id = buffers[0].conversation_id
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                await self._appender.require_unanswered(caller, tx, repeat, claiming=True)
+            await self._idempotency.reserve(caller, tx, idempotency_key, read=self._idempotency.refuse_repeat)
             head = await lock_conversation(caller, tx, conversation_id)
             for buffer in sorted(buffers, key=lambda buffer: buffer.turn_id):
                 await self._require_holder(caller, tx, buffer, lock=True)
@@ -139,10 +134,8 @@ class TurnFinalizer:
                 require_standing(old)
                 require_seq(head, replaced.truncate_after_seq)
                 and_after = replaced.truncate_after_seq is not None
-                row, _ = await self._reviser.replace(caller, tx, head, old, items[0], truncate_after=and_after)
-                rows = [row]
-            if repeat is not None:
-                await self._appender.remember(caller, tx, repeat, rows, status=_OK)
+                rows = [(await self._reviser.replace(caller, tx, head, old, items[0], truncate_after=and_after)).row]
+            await self._idempotency.store_result(caller, tx, idempotency_key, turn_ids(rows), is_new=False)
             for buffer in buffers:
                 self._publisher.publish_turn(
                     tx, "ended", caller.tenant_id, conversation_id, turn_id=buffer.turn_id, epoch=buffer.epoch

@@ -44,7 +44,7 @@ class Exchange:
     created_at: datetime
     buffers: Sequence[OpenTurnBuffer]
     replaced: TurnReplacement | None
-    repeat: IdempotencyKey | None
+    idempotency_key: IdempotencyKey | None
 
 
 class Exchanges:
@@ -63,7 +63,7 @@ class Exchanges:
         limits: DraftLimits,
     ) -> None:
         self._database = database
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._appender = appender
         self._opener = opener
         self._finalizer = finalizer
@@ -73,19 +73,13 @@ class Exchanges:
         self._log = get_logger()
 
     async def open(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        messages: Sequence[tuple[str, TurnInput]],
-        answer: OpenTurn,
-        replaced: TurnReplacement | None = None,
-        repeat: IdempotencyKey | None = None,
-    ) -> Exchange:
+        self, caller: Caller, conversation_id: ConversationId, *, messages: Sequence[tuple[str, TurnInput]],
+        answer: OpenTurn, replaced: TurnReplacement | None = None, idempotency_key: IdempotencyKey | None = None,
+    ) -> Exchange:  # fmt: skip
         """Open messages, each with its pointer in the request, and the answer to them.
 
         An answer that replaces another (`replaced`) has no messages. Raises as `append` and `Streams.open` do, and
-        Busy `resource_busy` while an exchange with the same idempotency key (`repeat`) is running.
+        Busy `resource_busy` while an exchange with the same idempotency key is running.
         """
         caller.require(Scope.WRITE)
         now = datetime.now(UTC)
@@ -97,18 +91,19 @@ class Exchanges:
         drafts = [
             replace(make_draft(turn, limits=self._limits, now=now, root=root), id=new_uuid()) for root, turn in messages
         ]
-        writer = f"exchange:{new_uuid() if repeat is None else self._tenancy.key_id(caller, repeat)}"
+        key_id = None if idempotency_key is None else self._idempotency.key_id(caller, idempotency_key)
+        writer = f"exchange:{key_id or new_uuid()}"
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)
-            if repeat is not None:
+            if idempotency_key is not None:
                 await self._opener.require_no_active_writer(caller, tx, writer=writer)
                 # an earlier exchange with this key that is not running any more may have been committed
-                await self._appender.require_unanswered(caller, tx, repeat)
+                await self._idempotency.find(caller, tx, idempotency_key, read=self._idempotency.refuse_repeat)
             await check_answers(caller, tx, conversation_id, [Incoming(draft, b"", b"", 0, None) for draft in drafts])
             rows = await self._opener.open_complete(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id
             opening = Opening(turn=answer.model_copy(update={"supersedes": supersedes}), writer=writer)
-            row, _ = await self._opener.open(caller, tx, conversation_id, opening, bound=None)
+            row = (await self._opener.open(caller, tx, conversation_id, opening, bound=None)).value
         buffers = [self._make_buffer(caller, turn_row, writer) for turn_row in (*rows, row)]
         return Exchange(
             conversation_id=conversation_id,
@@ -118,7 +113,7 @@ class Exchanges:
             created_at=row.created_at,
             buffers=buffers,
             replaced=replaced,
-            repeat=repeat,
+            idempotency_key=idempotency_key,
         )
 
     async def commit(self, caller: Caller, exchange: Exchange, *, answer: TurnInput) -> list[Turn]:
@@ -145,7 +140,7 @@ class Exchanges:
             for buffer in exchange.buffers:
                 await buffer.wait_for_write()
             rows = await self._finalizer.commit_all(
-                caller, exchange.buffers, items=items, replaced=replaced, repeat=exchange.repeat
+                caller, exchange.buffers, items=items, replaced=replaced, idempotency_key=exchange.idempotency_key
             )
             for buffer in exchange.buffers:
                 self._flusher.drop(buffer, None)

@@ -19,7 +19,7 @@ from app.conversations.views import turn_view_for
 from app.core.database.transactions import Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
-from app.tenancy.schemas import Binding, Caller
+from app.tenancy.schemas import Binding, Caller, RequestResult
 
 # upper bound: each running opening has a connection to Postgres
 _MAX_CONCURRENT_OPENINGS = 500
@@ -69,8 +69,8 @@ class TurnOpener:
         opening: Opening,
         *,
         bound: Binding | None,
-    ) -> tuple[TurnRow, bool]:
-        """Insert an open turn and its stream; return its row, and whether it is new or was opened under the same id.
+    ) -> RequestResult[TurnRow]:
+        """Insert an open turn and its stream, or find the open turn of the same id; return its row.
 
         `bound`: the binding of the caller's token.
         """
@@ -81,7 +81,7 @@ class TurnOpener:
             if known is not None:
                 row = await self._find_reopened(caller, tx, conversation_id, known, opening)
                 require_may_continue(bound, turn_author(row))
-                return row, False
+                return RequestResult(row, is_new=False)
         if given.supersedes is not None:
             # before the turns are counted: an expired one is aborted, and does not count then
             await self._require_supersedable(caller, tx, head, TurnId(given.supersedes))
@@ -89,7 +89,7 @@ class TurnOpener:
         row = _pending_row(head, make_draft(new_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await conversation_store.insert_turns(tx, caller.tenant_id, [row])
         await self._insert_stream(caller, tx, row, opening.writer)
-        return row, True
+        return RequestResult(row, is_new=True)
 
     async def require_no_active_writer(self, caller: Caller, tx: Transaction, *, writer: str) -> None:
         """Raise Busy `resource_busy` while this writer has an open turn, in any conversation and process."""

@@ -46,10 +46,9 @@ from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new
 from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
-from app.tenancy.schemas import Caller, IdempotencyKey, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
-_CREATED, _OK = 201, 200
 _SWEEP_LIMIT = 1000
 _MAX_TAKE_OVERS = 20
 _STALE_CODES = frozenset({"stream_fenced", "stream_gap"})
@@ -74,14 +73,15 @@ class Streams:
     ) -> None:
         self._database = database
         self._ops = ops
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._publisher = publisher
         self._limits = limits
         self._options = options
         self._holder = new_uuid()
         self._buffers: dict[StreamKey, OpenTurnBuffer] = {}
-        self._finalizer = TurnFinalizer(database, appender=appender, reviser=reviser, holder=self._holder,
-                                        publisher=publisher, limits=limits, jobs=jobs)  # fmt: skip
+        self._finalizer = TurnFinalizer(database, tenancy=tenancy, appender=appender, reviser=reviser,
+                                        holder=self._holder, publisher=publisher, limits=limits,
+                                        jobs=jobs)  # fmt: skip
         self._opener = TurnOpener(limits=limits, options=options, holder=self._holder, finalizer=self._finalizer,
                                   publisher=publisher)  # fmt: skip
         self._flusher = Flusher(database, self._buffers, holder=self._holder, debounce_s=options.debounce_s,
@@ -109,37 +109,30 @@ class Streams:
     # open
 
     async def open(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        opening: Opening,
-        listener: StreamListener | None = None,
-        repeat: IdempotencyKey | None = None,
-    ) -> tuple[OpenedTurn, bool, bool]:
-        """Open a turn. Return it, whether it is new, and whether this is a replay of an idempotent request.
+        self, caller: Caller, conversation_id: ConversationId, *, opening: Opening,
+        listener: StreamListener | None = None, idempotency_key: IdempotencyKey | None = None,
+    ) -> RequestResult[OpenedTurn]:  # fmt: skip
+        """Open a turn.
 
         A `listener` gets the reports of the turn from now on, also if the turn was opened before.
         Raises NotFound, Invalid, RateLimited `too_many_open_turns`, Conflict `already_superseded`, `turn_id_conflict`.
         """
         opening, bound = permitted_opening(caller, opening), caller.bound
-        repeat = None if repeat is None else repeat.of(caller)
+        if idempotency_key is not None:
+            idempotency_key = idempotency_key.for_caller(caller)
         caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(new_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.claim(caller, tx, request=repeat)
-                if replay is not None:
-                    turn_id = TurnId(replay.result_ids[0])
-                    row = await get_turn(caller, tx, conversation_id, turn_id)
-                    opened, _ = await self._opener.read(caller, tx, row)
-                    return opened, replay.status == _CREATED, True
-            row, created = await self._opener.open(caller, tx, conversation_id, opening, bound=bound)
-            if repeat is not None:
-                status = _CREATED if created else _OK
-                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
+            result = await self._idempotency.run_once(
+                caller, tx, idempotency_key, result_ids=lambda row: [row.id],
+                run=lambda: self._opener.open(caller, tx, conversation_id, opening, bound=bound),
+                read=lambda caller, tx, ids: get_turn(caller, tx, conversation_id, TurnId(ids[0])),
+            )  # fmt: skip
+            row = result.value
             opened, _ = await self._opener.read(caller, tx, row)
-        if created:
+        if result.is_replay:
+            return result.with_value(opened)
+        if result.is_new:
             self._add_opened_buffer(caller, row, opened, listener)
         elif listener is not None:
             # the connection continues the turn in this process, wherever it was opened
@@ -149,7 +142,7 @@ class Streams:
             buffer.listener, buffer.active_at = listener, monotonic()
             buffer.unconfirmed_parts.clear()  # the response contains the offset of each part
             opened = opened.model_copy(update={"parts": buffer.offsets()})
-        return opened, created, False
+        return result.with_value(opened)
 
     # write
 

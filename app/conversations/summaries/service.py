@@ -39,7 +39,7 @@ from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, IdempotencyKey, Replay, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
 _NOBODY = ""
@@ -65,7 +65,7 @@ class Summaries:
         """`erase_without_summary`: retention erases what highlights stand for, too."""
         self._database = database
         self._ops = ops
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._index = index
         self._jobs = jobs
         self._publisher = publisher
@@ -121,25 +121,26 @@ class Summaries:
             raise NotFound("not_found", "There is no such summary.")
         return summary_view(row)
 
-    async def replayed(self, caller: Caller, *, repeat: IdempotencyKey) -> list[Summary] | None:
-        """Return the summaries that the very same request made before; None where it is new."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            replay = await self._tenancy.find_replay(caller, tx, request=repeat)
-            return None if replay is None else await self._replay(caller, tx, replay)
+    async def find_result(self, caller: Caller, key: IdempotencyKey | None) -> RequestResult[list[Summary]] | None:
+        """Return the summaries that the first request with this key made; None if the request is new."""
+        return await self._idempotency.find_before(caller, key, read=self._read)
 
-    async def remember(self, caller: Caller, *, repeat: IdempotencyKey, made: Sequence[Summary]) -> list[Summary]:
-        """Remember what a request made; return it, or what the same request made meanwhile. Raises Conflict, Busy."""
+    async def store_result(self, caller: Caller, key: IdempotencyKey, *, made: list[Summary]) -> list[Summary]:
+        """Store the result of a request and return it; if the same request ended meanwhile, return its result.
+
+        Raises Conflict, Busy.
+        """
         async with self._database.transaction(caller.tenant_id) as tx:
-            replay = await self._tenancy.claim(caller, tx, request=repeat)
-            if replay is not None:
-                return await self._replay(caller, tx, replay)
+            before = await self._idempotency.reserve(caller, tx, key, read=self._read)
+            if before is not None:
+                return before.value
             ids = [parse_id(summary.id) for summary in made]
-            await self._tenancy.remember(caller, tx, request=repeat, status=200, result_ids=ids)
-            return list(made)
+            await self._idempotency.store_result(caller, tx, key, ids, is_new=False)
+        return made
 
-    async def _replay(self, caller: Caller, tx: Transaction, replay: Replay) -> list[Summary]:
-        rows = await summary_store.find(tx, caller.tenant_id, replay.result_ids)
-        return [summary_view_for(caller, rows[one]) for one in replay.result_ids if one in rows]
+    async def _read(self, caller: Caller, tx: Transaction, summary_ids: Sequence[UUID]) -> list[Summary]:
+        rows = await summary_store.find(tx, caller.tenant_id, summary_ids)
+        return [summary_view_for(caller, rows[one]) for one in summary_ids if one in rows]
 
     async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
         """Summaries that stand, for whoever found them, in that one's transaction."""

@@ -25,16 +25,14 @@ from app.conversations.summaries.invalidation import compact_job, is_due
 from app.conversations.turns.placement import Incoming, Placed, is_searchable, new_participants, place
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
+from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
 from app.core.threads import map_in_threads
 from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
-from app.tenancy.schemas import Caller, IdempotencyKey, Replay
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
-
-_CREATED, _OK = 201, 200
 
 
 class Appender:
@@ -53,7 +51,7 @@ class Appender:
         titles: DerivedTitles,
     ) -> None:
         self._database = database
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._index = index
         self._counter = counter
         self._limits = limits
@@ -62,36 +60,39 @@ class Appender:
         self._titles = titles
 
     async def append(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        turns: Sequence[TurnInput],
-        expected_seq: int | None,
-        repeat: IdempotencyKey | None,
-    ) -> tuple[AppendResult, bool, bool]:
-        """Append turns, all or none; says whether anything was stored now, and whether it is a replay by key."""
+        self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput], expected_seq: int | None,
+        idempotency_key: IdempotencyKey | None,
+    ) -> RequestResult[AppendResult]:  # fmt: skip
+        """Append turns, all or none."""
         now = datetime.now(UTC)
         if is_much(turns):
             drafts = await asyncio.to_thread(make_drafts, turns, limits=self._limits, now=now)
         else:
             drafts = make_drafts(turns, limits=self._limits, now=now)
-        if repeat is not None:
-            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
-                if replay is not None:
-                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+        before = await self.find_result(caller, idempotency_key)
+        if before is not None:
+            return before
         incoming = await self.work_out(caller, drafts)
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.claim(caller, tx, request=repeat)
-                if replay is not None:
-                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
-            rows, stored = await self._store(caller, tx, conversation_id, incoming, expected_seq)
-            if repeat is not None:
-                await self.remember(caller, tx, repeat, rows, status=_CREATED if stored else _OK)
-        contents = [item.draft.fields["content"] for item in incoming]
-        return _append_result(caller, rows, contents), stored, False
+            stored = await self._idempotency.run_once(
+                caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
+                run=lambda: self._store(caller, tx, conversation_id, incoming, expected_seq),
+            )  # fmt: skip
+        contents = None if stored.is_replay else [item.draft.fields["content"] for item in incoming]
+        return stored.with_value(_append_result(caller, stored.value, contents))
+
+    async def find_result(
+        self, caller: Caller, idempotency_key: IdempotencyKey | None
+    ) -> RequestResult[AppendResult] | None:
+        """Return the stored result of an append with this key, or None."""
+        found = await self._idempotency.find_before(caller, idempotency_key, read=self._read)
+        return None if found is None else found.with_value(_append_result(caller, found.value))
+
+    async def _read(self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID]) -> Sequence[TurnRow]:
+        rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids)
+        if len(rows) != len(turn_ids):
+            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+        return [rows[turn_id] for turn_id in turn_ids]
 
     async def work_out(self, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
         """Count tokens, hash what is stored, prepare the index, with no transaction open."""
@@ -117,7 +118,7 @@ class Appender:
         conversation_id: ConversationId,
         incoming: Sequence[Incoming],
         expected_seq: int | None,
-    ) -> tuple[list[TurnRow], bool]:
+    ) -> RequestResult[Sequence[TurnRow]]:
         head = await lock_conversation(caller, tx, conversation_id)
         known = await self._known(caller, tx, conversation_id, incoming)
         fresh = [item for item in incoming if item.draft.id is None or item.draft.id not in known]
@@ -131,7 +132,7 @@ class Appender:
             known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
             for item in incoming
         ]
-        return rows, placed is not None
+        return RequestResult(rows, is_new=placed is not None)
 
     async def write_last(
         self, caller: Caller, tx: Transaction, head: ConversationRow, incoming: Sequence[Incoming]
@@ -206,36 +207,10 @@ class Appender:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
         return await conversation_store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
 
-    async def require_unanswered(
-        self, caller: Caller, tx: Transaction, repeat: IdempotencyKey, *, claiming: bool = False
-    ) -> None:
-        """Busy where a request has been answered since that was looked for; Conflict `idempotency_mismatch`.
 
-        With `claiming` its key is held until the transaction ends, by nobody else: Busy too while somebody does.
-        """
-        ask = self._tenancy.claim if claiming else self._tenancy.find_replay
-        if await ask(caller, tx, request=repeat) is not None:
-            detail = "A request with this Idempotency-Key has just been answered; send it again for its answer."
-            raise Busy("resource_busy", detail, retry_after_s=1)
-
-    async def remember(
-        self, caller: Caller, tx: Transaction, repeat: IdempotencyKey, rows: Sequence[TurnRow], *, status: int
-    ) -> None:
-        """Remember which turns a request with an Idempotency-Key has stored, in the transaction that stores them."""
-        ids = [row.id for row in rows]
-        await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=ids)
-
-    async def replayed(self, caller: Caller, repeat: IdempotencyKey) -> AppendResult | None:
-        """What an append with this key has stored, if one has."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            replay = await self._tenancy.find_replay(caller, tx, request=repeat)
-            return None if replay is None else await self._replayed(caller, tx, replay)
-
-    async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> AppendResult:
-        rows = await conversation_store.find_turns(tx, caller.tenant_id, replay.result_ids)
-        if len(rows) != len(replay.result_ids):
-            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
-        return _append_result(caller, [rows[turn_id] for turn_id in replay.result_ids])
+def turn_ids(rows: Sequence[TurnRow]) -> list[UUID]:
+    """Return the ids of turns."""
+    return [row.id for row in rows]
 
 
 def require_seq(head: ConversationRow, expected_seq: int | None) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.drafts import plain_text
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, lock_conversation
+from app.conversations.find import get_conversation, get_first_conversation, lock_conversation
 from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.schemas.conversations import Conversation, ForkRequest
 from app.conversations.stores import conversation_store, summary_store, turn_store
@@ -28,12 +28,11 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, IdempotencyKey
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
 
 _BATCH = 500
 _BATCH_BYTES = 8 * 2**20
-_CREATED, _OK = 201, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +60,42 @@ class Forker:
         self._database = database
         self._publisher = publisher
         self._titles = titles
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._index = index
 
     async def fork(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest, repeat: IdempotencyKey | None
-    ) -> tuple[Conversation, bool, bool]:
-        """Fork, or get the fork of this id or external id; says whether it was made now, and replayed by key."""
+        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest,
+        idempotency_key: IdempotencyKey | None,
+    ) -> RequestResult[Conversation]:  # fmt: skip
+        """Fork a conversation, or return the fork of this id or external id."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.claim(caller, tx, request=repeat)
-                if replay is not None:
-                    row = await get_conversation(caller, tx, ConversationId(replay.result_ids[0]))
-                    shown = conversation_view_for(caller, row, external_id=body.external_id)
-                    return shown, replay.status == _CREATED, True
-            await lock_conversation(caller, tx, conversation_id)
-            # read only now that the head is held, so that nothing of it is older
-            parent = await get_conversation(caller, tx, conversation_id)
-            fork_id, created = await self._fork(caller, tx, parent, body)
-            row = await get_conversation(caller, tx, fork_id)
-            if created and row.title is None:
-                await self._titles.renew(caller, tx, row)
-                row = await get_conversation(caller, tx, fork_id)
-            if repeat is not None:
-                status = _CREATED if created else _OK
-                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-            self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
-        return conversation_view_for(caller, row, external_id=body.external_id), created, False
+            fork = await self._idempotency.run_once(
+                caller, tx, idempotency_key, run=lambda: self._fork(caller, tx, conversation_id, body),
+                result_ids=lambda row: [row.id], read=get_first_conversation,
+            )  # fmt: skip
+        return fork.with_value(conversation_view_for(caller, fork.value, external_id=body.external_id))
 
     async def _fork(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, body: ForkRequest
+    ) -> RequestResult[ConversationRow]:
+        await lock_conversation(caller, tx, conversation_id)
+        # read only after the head is locked, so that nothing of it is older
+        parent = await get_conversation(caller, tx, conversation_id)
+        fork_id = await self._insert(caller, tx, parent, body)
+        is_new = fork_id is not None
+        if fork_id is None:
+            fork_id = await self._existing(caller, tx, parent, body)
+        row = await get_conversation(caller, tx, fork_id)
+        if is_new and row.title is None:
+            await self._titles.renew(caller, tx, row)
+            row = await get_conversation(caller, tx, fork_id)
+        self._publisher.publish_changed(tx, caller.tenant_id, fork_id, rev=row.rev)
+        return RequestResult(row, is_new)
+
+    async def _insert(
         self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
-    ) -> tuple[ConversationId, bool]:
+    ) -> ConversationId | None:
+        """Insert the fork with its turns and return its id; None if its id or external id is taken."""
         last = await self._last(caller, tx, parent, body)
         start = parent.chain_hash if last is None else last.chain_hash or b""
         fork_id = ConversationId(body.id or new_uuid())
@@ -113,10 +117,10 @@ class Forker:
             genesis=start,
         )
         if not created:
-            return await self._existing(caller, tx, parent, body), False
+            return None
         await turn_store.mark_fork(tx, caller.tenant_id, fork_id, parent=parent.id, chain_start=start)
         await self._copy(caller, tx, parent, fork_id, through=None if last is None else last.position)
-        return fork_id, True
+        return fork_id
 
     async def _last(
         self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest

@@ -4,10 +4,11 @@ Hides the order of things that makes a revision safe: defaults come from members
 whether it is still live is asked again once the head is held.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
+from uuid import UUID
 
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.drafts import DraftLimits, OldTurn, make_revision
@@ -26,13 +27,19 @@ from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.formats.schemas import Kind, Role
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, IdempotencyKey, Replay
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
-
-_CREATED, _OK = 201, 200
 
 Expire: TypeAlias = Callable[[Transaction, TenantId, TurnId], Awaitable[bool]]
 """Ends an open turn whose writer was not heard of for too long; false where it was, or has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedTurn:
+    """A turn in the place of another, and the number of turns that it superseded."""
+
+    row: TurnRow
+    superseded_count: int
 
 
 class Reviser:
@@ -50,7 +57,7 @@ class Reviser:
         titles: DerivedTitles,
     ) -> None:
         self._database = database
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._index = index
         self._appender = appender
         self._limits = limits
@@ -58,35 +65,24 @@ class Reviser:
         self._titles = titles
 
     async def revise(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        turn_id: TurnId,
-        body: Revision,
-        repeat: IdempotencyKey | None,
-        expire: Expire,
-    ) -> tuple[RevisionResult, bool, bool]:
-        """Let a new turn take a live one's place; says whether it was stored now, and whether it is a replay by key."""
+        self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId, body: Revision,
+        idempotency_key: IdempotencyKey | None, expire: Expire,
+    ) -> RequestResult[RevisionResult]:  # fmt: skip
+        """Store a turn in the place of a live one."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
-                if replay is not None:
-                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
+            before = await self._idempotency.find(caller, tx, idempotency_key, read=self._read)
+            if before is not None:
+                return before.with_value(_result(caller, before.value))
             old = await get_turn(caller, tx, conversation_id, turn_id)
         inherited = OldTurn(old.id, Role(old.role), Kind(old.kind), old.actor)
         draft = make_revision(inherited, body, limits=self._limits, now=datetime.now(UTC))
         [item] = await self._appender.work_out(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.claim(caller, tx, request=repeat)
-                if replay is not None:
-                    return await self._replayed(caller, tx, replay), replay.status == _CREATED, True
-            row, gone, stored = await self._store(caller, tx, conversation_id, turn_id, item, body, expire)
-            if repeat is not None:
-                status = _CREATED if stored else _OK
-                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=[row.id])
-        return _result(caller, row, gone), stored, False
+            stored = await self._idempotency.run_once(
+                caller, tx, idempotency_key, result_ids=lambda replaced: [replaced.row.id], read=self._read,
+                run=lambda: self._store(caller, tx, conversation_id, turn_id, item, body, expire),
+            )  # fmt: skip
+        return stored.with_value(_result(caller, stored.value))
 
     async def _store(
         self,
@@ -97,11 +93,11 @@ class Reviser:
         item: Incoming,
         body: Revision,
         expire: Expire,
-    ) -> tuple[TurnRow, int, bool]:
+    ) -> RequestResult[ReplacedTurn]:
         head = await lock_conversation(caller, tx, conversation_id)
         known = await self._known(caller, tx, conversation_id, item)
         if known is not None:
-            return known, await self._superseded_by(caller, tx, known), False
+            return RequestResult(await self._replaced(caller, tx, known), is_new=False)
         old = await get_turn(caller, tx, conversation_id, turn_id)
         if old.status == "pending":
             # its writer was told that it is aborted, before the sweep came or while it does
@@ -109,8 +105,8 @@ class Reviser:
             old = await get_turn(caller, tx, conversation_id, turn_id)
         require_standing(old)
         require_seq(head, body.expected_seq)
-        row, gone = await self.replace(caller, tx, head, old, item, truncate_after=body.truncate_after)
-        return row, gone, True
+        replaced = await self.replace(caller, tx, head, old, item, truncate_after=body.truncate_after)
+        return RequestResult(replaced, is_new=True)
 
     async def replace(
         self,
@@ -121,8 +117,8 @@ class Reviser:
         item: Incoming,
         *,
         truncate_after: bool = False,
-    ) -> tuple[TurnRow, int]:
-        """Let a new turn take the place of another behind a locked head; says how many were superseded.
+    ) -> ReplacedTurn:
+        """Let a new turn take the place of another behind a locked head.
 
         In place of an aborted turn it stands where that one would have stood: in place of what it was to supersede, or
         as the newest.
@@ -167,7 +163,7 @@ class Reviser:
             due.append(compact_job(head.id))
         await self._jobs.enqueue(tx, caller.tenant_id, due)
         await self._titles.withdraw(caller, tx, head, gone=[one for one, _, _ in gone])
-        return placed.rows[0], len(gone)
+        return ReplacedTurn(placed.rows[0], len(gone))
 
     async def _regenerate(
         self,
@@ -178,20 +174,20 @@ class Reviser:
         item: Incoming,
         *,
         truncate_after: bool,
-    ) -> tuple[TurnRow, int]:
+    ) -> ReplacedTurn:
         behind: TurnRow | None = None
         if aborted.supersedes is not None:
             behind = (await conversation_store.find_turns(tx, caller.tenant_id, [aborted.supersedes])).get(
                 aborted.supersedes
             )
-        gone = 0
         if behind is not None and behind.status == "committed" and behind.superseded_by is None:
-            row, gone = await self.replace(caller, tx, head, behind, item, truncate_after=truncate_after)
+            replaced = await self.replace(caller, tx, head, behind, item, truncate_after=truncate_after)
         else:
             await check_answers(caller, tx, ConversationId(head.id), [item], root="")
-            [row] = (await self._appender.write_last(caller, tx, head, [item])).rows
+            replaced = ReplacedTurn((await self._appender.write_last(caller, tx, head, [item])).rows[0], 0)
+        row = replaced.row
         await turn_store.supersede_aborted(tx, caller.tenant_id, aborted.id, by=row.id, rev=row.rev)
-        return row, gone
+        return replaced
 
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, item: Incoming
@@ -224,16 +220,17 @@ class Reviser:
         session = await self._index.session_around(caller, tx, conversation_id=conversation_id, position=position)
         return position, session or head.session
 
-    async def _superseded_by(self, caller: Caller, tx: Transaction, row: TurnRow) -> int:
-        return await turn_store.count_superseded_by(
+    async def _replaced(self, caller: Caller, tx: Transaction, row: TurnRow) -> ReplacedTurn:
+        superseded = await turn_store.count_superseded_by(
             tx, caller.tenant_id, ConversationId(row.conversation_id), by=row.id, position=row.position or 0
         )
+        return ReplacedTurn(row, superseded)
 
-    async def _replayed(self, caller: Caller, tx: Transaction, replay: Replay) -> RevisionResult:
-        row = (await conversation_store.find_turns(tx, caller.tenant_id, replay.result_ids)).get(replay.result_ids[0])
+    async def _read(self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID]) -> ReplacedTurn:
+        row = (await conversation_store.find_turns(tx, caller.tenant_id, turn_ids)).get(turn_ids[0])
         if row is None:
             raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
-        return _result(caller, row, await self._superseded_by(caller, tx, row))
+        return await self._replaced(caller, tx, row)
 
 
 def require_standing(old: TurnRow) -> None:
@@ -261,11 +258,12 @@ def require_kept(head: ConversationRow, old: TurnRow, *, truncate_after: bool) -
         )
 
 
-def _result(caller: Caller, row: TurnRow, superseded: int) -> RevisionResult:
+def _result(caller: Caller, replaced: ReplacedTurn) -> RevisionResult:
+    row = replaced.row
     return RevisionResult(
         conversation_id=format_id(row.conversation_id),
         turn=turn_view_for(caller, row),
-        superseded_count=superseded,
+        superseded_count=replaced.superseded_count,
         seq=row.seq or 0,
         rev=row.rev,
         head_hash=(row.chain_hash or b"").hex(),

@@ -101,16 +101,17 @@ class Sessions:
         return await asyncio.to_thread(make) if is_much(turns) else make()
 
     async def _locked(self, caller: Caller, tx: Transaction, name: SessionName, *, create: bool) -> ConversationRow:
-        """The session, held until the transaction ends."""
+        """Lock the session until the transaction ends; create it at its first use."""
         row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
         if row is None:
             if not create:
                 raise _missing()
             body = ConversationCreate(project=name.project, external_id=name.external_id, owner=name.owner)
-            made, created = await get_or_create(caller, tx, body, self._defaults)
-            row = await lock_conversation(caller, tx, ConversationId(made.id))
-            if created:
-                self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(made.id), rev=made.rev)
+            made = await get_or_create(caller, tx, body, self._defaults)
+            conversation_id = ConversationId(made.value.id)
+            row = await lock_conversation(caller, tx, conversation_id)
+            if made.is_new:
+                self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=made.value.rev)
         _require_owner(name, row.owner)
         return row
 

@@ -18,24 +18,26 @@ from app.memory.facts.merge import Decision, HeldFact, Outcome
 from app.memory.facts.spelling import name_key, names_to_actors, object_key, predicate_key, resolve_subject
 from app.memory.facts.store import NO_PROJECT, Key, Origin
 from app.memory.schemas import FactCreate, FactUpdate, Statement, fact_text
-from app.tenancy.schemas import Caller, IdempotencyKey, Replay
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
-
-_CREATED, _OK = 201, 200
 
 
 @dataclass(frozen=True, slots=True)
 class Asserted:
-    """What an act did: the fact it was about, the facts that changed, and whether it is new or a replay by key.
+    """The result of a call that changes facts: the fact that it named, and the facts that changed.
 
-    `gained`: the fact is new, or has more evidence than before.
+    `is_new`: the fact is new. `gained`: it is new, or has more evidence than before.
     """
 
     fact_id: UUID
     changed: Sequence[UUID]
-    created: bool = False
-    replayed: bool = False
+    is_new: bool = False
     gained: bool = False
+
+    @property
+    def fact_ids(self) -> list[UUID]:
+        """The named fact, then the others that changed."""
+        return [self.fact_id, *(one for one in self.changed if one != self.fact_id)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +58,28 @@ class Asserter:
         self, database: Database, *, tenancy: Tenancy, conversations: Conversations, writer: FactWriter
     ) -> None:
         self._database = database
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._conversations = conversations
         self._sources = conversations.sources
         self._keeper = writer
 
-    async def assert_fact(self, caller: Caller, *, body: FactCreate, repeat: IdempotencyKey | None) -> Asserted:
-        """Merge what a caller says is so."""
+    async def assert_fact(
+        self, caller: Caller, *, body: FactCreate, idempotency_key: IdempotencyKey | None
+    ) -> RequestResult[Asserted]:
+        """Merge the statement of a caller into the facts of its key."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            if repeat is not None and (replay := await self._tenancy.find_replay(caller, tx, request=repeat)):
-                return _replayed(replay)
+            before = await self._idempotency.find(caller, tx, idempotency_key, read=_read)
+            if before is not None:
+                return before
             places = await self._sources.places_of(caller, tx, turn_ids=body.source_turn_ids)
         place = await self._place(caller, body, places)
         key, statement = _stated(body, place)
         text = fact_text(_shown_subject(body, key), key.predicate, statement.object)
         prepared = await self._keeper.prepare(caller, [text])
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None and (replay := await self._tenancy.claim(caller, tx, request=repeat)):
-                return _replayed(replay)
+            before = await self._idempotency.reserve(caller, tx, idempotency_key, read=_read)
+            if before is not None:
+                return before
             heads = await self._heads(caller, tx, place, body.project)
             _require_owner(body, place, heads)
             origins = await self._origins(caller, tx, body, place, heads)
@@ -85,11 +91,8 @@ class Asserter:
                 await self._sources.note(
                     caller, tx, ConversationId(conversation_id), read_through=None, held=True, rev=rev
                 )
-            if repeat is not None:
-                ids = [done.fact_id, *(one for one in done.changed if one != done.fact_id)]
-                status = _CREATED if done.created else _OK
-                await self._tenancy.remember(caller, tx, request=repeat, status=status, result_ids=ids)
-        return done
+            await self._idempotency.store_result(caller, tx, idempotency_key, done.fact_ids, is_new=done.is_new)
+        return RequestResult(done, done.is_new)
 
     async def _place(self, caller: Caller, body: FactCreate, places: Mapping[UUID, UUID]) -> _Place:
         missing = [
@@ -208,7 +211,7 @@ def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID 
     decision = timeline.merge(statement, origins)
     changed = [one.after.id for one in decision.changes if one.after is not None]
     if decision.outcome is not Outcome.IGNORED and decision.fact_id is not None:
-        return Asserted(decision.fact_id, changed, created=decision.outcome is Outcome.RECORDED, gained=True)
+        return Asserted(decision.fact_id, changed, is_new=decision.outcome is Outcome.RECORDED, gained=True)
     known = timeline.find(decision.fact_id) if decision.fact_id is not None else None
     known = known or timeline.known(statement, object_key(statement.object))
     if known is None:
@@ -266,6 +269,6 @@ def require_taken(decision: Decision) -> None:
         )
 
 
-def _replayed(replay: Replay) -> Asserted:
-    fact_id, *changed = replay.result_ids
-    return Asserted(fact_id, changed, created=replay.status == _CREATED, replayed=True)
+async def _read(_caller: Caller, _tx: Transaction, fact_ids: Sequence[UUID]) -> Asserted:
+    fact_id, *changed = fact_ids
+    return Asserted(fact_id, changed)

@@ -22,10 +22,9 @@ from app.memory.longterm import store as memory_store
 from app.memory.longterm.schemas import Memory, MemoryStore, MemoryStored
 from app.memory.longterm.store import MemoryRow, NewMemory
 from app.settings import Settings
-from app.tenancy.schemas import Caller, IdempotencyKey, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
-_CREATED = 201
 _EMBEDDED_AT_ONCE = 32
 _NOBODY = ""
 # memories are of an agent, not of a project: a search that is narrowed to one finds none
@@ -52,40 +51,38 @@ class Memories:
         self, database: Database, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors, options: MemoryOptions
     ) -> None:
         self._database = database
-        self._tenancy = tenancy
+        self._idempotency = tenancy.idempotency
         self._index = index
         self._cursors = cursors
         self._options = options
         index.makers.append(self.make_vectors)
 
     async def store(
-        self, caller: Caller, *, body: MemoryStore, repeat: IdempotencyKey | None
-    ) -> tuple[MemoryStored, bool]:
-        """Store a memory of the agent that asks; says whether it was stored by the same request before.
+        self, caller: Caller, *, body: MemoryStore, idempotency_key: IdempotencyKey | None
+    ) -> RequestResult[MemoryStored]:
+        """Store a memory of the calling agent.
 
         Raises as the embedder does, and stores nothing then.
         """
         caller.require(Scope.WRITE)
         caller.require_long_term()
         self._require_small(body)
-        if repeat is not None:
-            repeat = repeat.by_agent(caller.agent)
-            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                replay = await self._tenancy.find_replay(caller, tx, request=repeat)
-            if replay is not None:
-                return _stored(replay.result_ids[0]), True
+        if idempotency_key is not None:
+            idempotency_key = idempotency_key.for_agent(caller.agent)
+        before = await self._idempotency.find_before(caller, idempotency_key, read=_read)
+        if before is not None:
+            return before.with_value(_stored(before.value))
         prepared = await self._index.prepare_now(IndexDocument(body.content, _NOBODY, datetime.now(UTC)))
         async with self._database.transaction(caller.tenant_id) as tx:
-            if repeat is not None:
-                replay = await self._tenancy.claim(caller, tx, request=repeat)
-                if replay is not None:
-                    return _stored(replay.result_ids[0]), True
-            memory_id = await self._write(caller, tx, body, prepared)
-            if repeat is not None:
-                await self._tenancy.remember(caller, tx, request=repeat, status=_CREATED, result_ids=[memory_id])
-        return _stored(memory_id), False
+            result = await self._idempotency.run_once(
+                caller, tx, idempotency_key, run=lambda: self._write(caller, tx, body, prepared),
+                result_ids=lambda memory_id: [memory_id], read=_read,
+            )  # fmt: skip
+        return result.with_value(_stored(result.value))
 
-    async def _write(self, caller: Caller, tx: Transaction, body: MemoryStore, prepared: PreparedEntries) -> UUID:
+    async def _write(
+        self, caller: Caller, tx: Transaction, body: MemoryStore, prepared: PreparedEntries
+    ) -> RequestResult[UUID]:
         """Store the memory, or note that it is stored again; return its id."""
         metadata = json.dumps(body.metadata, ensure_ascii=False)
         memory = NewMemory(caller.agent, body.owner, body.content, metadata, body.ttl_s)
@@ -94,7 +91,7 @@ class Memories:
         if repeated is not None:
             known_id, expires_at = repeated
             await self._index.set_expiry(caller, tx, entry_id=known_id, expires_at=expires_at)
-            return known_id
+            return RequestResult(known_id, is_new=True)
         memory_id = new_uuid()
         created_at, expires_at = await memory_store.insert(tx, caller.tenant_id, memory_id, memory)
         entry = IndexEntry(
@@ -114,7 +111,7 @@ class Memories:
             expires_at=expires_at,
         )
         await self._index.write(caller, tx, entries=[entry])
-        return memory_id
+        return RequestResult(memory_id, is_new=True)
 
     def _require_small(self, body: MemoryStore) -> None:
         most = self._options.max_memory_bytes
@@ -248,6 +245,10 @@ def require_reach(caller: Caller, agent_id: str | None, *, named_in: Literal["bo
             fields=[FieldError("/agent_id", "another agent than asks", named_in)],
         )
     return agent_id
+
+
+async def _read(_caller: Caller, _tx: Transaction, memory_ids: Sequence[UUID]) -> UUID:
+    return memory_ids[0]
 
 
 def _stored(memory_id: UUID) -> MemoryStored:

@@ -1,4 +1,4 @@
-"""Shared dependencies of routes: caller, conversation, paging, idempotency key."""
+"""Shared dependencies of routes: caller, conversation, paging."""
 
 import re
 from typing import Annotated, Literal, TypeAlias, cast
@@ -12,7 +12,7 @@ from app.container import Container
 from app.conversations.schemas.conversations import IdIn
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
-from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, IdempotencyKey, Scope
+from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -234,27 +234,3 @@ def _entity_tags(
 
 
 EntityTags: TypeAlias = Annotated[frozenset[str] | None, Depends(_entity_tags)]
-
-
-async def get_repeatable(
-    request: Request,
-    services: Services,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            alias="Idempotency-Key",
-            min_length=1,
-            max_length=255,
-            description="The same key and body within 24 hours gives the first answer and stores nothing again.",
-        ),
-    ] = None,
-) -> IdempotencyKey | None:
-    """Return the request's idempotency key, if it has an Idempotency-Key."""
-    if idempotency_key is None:
-        return None
-    body = await request.body()
-    path = cast("str", request.scope["path"])
-    return services.tenancy.repeatable(idempotency_key, request.method.encode(), path.encode(), body)
-
-
-Repeat: TypeAlias = Annotated[IdempotencyKey | None, Depends(get_repeatable)]

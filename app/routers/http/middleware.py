@@ -29,6 +29,7 @@ from app.core.ids import format_id, new_uuid
 from app.core.telemetry import get_logger
 from app.routers.http.body_reader import Body, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
+from app.routers.http.idempotency import REPLAY_HEADER
 from app.routers.http.problems import internal_error_response, problem_response, request_id_of
 from app.settings import Settings
 from app.settings.hosts import accepts_host
@@ -53,7 +54,7 @@ _CORS_REQUEST_HEADERS: Final = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Agent-Id", REQUEST_ID_HEADER,
     "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", "X-Conversation-Id", "X-Project",
 )  # fmt: skip
-_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "ETag", "Idempotent-Replayed", "Retry-After", "X-Conversation-Id")
+_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "ETag", REPLAY_HEADER, "Retry-After", "X-Conversation-Id")
 _CORS_MAX_AGE_S: Final = 600
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0

@@ -286,7 +286,8 @@ class LiveSocket:
         opened: OpenedTurn
         if isinstance(frame, OpenFrame):
             opening = Opening(turn=frame.turn, writer=frame.writer)
-            opened, _, _ = await self._streams.open(self._caller, self._conversation_id, opening=opening, listener=self)
+            result = await self._streams.open(self._caller, self._conversation_id, opening=opening, listener=self)
+            opened = result.value
             turn_id = TurnId(parse_id(opened.turn.id))
         else:
             turn_id = TurnId(frame.turn_id)
@@ -328,15 +329,16 @@ class LiveSocket:
         return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
 
     async def _append(self, frame: AppendFrame) -> AckFrame:
-        repeat = None
+        key = None
         if frame.idempotency_key is not None:
             written = await asyncio.to_thread(_written, frame)
-            repeat = self._container.tenancy.repeatable(
+            key = self._container.tenancy.idempotency.key_of(
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
-        result, _, _ = await self._container.conversations.append(
-            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, repeat=repeat
+        appended = await self._container.conversations.append(
+            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, idempotency_key=key
         )
+        result = appended.value
         return AckFrame(
             type="ack",
             id=frame.id,

@@ -16,7 +16,8 @@ from app.agents.generation.openai_items import CONVERSATION_PREFIX
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
 from app.routers.http.body import PassThroughRoute
-from app.routers.http.dependencies import Order, Reader, Repeat, Services, Writer
+from app.routers.http.dependencies import Order, Reader, Services, Writer
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.openai_errors import ROOT
 from app.routers.http.problems import problem_responses
 from app.routers.openai.chat_completions import Passed
@@ -46,15 +47,15 @@ _WRITING = (400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 async def create_openai_conversation(
     caller: Writer,
     services: Services,
-    repeat: Repeat,
+    idempotency_key: IdempotencyHeader,
     response: Response,
     body: Annotated[NewConversation | None, Body()] = None,
 ) -> OpenAIConversation:
     """Create a conversation, with or without items."""
-    made, replayed = await services.openai_conversations.create(caller, body=body or NewConversation(), repeat=repeat)
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return made
+    made = await services.openai_conversations.create(
+        caller, body=body or NewConversation(), idempotency_key=idempotency_key
+    )
+    return respond(response, made)
 
 
 @router.get("/{conversation_id}", responses=problem_responses(*_READING))

@@ -4,7 +4,8 @@ from fastapi import APIRouter, Response
 
 from app.agents.tools.schemas import AgentAnswer, AskAgent
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import AgentWriter, Repeat, Services
+from app.routers.http.dependencies import AgentWriter, Services
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/agent", tags=["agent"], route_class=StrictJsonRoute)
@@ -12,13 +13,10 @@ router = APIRouter(prefix="/v1/agent", tags=["agent"], route_class=StrictJsonRou
 
 @router.post("/ask", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
 async def ask_agent(
-    body: AskAgent, caller: AgentWriter, services: Services, repeat: Repeat, response: Response
+    body: AskAgent, caller: AgentWriter, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> AgentAnswer:
     """Ask the agent, which answers from earlier turns, conversations and memories with its granted tools.
 
     Query and answer are stored in the named conversation, or in a new one. The key needs the scopes read and write.
     """
-    answer, replayed = await services.ask_service.ask(caller, body=body, repeat=repeat)
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return answer
+    return respond(response, await services.ask_service.ask(caller, body=body, idempotency_key=idempotency_key))

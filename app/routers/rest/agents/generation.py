@@ -22,7 +22,8 @@ from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.formats.schemas import JsonObject
 from app.routers.http.body import GenerateRoute
-from app.routers.http.dependencies import AgentWriter, Repeat, Services
+from app.routers.http.dependencies import AgentWriter, Services
+from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_of, problem_responses, request_id_of, status_of
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import CONVERSATION_HEADER, while_connected
@@ -48,7 +49,7 @@ _DATA: Final = {
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503),
 )
 async def generate(
-    body: Generate, caller: AgentWriter, services: Services, request: Request, repeat: Repeat
+    body: Generate, caller: AgentWriter, services: Services, request: Request, idempotency_key: IdempotencyHeader
 ) -> Response:
     """Let the chat model answer in a conversation, and store the new messages with the answer, in one commit.
 
@@ -57,13 +58,14 @@ async def generate(
     sent as events: `delta`, then `done` with the complete answer, or `error`; the header `X-Conversation-Id` has the
     conversation from the start.
     """
-    generation_request = _generation_request(body, None if repeat is None else repeat.by_agent(caller.agent))
+    generation_request = _generation_request(
+        body, None if idempotency_key is None else idempotency_key.for_agent(caller.agent)
+    )
     if not body.stream:
         answered = await while_connected(request, services.generation.complete(caller, generation_request))
         answer = _generated(answered.conversation_id, answered.turns, answered.gap)
         response = Response(answer.model_dump_json(), media_type="application/json")
-        if answered.is_replay:
-            response.headers["Idempotent-Replayed"] = "true"
+        mark_replay(response, is_replay=answered.is_replay)
         return response
     stack = AsyncExitStack()
     answer_stream = await while_connected(
@@ -72,12 +74,11 @@ async def generate(
     stream = EventStream(kept_alive(_events(answer_stream, request), every_s=services.settings.live_heartbeat_s), stack)
     if answer_stream.conversation_id is not None:
         stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.conversation_id)
-    if answer_stream.is_replay:
-        stream.headers["Idempotent-Replayed"] = "true"
+    mark_replay(stream, is_replay=answer_stream.is_replay)
     return stream
 
 
-def _generation_request(body: Generate, repeat: IdempotencyKey | None) -> GenerationRequest:
+def _generation_request(body: Generate, idempotency_key: IdempotencyKey | None) -> GenerationRequest:
     if body.conversation_id is not None and body.external_id is not None:
         wrong = [FieldError("/external_id", "not beside conversation_id")]
         raise Invalid("invalid_request", "A conversation is named by one of its names.", fields=wrong)
@@ -91,7 +92,7 @@ def _generation_request(body: Generate, repeat: IdempotencyKey | None) -> Genera
     sent.pop("stream", None)
     if body.model is not None:
         sent["model"] = body.model
-    return GenerationRequest(sent, name, body.context, body.token_budget, repeat=repeat)
+    return GenerationRequest(sent, name, body.context, body.token_budget, idempotency_key=idempotency_key)
 
 
 async def _events(answer_stream: AnswerStream | StoredAnswer, request: Request) -> AsyncGenerator[bytes]:

@@ -24,10 +24,10 @@ from app.routers.http.dependencies import (
     Order,
     QueryText,
     Reader,
-    Repeat,
     Services,
     Writer,
 )
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=StrictJsonRoute)
@@ -42,17 +42,14 @@ Text = QueryText | None
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def create_conversation(
-    body: ConversationCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
+    body: ConversationCreate, caller: Writer, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> Conversation:
     """Create a conversation, or return the one with this `id` or `external_id` (200 instead of 201).
 
     404 for a repeated request whose conversation has been deleted since.
     """
-    conversation, created, replayed = await services.conversations.create(caller, body=body, repeat=repeat)
-    response.status_code = 201 if created else 200
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return _tagged(response, conversation)
+    made = await services.conversations.create(caller, body=body, idempotency_key=idempotency_key)
+    return _tagged(response, respond(response, made))
 
 
 @router.get("", responses=problem_responses(401, 403, 422, 503))
@@ -130,15 +127,12 @@ async def fork_conversation(
     body: ForkRequest,
     caller: Writer,
     services: Services,
-    repeat: Repeat,
+    idempotency_key: IdempotencyHeader,
     response: Response,
 ) -> Conversation:
     """Create a conversation with copies of the live turns through one; its hash chain continues the parent's."""
-    fork, created, replayed = await services.conversations.fork(caller, conversation_id, body=body, repeat=repeat)
-    response.status_code = 201 if created else 200
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return _tagged(response, fork)
+    fork = await services.conversations.fork(caller, conversation_id, body=body, idempotency_key=idempotency_key)
+    return _tagged(response, respond(response, fork))
 
 
 @router.get("/{conversation_id}/verify", responses=problem_responses(401, 403, 404, 422, 503))

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query, Response
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.frames import Aborting, Chunk, ChunkResult, Ending, OpenedTurn, Opening, Resuming
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import ConversationPath, ConversationWriter, Repeat, Services, TurnPath
+from app.routers.http.dependencies import ConversationPath, ConversationWriter, Services, TurnPath
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["streaming"], route_class=StrictJsonRoute)
@@ -31,17 +32,14 @@ async def open_turn(
     body: Opening,
     caller: ConversationWriter,
     services: Services,
-    repeat: Repeat,
+    idempotency_key: IdempotencyHeader,
     response: Response,
 ) -> OpenedTurn:
     """Open a turn that is written while it streams. No context shows it before its commit."""
-    opened, created, replayed = await services.conversations.streams.open(
-        caller, conversation_id, opening=body, repeat=repeat
+    opened = await services.conversations.streams.open(
+        caller, conversation_id, opening=body, idempotency_key=idempotency_key
     )
-    response.status_code = 201 if created else 200
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return opened
+    return respond(response, opened)
 
 
 @router.post("/{turn_id}/chunks", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))

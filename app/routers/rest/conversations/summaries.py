@@ -10,7 +10,8 @@ from app.conversations.schemas.conversations import IdIn
 from app.conversations.schemas.summaries import Compacted, Summary, Undone
 from app.core.paging import Page
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Order, Repeat, Services, Writer
+from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Order, Services, Writer
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
@@ -59,14 +60,12 @@ async def summarise_turns(
     body: SummaryRequest,
     caller: Writer,
     services: Services,
-    repeat: Repeat,
+    idempotency_key: IdempotencyHeader,
     response: Response,
 ) -> Compacted:
     """Summarise turns now, through a named one or all but the newest. A repeat finds nothing left to do."""
-    done, replayed = await services.compactor.summarise(caller, conversation_id, request=body, repeat=repeat)
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return done
+    done = await services.compactor.summarise(caller, conversation_id, request=body, idempotency_key=idempotency_key)
+    return respond(response, done)
 
 
 @router.post("/compact", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))

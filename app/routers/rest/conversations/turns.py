@@ -16,11 +16,11 @@ from app.routers.http.dependencies import (
     Cursor,
     NamedTurns,
     QueryText,
-    Repeat,
     Services,
     TurnPath,
     Writer,
 )
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
@@ -70,17 +70,14 @@ async def append_turns(
     body: Append,
     caller: ConversationWriter,
     services: Services,
-    repeat: Repeat,
+    idempotency_key: IdempotencyHeader,
     response: Response,
 ) -> AppendResult:
     """Append 1 to 500 turns, all or none. When this returns, they are durable and recall finds them."""
-    result, stored, replayed = await services.conversations.append(
-        caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, repeat=repeat
+    result = await services.conversations.append(
+        caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, idempotency_key=idempotency_key
     )
-    response.status_code = 201 if stored else 200
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return result
+    return respond(response, result)
 
 
 @router.get("", responses=problem_responses(401, 403, 404, 422, 503))
@@ -151,17 +148,14 @@ async def revise_turn(
     body: Revision,
     caller: Writer,
     services: Services,
-    repeat: Repeat,
+    idempotency_key: IdempotencyHeader,
     response: Response,
 ) -> RevisionResult:
     """Edit a turn or generate it again: a new turn takes its position, the old one becomes a superseded version.
 
     With `truncate_after` every live turn after it is superseded too.
     """
-    result, stored, replayed = await services.conversations.revise(
-        caller, conversation_id, turn_id=turn_id, body=body, repeat=repeat
+    result = await services.conversations.revise(
+        caller, conversation_id, turn_id=turn_id, body=body, idempotency_key=idempotency_key
     )
-    response.status_code = 201 if stored else 200
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return result
+    return respond(response, result)

@@ -10,7 +10,8 @@ from app.core.paging import Page
 from app.core.times import TimeIn
 from app.memory.schemas import Extraction, Fact, FactCreate, FactResult, FactSearch, FactsExtract, FactUpdate, Tier
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import ConversationPath, Cursor, Order, QueryText, Reader, Repeat, Services, Writer
+from app.routers.http.dependencies import ConversationPath, Cursor, Order, QueryText, Reader, Services, Writer
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1", tags=["facts"], route_class=StrictJsonRoute)
@@ -68,14 +69,10 @@ async def list_facts(
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def create_fact(
-    body: FactCreate, caller: Writer, services: Services, repeat: Repeat, response: Response
+    body: FactCreate, caller: Writer, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> FactResult:
     """Assert a fact. A fact that is already stored gains evidence (200 instead of 201)."""
-    result, created, replayed = await services.facts.create(caller, body=body, repeat=repeat)
-    response.status_code = 201 if created else 200
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return result
+    return respond(response, await services.facts.create(caller, body=body, idempotency_key=idempotency_key))
 
 
 @router.get("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))

@@ -15,9 +15,9 @@ from app.routers.http.dependencies import (
     MemoryPath,
     Order,
     QueryText,
-    Repeat,
     Services,
 )
+from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJsonRoute)
@@ -25,13 +25,11 @@ router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJ
 
 @router.post("", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 429, 502, 503))
 async def store_memory(
-    body: MemoryStore, caller: AgentWriter, services: Services, repeat: Repeat, response: Response
+    body: MemoryStore, caller: AgentWriter, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> MemoryStored:
     """Store a memory of the calling agent, which recall finds at once; without a vector nothing is stored."""
-    stored, replayed = await services.memory_of(caller).store_memory(body, repeat=repeat)
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return stored
+    memory = services.memory_of(caller)
+    return respond(response, await memory.store_memory(body, idempotency_key=idempotency_key))
 
 
 @router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))

@@ -16,10 +16,10 @@ from app.routers.http.dependencies import (
     KeyPath,
     Operator,
     Order,
-    Repeat,
     Services,
     TenantPath,
 )
+from app.routers.http.idempotency import IdempotencyHeader
 from app.routers.http.problems import problem_responses
 from app.tenancy.schemas import (
     Key,
@@ -48,23 +48,25 @@ async def list_keys(
 
 
 @router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
-async def create_key(body: KeyCreate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
+async def create_key(body: KeyCreate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader) -> KeyMade:
     """Create a key with some of the caller's own scopes. Needs the scope `admin`.
 
     Its text is in this answer only: a repeat with the same Idempotency-Key is refused with `secret_shown_once` and its
     `id`.
     """
-    return await services.administration.create_key(caller, body=body, repeat=repeat)
+    return await services.administration.create_key(caller, body=body, idempotency_key=idempotency_key)
 
 
 @router.post("/keys/{key_id}/rotate", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
-async def rotate_key(key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, repeat: Repeat) -> KeyMade:
+async def rotate_key(
+    key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader
+) -> KeyMade:
     """Give a key a new secret; the old one is valid for `grace_s` more seconds. Needs `admin` and the key's scopes.
 
     During that time the old secret may do everything but administer keys and tenants (`secret_replaced`). Its text is
     in this answer only: a repeat with the same Idempotency-Key is refused with `secret_shown_once`.
     """
-    return await services.administration.rotate_key(caller, key_id, body=body, repeat=repeat)
+    return await services.administration.rotate_key(caller, key_id, body=body, idempotency_key=idempotency_key)
 
 
 @router.delete("/keys/{key_id}", status_code=204, responses=problem_responses(401, 403, 404, 409, 422, 503))
@@ -87,12 +89,14 @@ async def list_tenants(
 
 
 @router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
-async def create_tenant(body: TenantCreate, caller: Operator, services: Services, repeat: Repeat) -> TenantMade:
+async def create_tenant(
+    body: TenantCreate, caller: Operator, services: Services, idempotency_key: IdempotencyHeader
+) -> TenantMade:
     """Create a tenant with its first key (read, write, admin). Needs the scope `operator`.
 
     The key's text is in this answer only: a repeat with the same Idempotency-Key is refused with `secret_shown_once`.
     """
-    return await services.administration.create_tenant(caller, body=body, repeat=repeat)
+    return await services.administration.create_tenant(caller, body=body, idempotency_key=idempotency_key)
 
 
 @router.get("/tenants/{tenant_id}", responses=problem_responses(401, 403, 404, 422, 503))

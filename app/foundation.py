@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from app.core.database.servers import Server
+from app.core.database.servers import Server, require_data
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import Unavailable
 from app.core.ids import ConversationId, TenantId
 from app.settings import Settings
 from app.tenancy.schemas import TokenEpochs
@@ -45,7 +44,7 @@ async def open_foundation(
     """Start the server, the pools and tenancy."""
     async with AsyncExitStack() as stack:
         if not migrate:
-            _require_data(settings)
+            require_data(settings)
         server = Server(settings)
         stack.push_async_callback(server.stop)
         await server.start()
@@ -72,13 +71,3 @@ def _tenancy_options(settings: Settings) -> TenancyOptions:
         token_ttl_s=settings.token_ttl_s,
         token_max_ttl_s=settings.token_max_ttl_s,
     )
-
-
-def _require_data(settings: Settings) -> None:
-    """Raise Unavailable if a command in the wrong folder would create an empty database."""
-    if settings.database_url is None and not (settings.data_dir / "postgres").exists():
-        raise Unavailable(
-            "data_missing",
-            f"There is no Turnkeep data in {settings.data_dir.absolute()}: run this where the service runs, or set"
-            " TURNKEEP_DATA_DIR.",
-        )

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import asyncpg
 import numpy as np
+from pgvector.asyncpg import register_vector
 
 from app.core.database import schema
-from app.core.database.transactions import encode_vector
 from app.core.embedded_postgres.server import EmbeddedPostgres
 
 DIMENSIONS: Final = 384
@@ -89,9 +89,7 @@ async def open_floor(url: str) -> AsyncGenerator[Floor]:
                 create index on {name}.rows (conversation, position)
                 """
             )
-            await connection.set_type_codec(
-                "vector", schema=str(home), encoder=encode_vector, decoder=bytes, format="binary"
-            )
+            await register_vector(connection, schema=str(home))
             settings = {setting: str(await connection.fetchval(f"show {setting}")) for setting in _SETTINGS}
             floor = Floor(connection, f"{name}.rows", settings)
             await floor.fill()

@@ -24,13 +24,13 @@ import numpy as np
 import typer
 from figures import percentile
 from numpy.typing import NDArray
+from pgvector.asyncpg import register_vector
 from rich.console import Console
 from rich.table import Table
 
 from app.container import Container, build_container, make_bus
 from app.conversations.schemas.conversations import ConversationCreate, TurnInput
 from app.core.database import schema
-from app.core.database.transactions import encode_vector
 from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
@@ -423,7 +423,7 @@ async def build(world: World, superuser: str, space_id: int) -> list[Tenant]:
     """Make the world, and copy it in where it is not there yet."""
     tenants = [world.tenant(size) for size in world.sizes]
     connection = await asyncpg.connect(superuser)
-    await connection.set_type_codec("vector", schema="public", encoder=encode_vector, decoder=bytes, format="binary")
+    await register_vector(connection)
     if not await connection.fetchval("select 1 from tenants where tenant_id = $1", tenants[-1].id):
         for tenant in tenants:
             await load(connection, world, tenant, space_id)

@@ -3,18 +3,34 @@
 import asyncio
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from app.cli.common import fail, quiet_settings, tenant_named
 from app.tenancy.scopes import Scope
 
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from app.foundation import Foundation
+    from app.settings import Settings
+
 DEFAULT_SCOPES: Final = (Scope.READ, Scope.WRITE)
 _KEY_COLUMN = 53
 _WIDE = 240
 
 commands = typer.Typer(help="API keys.", no_args_is_help=True)
+
+
+def _open(settings: "Settings") -> "AbstractAsyncContextManager[Foundation]":
+    from app.core.database.servers import require_data
+
+    require_data(settings)
+
+    from app.foundation import open_foundation
+
+    return open_foundation(settings, migrate=False)
 
 
 @commands.command("generate")
@@ -38,12 +54,10 @@ def create(
     """Create a key and print it, once."""
     settings = quiet_settings()
 
-    from app.foundation import open_foundation
-
     expires_at = None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days)
 
     async def run() -> str:
-        async with open_foundation(settings, migrate=False) as base:
+        async with _open(settings) as base:
             if new_tenant is not None:
                 return str((await base.tenancy.create_tenant(new_tenant))[1])
             scopes = scope or DEFAULT_SCOPES
@@ -74,13 +88,12 @@ def list_keys(
 
     from app.core.ids import format_id
     from app.core.times import format_time
-    from app.foundation import open_foundation
 
     async def run() -> Table:
         table = Table("name", "scopes", "created", "last used", "expires", "state")
         # never cut, whatever the width: `keys revoke` takes this value
         table.add_column("tenant/key", no_wrap=True, min_width=_KEY_COLUMN)
-        async with open_foundation(settings, migrate=False) as base:
+        async with _open(settings) as base:
             for key in await base.tenancy.list_keys(tenant_id):
                 expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
                 state = "revoked" if key.revoked_at else "expired" if expired else "valid"
@@ -105,7 +118,6 @@ def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID
     settings = quiet_settings()
 
     from app.core.ids import KeyId, TenantId, parse_id
-    from app.foundation import open_foundation
     from app.tenancy.key_text import parse_key
 
     parsed = parse_key(key)
@@ -119,7 +131,7 @@ def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID
             fail("give the key itself, or TENANT_ID/KEY_ID as `turnkeep keys list` shows them.")
 
     async def run() -> None:
-        async with open_foundation(settings, migrate=False) as base:
+        async with _open(settings) as base:
             await base.tenancy.revoke_key(tenant_id, key_id=key_id)
 
     asyncio.run(run())

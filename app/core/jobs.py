@@ -20,7 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Database, Transaction, row_as
 from app.core.ids import JobId, TenantId, new_uuid
 
 INSTALLATION: Final = TenantId(UUID(int=0))
@@ -57,7 +57,7 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A row of the jobs table. `last_error` is a code. Field order is the order of `_COLUMNS`."""
+    """A row of the jobs table. `last_error` is a code."""
 
     tenant_id: TenantId
     id: JobId
@@ -228,7 +228,7 @@ class JobQueue:
                 [job.id for job in jobs],
                 self._options.lease_s,
             )
-        return {JobKey(*row.values()) for row in rows}
+        return {row_as(JobKey, row) for row in rows}
 
     async def finish(self, worker: UUID, job: Job, *, again_in_s: float | None = None) -> None:
         """Finish a job: delete it, or make it due again later. Nothing happens if another worker has it now."""
@@ -476,4 +476,4 @@ async def cancel_job(tx: Transaction, job: Job) -> Job:
 
 
 def _job(row: asyncpg.Record) -> Job:
-    return Job(*row.values())
+    return row_as(Job, row)

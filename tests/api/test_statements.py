@@ -9,11 +9,12 @@ from typing import Any
 import asyncpg
 import numpy as np
 import pytest
+from pgvector.asyncpg import register_vector
 
 from app.conversations.schemas.conversations import ConversationFilter
 from app.conversations.stores import conversation_store as conversations_store
 from app.conversations.stores import list_store, stream_store, turn_store
-from app.core.database.transactions import Database, PoolOptions, encode_vector
+from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.index.schemas import EntryKind, SearchScope
 from app.index.search.exact_search import search_statement
@@ -434,9 +435,7 @@ async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(
 
 
 async def _as_text(tx: _Explained, sql: str, args: list[object]) -> None:
-    await tx._connection.set_type_codec(  # noqa: SLF001
-        "vector", schema="public", encoder=encode_vector, decoder=lambda raw: raw, format="binary"
-    )
+    await register_vector(tx._connection)  # noqa: SLF001
     await tx.fetch(sql, *args)
 
 

@@ -86,6 +86,8 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.NO_TENANT_DATA,
         "whether a transaction is open in this task",
     ),
+    "app.core.database.queries.compiled.query": (Why.NO_TENANT_DATA, "SQL by the shape of a statement"),
+    "app.core.database.transactions._fields_of": (Why.NO_TENANT_DATA, "names of fields by row type"),
     "app.memory.pii.deobfuscation._plain": (
         Why.NO_TENANT_DATA,
         "single characters, whose plain form is the same for all",

@@ -10,7 +10,7 @@ import asyncpg
 from pydantic import JsonValue
 
 from app.conversations.schemas.titles import DerivedTitle
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.formats.schemas import JsonObject
 
@@ -63,7 +63,7 @@ class ConversationRow:
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
-    """A turn as it lies in the table; JSON columns are text. Field order is the order of `_TURN_COLUMNS`."""
+    """A turn as it lies in the table; JSON columns are text."""
 
     id: UUID
     conversation_id: UUID
@@ -176,7 +176,7 @@ def within(turns: str, *, order: str, max_bytes: str) -> str:
 
 def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
     """What a statement made by `within` gave."""
-    found = [TurnRow(*tuple(row.values())[:-1]) for row in rows]
+    found = [row_as(TurnRow, row) for row in rows]
     return TurnRows(found, cut=bool(rows) and rows[0]["there"] > len(rows))
 
 
@@ -195,7 +195,7 @@ def _number(digits: str) -> int | float:
 
 
 def _turn(row: asyncpg.Record) -> TurnRow:
-    return TurnRow(*row.values())
+    return row_as(TurnRow, row)
 
 
 async def insert_conversation(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
@@ -18,7 +18,7 @@ _SPEAKS_OR_SALTED = "(t.erased_at is null or t.salt is not null)"
 
 @dataclass(frozen=True, slots=True)
 class DueTurn:
-    """A committed turn that is to be emptied. Field order is the order of the statement."""
+    """A committed turn that is to be emptied."""
 
     id: UUID
     position: int
@@ -84,7 +84,7 @@ async def list_due(
         through,
         limit,
     )
-    return [DueTurn(*row.values()) for row in rows]
+    return [row_as(DueTurn, row) for row in rows]
 
 
 async def list_drafts(

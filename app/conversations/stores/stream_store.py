@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.conversations.stores.conversation_store import TurnRow, TurnRows, turn_rows, within
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
 
 NO_HOLDER = UUID(int=0)
@@ -20,7 +20,7 @@ NO_HOLDER = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """The writer of an open turn, in the column order of `_STREAM`. `age_s`: time since its last sign of life."""
+    """The writer of an open turn. `age_s`: time since its last sign of life."""
 
     turn_id: UUID
     conversation_id: UUID
@@ -98,7 +98,7 @@ async def count_open(
         """
         select (select count(*) from (
                    select 1 from turn_streams where tenant_id = $1 and conversation_id = $2 limit $3
-               ) here) as here,
+               ) here) as in_conversation,
                (select count(*) from (
                    select 1 from turn_streams s join turns t on t.tenant_id = s.tenant_id and t.id = s.turn_id
                    where $4::text is not null and s.tenant_id = $1 and s.conversation_id = $2 and t.actor = $4
@@ -106,14 +106,14 @@ async def count_open(
                ) as_actor) as as_actor,
                (select count(*) from (
                    select 1 from turn_streams where tenant_id = $1 limit $3
-               ) everywhere) as everywhere
+               ) everywhere) as in_tenant
         """,
         tenant_id,
         conversation_id,
         maximum + 1,
         actor,
     )
-    return OpenTurnCounts(0, 0, 0) if row is None else OpenTurnCounts(*row.values())
+    return OpenTurnCounts(0, 0, 0) if row is None else row_as(OpenTurnCounts, row)
 
 
 async def lock_opening(tx: Transaction, tenant_id: TenantId) -> None:
@@ -128,7 +128,7 @@ async def find_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> 
         tenant_id,
         turn_id,
     )
-    return None if row is None else StreamRow(*row.values())
+    return None if row is None else row_as(StreamRow, row)
 
 
 async def has_active_writer(tx: Transaction, tenant_id: TenantId, *, writer: str, lease_s: float) -> bool:
@@ -204,7 +204,7 @@ async def _update_ours(
         *_columns(streams),
         holder,
     )
-    return {OpenStream(*row.values()) for row in rows}
+    return {row_as(OpenStream, row) for row in rows}
 
 
 async def lock_streams(
@@ -223,7 +223,7 @@ async def lock_streams(
         *_columns(streams),
         holder,
     )
-    return {OpenStream(*row.values()) for row in rows}
+    return {row_as(OpenStream, row) for row in rows}
 
 
 def _columns(streams: Sequence[OpenStream]) -> tuple[list[UUID], list[UUID], list[int]]:
@@ -291,7 +291,7 @@ async def list_open(
     """List the open turns of a conversation in the order of their opening, each with its stream."""
     rows = await tx.fetch(
         f"""
-        select {_TURN}, {_STREAM.replace("s.turn_id, s.conversation_id", "s.turn_id as of, s.conversation_id as in_")}
+        select {_TURN}, {_STREAM}
         from turn_streams s join turns t on t.tenant_id = s.tenant_id and t.id = s.turn_id
         where s.tenant_id = $1 and s.conversation_id = $2 order by t.created_at, t.id limit $3
         """,  # noqa: S608
@@ -299,9 +299,7 @@ async def list_open(
         conversation_id,
         limit,
     )
-    width = len(fields(TurnRow))
-    split = [list(row.values()) for row in rows]
-    return [(TurnRow(*values[:width]), StreamRow(*values[width:])) for values in split]
+    return [(row_as(TurnRow, row), row_as(StreamRow, row)) for row in rows]
 
 
 async def list_changed(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
 MESSAGE_TEXT: Final = r"""
@@ -62,7 +62,7 @@ async def find_message(
         kind,
         after,
     )
-    return None if row is None else MessageText(*row.values())
+    return None if row is None else row_as(MessageText, row)
 
 
 async def set_title(

@@ -1,7 +1,7 @@
 """Shared parts of all table definitions: the metadata that migrations are compared with, and our Postgres types.
 
-Tables are described here and in each capability's `models.py` so that a test can compare them with the migrations;
-queries are written as SQL in `store.py`.
+Tables are described here and in each capability's `tables.py`. A test compares them with the migrations. Stores build
+their statements from them (`queries`); the names in literal SQL are checked against them by a test.
 """
 
 from sqlalchemy import (

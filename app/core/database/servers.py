@@ -35,6 +35,16 @@ class Login:
     role: str | None
 
 
+def require_data(settings: Settings) -> None:
+    """Raise Unavailable if a command in the wrong folder would create an empty database."""
+    if settings.database_url is None and not (settings.data_dir / "postgres").exists():
+        raise Unavailable(
+            "data_missing",
+            f"There is no Turnkeep data in {settings.data_dir.absolute()}: run this where the service runs, or set"
+            " TURNKEEP_DATA_DIR.",
+        )
+
+
 class Server:
     """The Postgres of this process."""
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.core.database.schema import vector_index_name
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 
 # up to this many entries are counted exactly; of more, about this many are sampled
@@ -23,7 +23,7 @@ _LOCK = 0x73706163  # "spac"
 
 @dataclass(frozen=True, slots=True)
 class SpaceRow:
-    """The row of a space. The field order is that of `_COLUMNS`."""
+    """The row of a space."""
 
     id: int
     provider: str
@@ -61,7 +61,7 @@ _COLUMNS = "id, provider, model, dimensions, base_url, state, created_at"
 async def list_spaces(tx: Transaction) -> list[SpaceRow]:
     """List all spaces, the newest first."""
     rows = await tx.fetch(f"select {_COLUMNS} from embedding_spaces order by id desc")  # noqa: S608
-    return [SpaceRow(*row.values()) for row in rows]
+    return [row_as(SpaceRow, row) for row in rows]
 
 
 async def read_searched_space(tx: Transaction) -> SearchedSpace:

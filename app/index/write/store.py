@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from app.core.database.transactions import FloatVector, Transaction, encode_vector
+from pgvector import Vector
+
+from app.core.database.transactions import FloatVector, Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry
 
@@ -54,7 +56,10 @@ async def insert_vectors(
     A space that is being dropped gets none, even from a process that does not know of it yet.
     """
     parts = [
-        (entry_id, part, encode_vector(vector)) for entry_id, own in vectors.items() for part, vector in enumerate(own)
+        # in a list, the driver would take an array for a nested list
+        (entry_id, part, Vector(vector))
+        for entry_id, own in vectors.items()
+        for part, vector in enumerate(own)
     ]
     if not parts:
         return
@@ -141,7 +146,7 @@ async def copy_entries(
         [pair[1] for pair in pairs],
         [pair[2] for pair in pairs],
     )
-    return [CopiedEntry(*row.values()) for row in rows]
+    return [row_as(CopiedEntry, row) for row in rows]
 
 
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:

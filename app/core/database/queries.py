@@ -1,0 +1,130 @@
+"""Statements that are built from the tables with SQLAlchemy Core, and run on asyncpg.
+
+A statement is compiled once, on first use. In its expression, `bindparam("tenant_id")` is an argument. Other values,
+such as the one in `turns.c.status == "committed"`, are constants: they are written into the SQL, so that partial
+indexes match. A list is one array argument (`is_any`). So the text of a statement never depends on values, and each
+connection prepares it once.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import cache, cached_property
+from typing import ParamSpec, TypeVar, cast
+
+import asyncpg
+from sqlalchemy import ARRAY, BindParameter, ClauseElement, ColumnElement, Select, any_, bindparam, tuple_
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.dialects.postgresql.base import PGCompiler
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from app.core.database.transactions import Transaction
+
+P = ParamSpec("P")
+RowT = TypeVar("RowT")
+
+
+class StatementCompiler(PGCompiler):
+    """SQLAlchemy's compiler, with constants in the SQL instead of further arguments."""
+
+    def visit_bindparam(self, bindparam: BindParameter[object], *args: bool, **options: bool) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return `$n` for an argument, and the literal for a constant."""
+        if not bindparam.required:
+            options["literal_binds"] = True
+        return cast("str", super().visit_bindparam(bindparam, *args, **options))  # pyright: ignore[reportUnknownMemberType]
+
+
+class StatementDialect(PGDialect_asyncpg):
+    """SQLAlchemy's dialect for asyncpg, with this compiler."""
+
+    statement_compiler = StatementCompiler
+    supports_statement_cache = True
+
+
+_DIALECT = StatementDialect(paramstyle="numeric_dollar")
+
+
+class Query:
+    """One statement with named arguments, compiled on first use."""
+
+    def __init__(self, statement: ClauseElement) -> None:
+        self._statement = statement
+
+    @cached_property
+    def _compiled(self) -> tuple[str, tuple[str, ...]]:
+        compiled = cast("SQLCompiler", self._statement.compile(dialect=_DIALECT))
+        return str(compiled), tuple(compiled.positiontup or ())
+
+    @property
+    def sql(self) -> str:
+        """The SQL, with `$1` for the first of `names`."""
+        return self._compiled[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arguments, in the order of their numbers."""
+        return self._compiled[1]
+
+    def bind(self, **values: object) -> list[object]:
+        """Return the arguments in their order. Raises TypeError for a missing or an unknown name."""
+        names = self.names
+        try:
+            args = [values[name] for name in names]
+        except KeyError as error:
+            raise TypeError(f"the argument {error} is missing") from None
+        if len(values) != len(names):
+            raise TypeError(f"unknown arguments: {sorted(values.keys() - names)}")
+        return args
+
+    def fetch(self, tx: Transaction, /, **values: object) -> "Awaitable[list[asyncpg.Record]]":
+        """Return all rows."""
+        return tx.fetch(self.sql, *self.bind(**values))
+
+    def fetchrow(self, tx: Transaction, /, **values: object) -> "Awaitable[asyncpg.Record | None]":
+        """Return the first row, or None."""
+        return tx.fetchrow(self.sql, *self.bind(**values))
+
+    def execute(self, tx: Transaction, /, **values: object) -> Awaitable[int]:
+        """Run the statement; return the number of affected rows."""
+        return tx.execute(self.sql, *self.bind(**values))
+
+
+def compiled(build: Callable[P, ClauseElement]) -> Callable[P, Query]:
+    """Return a function that builds a query once for each shape.
+
+    The arguments are the shape: booleans and sets of names. A value of a caller is never one of them.
+    """
+
+    @cache
+    def query(*args: P.args, **options: P.kwargs) -> Query:
+        for part in (*args, *options.values()):
+            names = cast("frozenset[str]", part) if isinstance(part, frozenset) else frozenset[str]()
+            if not isinstance(part, bool | frozenset) or not all(name.isidentifier() for name in names):
+                raise TypeError(f"not a part of a shape: {part!r}")
+        return Query(build(*args, **options))
+
+    return cast("Callable[P, Query]", query)
+
+
+def is_any(column: ColumnElement[RowT], name: str) -> ColumnElement[bool]:
+    """Return the condition that a column is one of a list, which is one array argument."""
+    return column == any_(bindparam(name, type_=ARRAY(column.type)))
+
+
+def page(
+    statement: Select[RowT], key: Sequence[ColumnElement[object]], *, newest_first: bool, after: bool
+) -> Select[RowT]:
+    """Order a statement by `key` and limit it to `limit`; with `after` it continues after a row (`after_key`)."""
+    if after:
+        last = tuple_(*(bindparam(f"after_{number}", type_=column.type) for number, column in enumerate(key)))
+        statement = statement.where(tuple_(*key) < last if newest_first else tuple_(*key) > last)
+    order = [column.desc() if newest_first else column.asc() for column in key]
+    return statement.order_by(*order).limit(bindparam("limit"))
+
+
+def after_key(key: Iterable[object] | None) -> dict[str, object]:
+    """Return the arguments of `page`: the sort key of the last row of the previous page."""
+    return {f"after_{number}": value for number, value in enumerate(key or ())}
+
+
+def given(**values: object) -> dict[str, object]:
+    """Return the values that are not None: the filters that a caller gave."""
+    return {name: value for name, value in values.items() if value is not None}

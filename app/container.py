@@ -29,7 +29,7 @@ from app.core.ids import TenantId
 from app.core.jobs import JobOptions, JobQueue
 from app.core.paging import Cursors
 from app.diagnostics.service import Statistics
-from app.embedding import base_url, make_tiers, open_embedders
+from app.embedding import base_url, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Governance
 from app.index.service import (
@@ -134,12 +134,12 @@ async def open_container(settings: Settings) -> AsyncGenerator[Container]:
         )
         first_tenant_id = await install_first_key(settings, base.tenancy)
         await base.tenancy.idempotency.hash_plain_keys()
-        tending = asyncio.create_task(base.tenancy.tend_forever())
-        stack.push_async_callback(_end_tending, tending, base.tenancy)
+        tending = asyncio.create_task(base.tenancy.flush_last_used_forever())
+        stack.push_async_callback(_end_last_used, tending, base.tenancy)
         bus = make_bus(settings, base.server)
         stack.push_async_callback(bus.close)
         embedders = await open_embedders(settings, guard=base.database.refuse_in_transaction, stack=stack)
-        runtimes = [(one, await make_tiers(settings, base.ops, base.server, one)) for one in embedders]
+        runtimes = [(one, await open_ann_maintenance(settings, base.ops, base.server, one)) for one in embedders]
         container = replace(build_container(settings, base, runtimes, bus), first_tenant_id=first_tenant_id)
         for runtime in container.index.spaces.runtimes.values():
             stack.push_async_callback(_end, asyncio.create_task(runtime.ann.run_forever()))
@@ -163,7 +163,7 @@ async def _end(task: "asyncio.Task[None]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _end_tending(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
+async def _end_last_used(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
     tending.cancel()
     await asyncio.gather(tending, return_exceptions=True)
     with suppress(AppError):  # an unavailable database must not block the shutdown
@@ -182,7 +182,7 @@ def make_bus(settings: Settings, server: Server) -> Bus:
 def _listener(container: Container, live: Listener) -> Listener:
     """Return the process's handler of bus messages: wake the worker or the spaces, pass other messages to `live`."""
 
-    def hear(message: Message) -> None:
+    def on_message(message: Message) -> None:
         if message.get("k") == _JOBS_MESSAGE["k"]:
             container.queue.enqueued.set()
         elif message.get("k") == _SPACES_MESSAGE["k"]:
@@ -190,7 +190,7 @@ def _listener(container: Container, live: Listener) -> Listener:
         else:
             live.on_message(message)
 
-    return Listener(hear, live.on_loss)
+    return Listener(on_message, live.on_loss)
 
 
 def _queue(settings: Settings, base: Foundation, bus: Bus) -> JobQueue:

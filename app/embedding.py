@@ -67,7 +67,9 @@ def base_url(embedder: Embedder | None) -> str | None:
     return embedder.base_url if isinstance(embedder, OpenAIEmbedder) else None
 
 
-async def make_tiers(settings: Settings, ops: Database, server: Server, embedder: Embedder | None) -> AnnMaintenance:
+async def open_ann_maintenance(
+    settings: Settings, ops: Database, server: Server, embedder: Embedder | None
+) -> AnnMaintenance:
     """Return the vector index of an embedder's space, whose row is created at first use."""
     space = await ensure_space(ops, embedder)
     return AnnMaintenance(

@@ -75,7 +75,7 @@ class _Spaces(BaseModel):
     data: list[_Space]
 
 
-class _Found(BaseModel):
+class _Extracted(BaseModel):
     data: list[JsonValue]
     space: str | None
     degraded: list[str]
@@ -181,7 +181,7 @@ class Load:
             if got.status != 200:  # noqa: PLR2004 - HTTP's
                 self.failed += 1
                 continue
-            found = _Found.model_validate_json(got.body)
+            found = _Extracted.model_validate_json(got.body)
             self.short += len(found.data) < K
             self.degraded += bool(found.degraded)
             self.seconds.setdefault(phase, []).append(got.seconds)
@@ -253,7 +253,7 @@ async def followed(clients: Sequence[Client], space: _Space) -> float:
     for client in clients:
         while True:
             got = await client.post("recall", "/v1/recall", {"query": "silver", "k": 1})
-            if _Found.model_validate_json(got.body).space == space.name:
+            if _Extracted.model_validate_json(got.body).space == space.name:
                 break
             await asyncio.sleep(0.01)
     return time.monotonic() - began

@@ -46,7 +46,7 @@ class Source:
 def read_from_wheel(package: Path, member: str) -> bytes:
     """Read one file of a zip archive."""
     with zipfile.ZipFile(package) as archive, archive.open(member) as opened:
-        return _bounded(opened)
+        return _limited(opened)
 
 
 def read_from_tarball(package: Path, member: str) -> bytes:
@@ -56,10 +56,10 @@ def read_from_tarball(package: Path, member: str) -> bytes:
         if opened is None:
             raise KeyError(member)
         with opened:
-            return _bounded(opened)
+            return _limited(opened)
 
 
-def _bounded(opened: IO[bytes]) -> bytes:
+def _limited(opened: IO[bytes]) -> bytes:
     content = opened.read(_LARGEST_BYTES + 1)
     if len(content) > _LARGEST_BYTES:
         raise FetchError("a file is far larger than expected")

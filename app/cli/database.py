@@ -81,10 +81,10 @@ def reembed(
     settings = quiet_settings()
 
     from app.core.jobs import INSTALLATION
-    from app.worker.reembed_screen import Wanted, move
+    from app.worker.reembed_screen import ReembedOptions, move
 
-    wanted = Wanted(
+    options = ReembedOptions(
         queries=query or [], yes=yes, force=force, status=status, rollback=rollback, drop=drop, ask=typer.confirm
     )
     of_none = status or rollback or drop is not None
-    asyncio.run(move(settings, INSTALLATION if of_none else tenant_named(settings, tenant), wanted))
+    asyncio.run(move(settings, INSTALLATION if of_none else tenant_named(settings, tenant), options))

@@ -13,7 +13,6 @@ from typing import Final, TypeVar, assert_never
 
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
-    AskedTurns,
     Assembled,
     ContextParts,
     LinePart,
@@ -21,16 +20,17 @@ from app.context.assembly.parts import (
     RecalledPart,
     SummaryPart,
     TextPart,
+    WindowRequest,
 )
 from app.context.assembly.report import ERASED_SOURCES
 from app.context.assembly.window import max_window
 from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
-from app.conversations.reading.context_turns import ReadSummary
+from app.conversations.queries.context_turns import ReadSummary
 from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
-from app.conversations.service import ContextTurns, Conversations, TurnsWanted
+from app.conversations.service import ContextTurns, ContextTurnsQuery, Conversations
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
@@ -108,7 +108,7 @@ class ContextBuilder:
             recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
         parts = await self._parts(caller, conversation_id, request, recent)
         assembled = await self._assembled(replace(parts, asked=asked, upcoming=len(upcoming)), request)
-        gap, erased = await self._left_out(caller, conversation_id, assembled.left_out(recent.seq))
+        gap, erased = await self._left_out(caller, conversation_id, assembled.uncovered_ranges(recent.seq))
         return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased, explain=request.explain)
 
     async def first(
@@ -147,7 +147,7 @@ class ContextBuilder:
         return ContextParts(
             system=request.system,
             recent=recent.turns,
-            asked=AskedTurns(len(recent.turns), is_limit=False),
+            asked=WindowRequest(len(recent.turns), is_limit=False),
             summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
             is_erased=recent.is_erased,
             facts=facts,
@@ -156,10 +156,10 @@ class ContextBuilder:
             degraded=list(dict.fromkeys([*degraded, *forgetful])),
         )
 
-    def _asked(self, request: ContextRequest, newest: int | None) -> AskedTurns:
+    def _asked(self, request: ContextRequest, newest: int | None) -> WindowRequest:
         if request.recent_turns is not None:
-            return AskedTurns(request.recent_turns, is_limit=True)
-        return AskedTurns(newest or self._default_recent_turns, is_limit=False)
+            return WindowRequest(request.recent_turns, is_limit=True)
+        return WindowRequest(newest or self._default_recent_turns, is_limit=False)
 
     async def _left_out(
         self, caller: Caller, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
@@ -167,7 +167,7 @@ class ContextBuilder:
         """The live turns in ranges of positions, and what is said of those that were erased."""
         if not ranges:
             return None, []
-        found = await self._conversations.count_left_out(caller, conversation_id, ranges=ranges)
+        found = await self._conversations.count_omitted(caller, conversation_id, ranges=ranges)
         gap = None
         if found.from_position is not None and found.to_position is not None:
             gap = Gap(turns=found.turns, from_position=found.from_position, to_position=found.to_position)
@@ -211,7 +211,7 @@ class ContextBuilder:
         question, unready = await self._softly(self._question(request, recent, query), None)
         (recalled, degraded), (facts, without) = await asyncio.gather(
             self._softly(self._recalled(caller, conversation_id, request, recent, question), []),
-            self._known_facts(caller, conversation_id, request, recent, question),
+            self._relevant_facts(caller, conversation_id, request, recent, question),
         )
         return recalled, facts, [*unready, *degraded, *without]
 
@@ -259,7 +259,7 @@ class ContextBuilder:
         seen = [item for item in recalled if item.conversation is not None or item.turn.position <= recent.seq]
         return [RecalledPart(item.turn, item.score, item.conversation) for item in seen], degraded
 
-    async def _known_facts(
+    async def _relevant_facts(
         self,
         caller: Caller,
         conversation_id: ConversationId | None,
@@ -342,7 +342,7 @@ def _asks(turn: CanonicalTurn, as_actor: str | None) -> bool:
     return says and turn.actor != as_actor
 
 
-def _wanted(request: ContextRequest, asked: AskedTurns, *, before: int | None) -> TurnsWanted:
+def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None) -> ContextTurnsQuery:
     """Which turns are read: those that may be shown, and those that decide which summaries are."""
     actors = request.filter_participants
 
@@ -350,7 +350,7 @@ def _wanted(request: ContextRequest, asked: AskedTurns, *, before: int | None) -
         has_text = bool(one.lines) if one.kind is SummaryKind.HIGHLIGHTS else bool(one.text.strip())
         return has_text and (actors is None or set(one.actors) <= set(actors))
 
-    return TurnsWanted(
+    return ContextTurnsQuery(
         newest=max_window(asked.newest),
         max_tokens=request.token_budget * _TOKENS_OF_STORED[request.tokenizer],
         without_summary=not asked.is_limit,

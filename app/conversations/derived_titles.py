@@ -100,7 +100,7 @@ class DerivedTitles:
         if self._model is not None:
             await self._jobs.enqueue(tx, caller.tenant_id, [title_job(head.id)])
 
-    async def withdraw(
+    async def invalidate(
         self,
         caller: Caller,
         tx: Transaction,
@@ -183,7 +183,7 @@ class Titles:
         head = await get_conversation(caller, tx, conversation_id)
         if _is_titled(head):
             return None
-        return head if await turn_store.hold_turns(tx, caller.tenant_id, list(sources)) == sources else None
+        return head if await turn_store.lock_turns(tx, caller.tenant_id, list(sources)) == sources else None
 
 
 def _is_titled(head: ConversationRow) -> bool:

@@ -35,7 +35,7 @@ _KINDS_OF_ANY_ROLE = {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
 
 
 @dataclass(frozen=True, slots=True)
-class OldTurn:
+class InheritedFields:
     """What a turn that takes another's place may inherit from it."""
 
     id: UUID
@@ -97,7 +97,7 @@ class Draft:
         return self.occurred_at is not None and self.occurred_at != created_at
 
 
-def make_revision(old: OldTurn, given: Revision, *, limits: DraftLimits, now: datetime) -> Draft:
+def make_revision(old: InheritedFields, given: Revision, *, limits: DraftLimits, now: datetime) -> Draft:
     """The draft of a turn that takes another's place; what it leaves out of role, kind and actor is the old one's."""
     role = given.role or old.role
     members = {name: getattr(given, name) for name in TurnContent.model_fields}

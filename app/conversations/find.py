@@ -52,7 +52,7 @@ async def get_turn(caller: Caller, tx: Transaction, conversation_id: Conversatio
     return row
 
 
-async def get_standing_turn(
+async def get_live_turn(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
 ) -> tuple[int, int]:
     """The seq and the position of a live turn. NotFound without it, Conflict where another stands in its place."""
@@ -73,7 +73,9 @@ def turn_missing() -> NotFound:
     return NotFound("not_found", "There is no such turn in this conversation.")
 
 
-async def get_turn_so_far(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> TurnRow:
+async def get_partial_turn(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
+) -> TurnRow:
     """A turn of a conversation; one that is being written has what is durable of its content.
 
     A pending turn that has its content already (a message of an exchange) is given as it is.

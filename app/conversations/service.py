@@ -16,20 +16,20 @@ from app.conversations.create import Defaults, get_or_create
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
 from app.conversations.drafts import DraftLimits
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_first_conversation, get_turn_so_far, lock_conversation
+from app.conversations.find import get_conversation, get_first_conversation, get_partial_turn, lock_conversation
 from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
-from app.conversations.reading.context_turns import (
+from app.conversations.queries.context_turns import (
     ContextTurns,
-    LeftOut,
-    TurnsWanted,
-    count_left_out,
+    ContextTurnsQuery,
+    OmittedTurns,
+    count_omitted,
     read_context_turns,
 )
-from app.conversations.reading.history import History
-from app.conversations.reading.recent import recent_turns
-from app.conversations.reading.sources import Sources
-from app.conversations.retention.expiry import Lifetimes
-from app.conversations.retention.service import Retainer
+from app.conversations.queries.history import History
+from app.conversations.queries.recent import recent_turns
+from app.conversations.queries.sources import Sources
+from app.conversations.retention.expiry import ConversationExpiry
+from app.conversations.retention.service import RetentionEraser
 from app.conversations.schemas.conversations import (
     AppendResult,
     Conversation,
@@ -90,11 +90,11 @@ __all__ = [
     "TOKEN_EPOCHS",
     "WITHDRAW_JOB",
     "ContextTurns",
+    "ContextTurnsQuery",
     "ConversationOptions",
     "Conversations",
-    "LeftOut",
+    "OmittedTurns",
     "Order",
-    "TurnsWanted",
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
@@ -174,9 +174,11 @@ class Conversations:
             lock_wait_ms=options.session_lock_wait_ms,
         )  # fmt: skip
         """Conversations by their callers' own names, made at first use."""
-        self.lifetimes = Lifetimes(ops, publisher=publisher)
+        self.expiry = ConversationExpiry(ops, publisher=publisher)
         """Deletes conversations whose time is over."""
-        self.retainer = Retainer(publisher=publisher, titles=titles, without_summary=options.erase_without_summary)
+        self.retention_eraser = RetentionEraser(
+            publisher=publisher, titles=titles, without_summary=options.erase_without_summary
+        )
         """Erases what conversations do not keep."""
 
     # conversations
@@ -358,7 +360,7 @@ class Conversations:
         """One turn of a conversation. Tokens reach it."""
         caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return turn_view(await get_turn_so_far(caller, tx, conversation_id, turn_id))
+            return turn_view(await get_partial_turn(caller, tx, conversation_id, turn_id))
 
     async def history(self, caller: Caller, conversation_id: ConversationId, *, query: HistoryQuery) -> HistoryPage:
         """A page of the turns of a conversation. Tokens reach it.
@@ -378,7 +380,7 @@ class Conversations:
             return await recent_turns(caller, tx, conversation_id, limit=limit, max_bytes=max_bytes)
 
     async def context_turns(
-        self, caller: Caller, conversation_id: ConversationId, *, wanted: TurnsWanted
+        self, caller: Caller, conversation_id: ConversationId, *, wanted: ContextTurnsQuery
     ) -> ContextTurns:
         """The turns and summaries that a context may show. Raises NotFound."""
         # a summary that is stored between two of the statements would cover turns, and not be among those read
@@ -387,12 +389,12 @@ class Conversations:
             max_bytes = self._options.max_answer_bytes
             return await read_context_turns(caller, tx, conversation_id, wanted=wanted, max_bytes=max_bytes)
 
-    async def count_left_out(
+    async def count_omitted(
         self, caller: Caller, conversation_id: ConversationId, *, ranges: Sequence[tuple[int, int]]
-    ) -> LeftOut:
+    ) -> OmittedTurns:
         """How many live turns stand in these ranges of positions, both ends included."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return await count_left_out(caller, tx, conversation_id, ranges=ranges)
+            return await count_omitted(caller, tx, conversation_id, ranges=ranges)
 
     async def display_names(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Collection[UUID | None]

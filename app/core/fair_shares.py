@@ -44,7 +44,7 @@ class TenantShares:
         """Whether a request waits."""
         return bool(self._waiting)
 
-    def take(self, tenant: TenantId, amount: int) -> bool:
+    def try_acquire(self, tenant: TenantId, amount: int) -> bool:
         """Use `amount` more at once; return whether there is room."""
         has_room = self._fits_share(tenant, amount) and self._fits(amount)
         if has_room:
@@ -74,13 +74,13 @@ class TenantShares:
                 self._forget(waiter)
         except asyncio.CancelledError:
             if waiter.has_it:
-                self.give_back(tenant, amount)
+                self.release(tenant, amount)
             else:
                 self._forget(waiter)
             raise
         return waiter.has_it
 
-    def give_back(self, tenant: TenantId, amount: int) -> None:
+    def release(self, tenant: TenantId, amount: int) -> None:
         """Release `amount`."""
         self._used -= amount
         self._used_by[tenant] -= amount

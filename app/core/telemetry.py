@@ -155,7 +155,7 @@ def describe_exception(_logger: WrappedLogger, _method: str, event: EventDict) -
 
 def keep_allowed_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Drop every field that is not in `LOG_FIELDS`, and every event name that is free text."""
-    kept: EventDict = {name: _plain(value) for name, value in event.items() if name in LOG_FIELDS}
+    kept: EventDict = {name: _loggable(value) for name, value in event.items() if name in LOG_FIELDS}
     if not _EVENT_NAME.fullmatch(str(kept.get("event", ""))):
         kept["event"] = _UNNAMED_EVENT
     return kept
@@ -181,7 +181,7 @@ class OncePerMinute:
         return event
 
 
-def _plain(value: object) -> object:
+def _loggable(value: object) -> object:
     """Return a value in loggable form: short text, a number, a short list of those; otherwise its type."""
     match value:
         case None | bool() | int() | float():

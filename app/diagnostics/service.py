@@ -132,7 +132,7 @@ async def _examine_chat(settings: Settings) -> Check:
 async def _examine_database(settings: Settings) -> list[Check]:
     server = Server(settings)
     try:
-        await server.look()
+        await server.read_configuration()
     except AppError:
         mend = "Start it with `turnkeep serve` and run this again: what is checked in the database was left out."
         return [Check("database", Level.WARN, "the embedded Postgres is not running", mend)]
@@ -207,7 +207,7 @@ async def check_installation(
     for an unknown tenant.
     """
     server = Server(settings)
-    await server.look()
+    await server.read_configuration()
     async with server.opened(server.ops, name=_POOL) as ops:
         async with ops.snapshot() as tx:
             tenants = await store.list_tenants(tx)

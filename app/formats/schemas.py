@@ -222,4 +222,4 @@ class RepairedMessages:
 
     messages: list[JsonObject]
     system: str | None
-    left_out: tuple[str, ...]
+    uncovered_ranges: tuple[str, ...]

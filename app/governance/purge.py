@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from uuid import UUID
 
-from app.conversations.retention.expiry import Lifetimes
+from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.stores.expiry_store import Candidate
 from app.core.database.transactions import Database
 from app.core.errors import AppError
@@ -31,9 +31,9 @@ _REST, _LONGEST_REST_S = 1.0, 0.5
 class Purger:
     """Deletes hidden conversations. `counts` are rows by table, and `expired` conversations, since the start."""
 
-    def __init__(self, database: Database, *, lifetimes: Lifetimes, facts: Facts, index: SearchIndex) -> None:
+    def __init__(self, database: Database, *, expiry: ConversationExpiry, facts: Facts, index: SearchIndex) -> None:
         self._database = database
-        self._lifetimes = lifetimes
+        self._lifetimes = expiry
         self._facts = facts
         self._index = index
         self._log = get_logger()
@@ -97,11 +97,11 @@ class Purger:
         """One step, of a bounded number of rows; says what went, and whether there is more."""
         of = self._lifetimes
         async with self._database.transaction(caller.tenant_id) as tx:
-            facts_held = await of.hold(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
+            facts_held = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
             if not facts_held:
                 return {}, False
             held, told = list(facts_held), [one for one, has_facts in facts_held.items() if has_facts]
-            turn_ids = await of.hold_turns(caller, tx, conversation_ids=held, limit=_ROWS)
+            turn_ids = await of.lock_turns(caller, tx, conversation_ids=held, limit=_ROWS)
             counts: Counter[str] = Counter()
             if turn_ids:
                 if told:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class DataTable:
     """One table. `of_conversation` and `of_turn` are conditions that find its rows of a conversation or a turn ($2).
 
     `on_erase`: what happens to a row when its turn is erased (`tombstone`: only what was said goes; `kept`: it says
@@ -28,23 +28,23 @@ class Belonging:
     export: str | None
 
 
-REGISTRY: Final[Mapping[str, Belonging]] = MappingProxyType(
+REGISTRY: Final[Mapping[str, DataTable]] = MappingProxyType(
     {
-        "conversations": Belonging("conversations", "id = $2", None, "withdrawn", "conversation"),
-        "conversation_heads": Belonging("conversations", "conversation_id = $2", None, "kept", "conversation"),
-        "turns": Belonging("conversations", "conversation_id = $2", "id = $2", "tombstone", "turn"),
-        "turn_streams": Belonging("conversations", "conversation_id = $2", "turn_id = $2", "delete", None),
-        "turn_chunks": Belonging(
+        "conversations": DataTable("conversations", "id = $2", None, "withdrawn", "conversation"),
+        "conversation_heads": DataTable("conversations", "conversation_id = $2", None, "kept", "conversation"),
+        "turns": DataTable("conversations", "conversation_id = $2", "id = $2", "tombstone", "turn"),
+        "turn_streams": DataTable("conversations", "conversation_id = $2", "turn_id = $2", "delete", None),
+        "turn_chunks": DataTable(
             "conversations",
             "turn_id in (select s.turn_id from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2)",
             "turn_id = $2",
             "delete",
             None,
         ),
-        "summaries": Belonging("conversations", "conversation_id = $2", None, "withdrawn", "summary"),
-        "facts": Belonging("memory", "conversation_id = $2", None, "withdrawn", "fact"),
-        "fact_evidence": Belonging("memory", "conversation_id = $2", "turn_id = $2", "delete", "fact"),
-        "fact_decisions": Belonging(
+        "summaries": DataTable("conversations", "conversation_id = $2", None, "withdrawn", "summary"),
+        "facts": DataTable("memory", "conversation_id = $2", None, "withdrawn", "fact"),
+        "fact_evidence": DataTable("memory", "conversation_id = $2", "turn_id = $2", "delete", "fact"),
+        "fact_decisions": DataTable(
             "memory",
             "id in (select s.decision_id from fact_decision_sources s"
             " where s.tenant_id = $1 and s.conversation_id = $2)",
@@ -52,9 +52,9 @@ REGISTRY: Final[Mapping[str, Belonging]] = MappingProxyType(
             "withdrawn",
             None,
         ),
-        "fact_decision_sources": Belonging("memory", "conversation_id = $2", "turn_id = $2", "delete", None),
-        "index_entries": Belonging("index", "conversation_id = $2", "entry_id = $2", "delete", None),
-        "vectors": Belonging(
+        "fact_decision_sources": DataTable("memory", "conversation_id = $2", "turn_id = $2", "delete", None),
+        "index_entries": DataTable("index", "conversation_id = $2", "entry_id = $2", "delete", None),
+        "vectors": DataTable(
             "index",
             "entry_id in (select e.entry_id from index_entries e where e.tenant_id = $1 and e.conversation_id = $2)",
             "entry_id = $2",

@@ -46,7 +46,7 @@ class Governance:
         self._conversations = conversations
         self._facts = facts
         self._index = index
-        self.purger = Purger(database, lifetimes=conversations.lifetimes, facts=facts, index=index)
+        self.purger = Purger(database, expiry=conversations.expiry, facts=facts, index=index)
         """Deletes conversations whose time is over, and large ones, a step at a time."""
         self._log = get_logger()
 
@@ -81,10 +81,10 @@ class Governance:
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-            size = await self._conversations.lifetimes.size(caller, tx, conversation_id=conversation_id)
+            size = await self._conversations.expiry.size(caller, tx, conversation_id=conversation_id)
             if size <= _AT_ONCE:
                 return await self._delete(caller, tx, conversation_id)
-            await self._conversations.lifetimes.hide(caller, tx, conversation_id=conversation_id)
+            await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
         # gone for everybody by now; what is left of it when this is cut off, the next sweep deletes
         return await self.purger.purge(caller, [conversation_id], waiting=True)
 
@@ -92,7 +92,7 @@ class Governance:
         """Delete a conversation, unless somebody has said something in it, or is about to."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-            if not await self._conversations.lifetimes.has_turns(caller, tx, conversation_id=conversation_id):
+            if not await self._conversations.expiry.has_turns(caller, tx, conversation_id=conversation_id):
                 await self._delete(caller, tx, conversation_id)
 
     async def _delete(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> dict[str, int]:
@@ -127,13 +127,15 @@ class Governance:
         Done again it goes on where it was left, and changes nothing where all is done. NotFound without the
         conversation.
         """
-        retainer = self._conversations.retainer
+        retention_eraser = self._conversations.retention_eraser
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            swept = await retainer.begin(caller, tx, conversation_id=conversation_id)
+            swept = await retention_eraser.begin(caller, tx, conversation_id=conversation_id)
         count = 0
         while swept is not None:
             async with self._database.transaction(caller.tenant_id) as tx:
-                done = await retainer.step(caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP)
+                done = await retention_eraser.step(
+                    caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP
+                )
                 if done.turn_ids:
                     await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(done.turn_ids))
                     await self._facts.withdraw(caller, tx, turn_ids=done.turn_ids)

@@ -142,7 +142,7 @@ class SearchIndex:
         """
         runtime = self.spaces.current
         analyser = _BatchAnalyser(self._options, runtime.embedder)
-        analysed = await map_in_threads(analyser.take, documents, size=_text_length, inline=_INLINE_CHARACTERS)
+        analysed = await map_in_threads(analyser.analyse_next, documents, size=_text_length, inline=_INLINE_CHARACTERS)
         wanted = [piece for one in analysed for piece in one.pieces]
         vectors = await self._embed_now(caller, runtime.embedder, wanted)
         prepared: list[PreparedEntries] = []
@@ -165,7 +165,7 @@ class SearchIndex:
         count = len(texts)
         if count <= _FEW_VECTORS:
             self._inline.add(caller.tenant_id, count)
-        elif not self._inline.take(caller.tenant_id, count):
+        elif not self._inline.try_acquire(caller.tenant_id, count):
             return ()
         try:
             return await self._embed_all(embedder, texts)
@@ -173,7 +173,7 @@ class SearchIndex:
             self._log.warning("embedder.failed", code=error.code, count=count)
             return ()
         finally:
-            self._inline.give_back(caller.tenant_id, count)
+            self._inline.release(caller.tenant_id, count)
 
     async def prepare_now(self, document: IndexDocument) -> PreparedEntries:
         """Analyse and embed one document with all its vectors. Raises the embedder's errors, so that nothing is stored.
@@ -182,7 +182,7 @@ class SearchIndex:
         """
         runtime = self.spaces.current
         analyser = _BatchAnalyser(self._options, runtime.embedder, max_vectors=self._options.max_vectors_per_entry)
-        [one] = await map_in_threads(analyser.take, [document], size=_text_length, inline=_INLINE_CHARACTERS)
+        [one] = await map_in_threads(analyser.analyse_next, [document], size=_text_length, inline=_INLINE_CHARACTERS)
         vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
         return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
 
@@ -197,7 +197,7 @@ class SearchIndex:
         runtime, analyser = self.spaces.current, _BatchAnalyser(self._options, None)
         due = runtime.embedder is not None
         return [
-            PreparedEntries(analyser.take(document).analysis, (), vectors_due=due, space_id=runtime.space.id)
+            PreparedEntries(analyser.analyse_next(document).analysis, (), vectors_due=due, space_id=runtime.space.id)
             for document in documents
         ]
 
@@ -372,7 +372,7 @@ class SearchIndex:
         """
         pool = max(self._options.recall_pool, min_candidates)
         ann = (query.runtime or self.spaces.current).ann
-        is_large_tenant = ann.is_wide(counts := await ann.read_counts(tx, caller.tenant_id))
+        is_large_tenant = ann.needs_ann(counts := await ann.read_counts(tx, caller.tenant_id))
         if is_large_tenant:
             found = await self._search_by_indexes(caller, tx, scope, query, pool, counts, ann)
             if found is not None:
@@ -473,7 +473,7 @@ class _BatchAnalyser:
         self._analyser = Analyser()
         self._left = options.max_vectors_per_append if max_vectors is None else max_vectors
 
-    def take(self, document: IndexDocument) -> _AnalysedDocument:
+    def analyse_next(self, document: IndexDocument) -> _AnalysedDocument:
         """Analyse the next document. Blocking."""
         analysis = self._analyser.document(
             document.text,

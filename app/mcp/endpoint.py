@@ -28,7 +28,7 @@ from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
 from app.mcp.outcomes import Outcome
 from app.mcp.request_log import Account, Accounts
-from app.mcp.server import ASKING, Asking, McpServer
+from app.mcp.server import ASKING, McpRequest, McpServer
 from app.settings import Settings
 from app.settings.hosts import host_of, is_loopback
 from app.tenancy.schemas import Caller, agent_name
@@ -99,7 +99,7 @@ class McpEndpoint:
             await self._refuse(code, error)(request.scope, request.receive, send)
             return
         account.tool = self._server.label(*message)
-        cast("dict[str, object]", request.scope["state"])[ASKING] = Asking(caller, account)
+        cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, account)
         outcome = Outcome(send)
         await self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
         if not account.is_carried and outcome.status is not None:

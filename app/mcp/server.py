@@ -58,7 +58,7 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class McpRequest:
     """The caller and the log entry of a request."""
 
     caller: Caller
@@ -146,7 +146,7 @@ class McpServer:
                 refusal = _refusal(error, account)
                 return tool_error(refusal, request_id=asking.request_id, known=self.known)
 
-    async def _carry_out(self, tool: Tool, arguments: dict[str, JsonValue], asking: Asking) -> CallToolResult:
+    async def _carry_out(self, tool: Tool, arguments: dict[str, JsonValue], asking: McpRequest) -> CallToolResult:
         call = tool.prepare(arguments)
         asking.account.conversation_id = call.conversation_id
         result = await call.run(self._services().tools, asking.caller)
@@ -155,7 +155,7 @@ class McpServer:
         return CallToolResult(content=[text], structured_content=result.model_dump(mode="json"))
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-        async def run(asking: Asking) -> ListResourcesResult:
+        async def run(asking: McpRequest) -> ListResourcesResult:
             cursor = None if params is None else params.cursor
             listed, next_cursor = await resources.list_page(self._services(), asking.caller, cursor=cursor)
             return ListResourcesResult(resources=listed, next_cursor=next_cursor)
@@ -163,7 +163,7 @@ class McpServer:
         return await self._answer(context, "resources/list", run)
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        async def run(asking: Asking) -> ReadResourceResult:
+        async def run(asking: McpRequest) -> ReadResourceResult:
             named = resources.parse_uri(params.uri)
             if isinstance(named, resources.ConversationUri):
                 asking.account.conversation_id = named.conversation_id
@@ -171,7 +171,7 @@ class McpServer:
 
         return await self._answer(context, "resources/read", run)
 
-    async def _answer(self, context: Context, method: str, run: Callable[[Asking], Awaitable[ResultT]]) -> ResultT:
+    async def _answer(self, context: Context, method: str, run: Callable[[McpRequest], Awaitable[ResultT]]) -> ResultT:
         asking = _asking(context)
         with self._accounts.of_call(asking.account, method):
             try:
@@ -203,11 +203,11 @@ async def _unquoted(ctx: ServerRequestContext[None, object], call_next: CallNext
         raise MCPError(METHOD_NOT_FOUND, "Method not found") from None
 
 
-def _asking(context: Context) -> Asking:
+def _asking(context: Context) -> McpRequest:
     """Return the context of the request that a handler is called for."""
     if context.request is None:
         raise RuntimeError("a call without a request")
-    return cast("Asking", context.request.scope["state"][ASKING])
+    return cast("McpRequest", context.request.scope["state"][ASKING])
 
 
 def _refuse_cursor(params: PaginatedRequestParams | None) -> None:

@@ -18,10 +18,10 @@ from app.core.paging import Cursors, Page, make_page
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, store
-from app.memory.facts.assertion import Asserted, Asserter, hand_statement, require_taken
+from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
 from app.memory.facts.fact_timeline import FactTimeline, Kept, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
-from app.memory.facts.merge import Decision, HeldFact, Outcome
+from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
 from app.memory.facts.store import FactRow, Key, StoredFact, Where
 from app.memory.facts.views import fact_view, fact_view_for
@@ -194,11 +194,11 @@ class Facts:
             timeline, fact = await self._open(caller, tx, fact_id)
             if fact.retracted:
                 raise Conflict("fact_retracted", "The fact is retracted; undo that before it is corrected.")
-            statement = hand_statement(fact, body)
+            statement = correction_statement(fact, body)
             if statement is None:
                 return FactResult(fact=fact_view_for(caller, row), changed=[])
             change = _Change(timeline, timeline.correct(fact, statement))
-            require_taken(change.decision)
+            require_effect(change.decision)
             await self._keeper.write(caller, tx, shelves=[timeline], prepared=prepared)
         return await self._result(caller, _asserted(change))
 
@@ -216,14 +216,14 @@ class Facts:
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
             kept = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
-            change = None if kept is None else _Change(timeline, timeline.take_back(kept.decision))
+            change = None if kept is None else _Change(timeline, timeline.undo_decision(kept.decision))
             if kept is None or change is None or change.decision.outcome is Outcome.IGNORED:
                 raise Conflict("nothing_to_undo", "Nothing that changed this fact can be taken back.")
             await decision_store.delete(tx, caller.tenant_id, kept.id)
             await self._keeper.write(caller, tx, shelves=[timeline], prepared={})
         return await self._result(caller, Asserted(fact.id, _asserted(change).changed))
 
-    async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, HeldFact]:
+    async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:
         """A fact and all of its key, held until the transaction ends."""
         key = await store.find_key(tx, caller.tenant_id, fact_id)
         if key is None:
@@ -380,7 +380,7 @@ class Facts:
         if not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            held = await store.hold_listed(tx, caller.tenant_id, list(made))
+            held = await store.lock_indexed(tx, caller.tenant_id, list(made))
             same = [
                 fact_id
                 for fact_id, row in held.items()

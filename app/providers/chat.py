@@ -19,7 +19,7 @@ from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
 from app.providers.calling import calls_of, message_param, tool_params, words_of
-from app.providers.endpoint import CHAT_ERRORS, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, told_tokens
+from app.providers.endpoint import CHAT_ERRORS, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, reported_tokens
 from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
@@ -33,7 +33,7 @@ from app.providers.schemas import (
     Shape,
     ToolOffer,
 )
-from app.providers.shapes import RequestVariant, UnusableError, Wanted, cleaned, other_variant, wanted
+from app.providers.shapes import RequestVariant, ShapeRequest, UnusableError, cleaned, other_variant, shape_request
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class OpenAIChat:
     ) -> ModelAnswer[Shape]:
         """Answer with a value of `shape`; an answer that is none is sent back once, with what is wrong about it."""
         call = self._call(tenant_id, purpose, model, max_output_tokens)
-        asked = wanted(shape)
+        asked = shape_request(shape)
         return await self._accounted(call, lambda: self._shaped(call, messages, asked))
 
     async def text(
@@ -153,7 +153,7 @@ class OpenAIChat:
     ) -> ModelAnswer[str]:
         """Answer with text: not empty, and whole."""
         call = self._call(tenant_id, purpose, model, max_output_tokens)
-        return await self._accounted(call, lambda: self._said(call, messages, None))
+        return await self._accounted(call, lambda: self._complete(call, messages, None))
 
     async def converse(
         self,
@@ -183,7 +183,7 @@ class OpenAIChat:
 
     async def _accounted(self, call: _Call, work: Callable[[], Awaitable[Result]]) -> ModelAnswer[Result]:
         self._guard()
-        async with self._slot(call.purpose):
+        async with self._wait_for_slot(call.purpose):
             await self._ledger.check(call.tenant_id, call.purpose)
             failed = True
             try:
@@ -197,7 +197,7 @@ class OpenAIChat:
         return ModelAnswer(value, call.model, call.usage)
 
     @asynccontextmanager
-    async def _slot(self, purpose: ModelPurpose) -> AsyncGenerator[None]:
+    async def _wait_for_slot(self, purpose: ModelPurpose) -> AsyncGenerator[None]:
         slots = self._slots[purpose in _INTERACTIVE]
         try:
             async with asyncio.timeout(self._options.timeout_s):
@@ -214,24 +214,24 @@ class OpenAIChat:
         """Tell the ledger; one who goes away meanwhile does not keep it from being told."""
         if call.prompt_tokens + call.completion_tokens == 0:
             return
-        recording = asyncio.create_task(self._tell(call, failed=failed))
+        recording = asyncio.create_task(self._record_usage(call, failed=failed))
         self._recording.add(recording)
         recording.add_done_callback(self._recording.discard)
         await asyncio.shield(recording)
 
-    async def _tell(self, call: _Call, *, failed: bool) -> None:
+    async def _record_usage(self, call: _Call, *, failed: bool) -> None:
         await self._ledger.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
 
     # one call: its shape, its tries
 
-    async def _shaped(self, call: _Call, messages: Sequence[ChatMessage], asked: Wanted[Shape]) -> Shape:
-        said = await self._said(call, messages, asked)
+    async def _shaped(self, call: _Call, messages: Sequence[ChatMessage], asked: ShapeRequest[Shape]) -> Shape:
+        said = await self._complete(call, messages, asked)
         try:
             return asked.read(said)
         except UnusableError as error:
             unusable = error
         self._log.info("model.repair", tenant_id=format_id(call.tenant_id), kind=call.purpose.value)
-        again = await self._said(call, asked.mending(messages, said, unusable.problems), asked)
+        again = await self._complete(call, asked.repair_messages(messages, said, unusable.problems), asked)
         try:
             value = asked.read(again)
         except UnusableError:
@@ -240,16 +240,16 @@ class OpenAIChat:
             self._put_into_words(call, asked)
         return value
 
-    async def _said(self, call: _Call, messages: Sequence[ChatMessage], asked: Wanted[Shape] | None) -> str:
+    async def _complete(self, call: _Call, messages: Sequence[ChatMessage], asked: ShapeRequest[Shape] | None) -> str:
         return (await self._chosen(call, messages, asked)).text()
 
     async def _chosen(
         self,
         call: _Call,
         messages: Sequence[ChatMessage],
-        asked: Wanted[Shape] | None,
+        asked: ShapeRequest[Shape] | None,
         tools: Sequence[ToolOffer] = (),
-    ) -> "_Choice":
+    ) -> "_FirstChoice":
         """What the model says, tried again where that may help, and in another manner where the endpoint wants one."""
         key = (call.model, None if asked is None else asked.name)
         known = variant = self._variants.get(key, self._first_variant())
@@ -269,7 +269,7 @@ class OpenAIChat:
                 await asyncio.sleep(wait)
             else:
                 if variant != known:
-                    self._remember(key, variant)
+                    self._keep_variant(key, variant)
                 return said
 
     def _first_variant(self) -> RequestVariant:
@@ -277,14 +277,14 @@ class OpenAIChat:
         newer = urlsplit(self._options.base_url).hostname == _OPENAI_HOST
         return RequestVariant(limit="max_completion_tokens" if newer else "max_tokens")
 
-    def _put_into_words(self, call: _Call, asked: Wanted[Shape]) -> None:
+    def _put_into_words(self, call: _Call, asked: ShapeRequest[Shape]) -> None:
         """An endpoint that takes a schema and answers with no JSON does not look at it: say it in words from now on."""
         key = (call.model, asked.name)
         variant = self._variants.get(key, self._first_variant())
         if variant.format == "schema":
-            self._remember(key, replace(variant, format="object"))
+            self._keep_variant(key, replace(variant, format="object"))
 
-    def _remember(self, key: tuple[str, str | None], variant: RequestVariant) -> None:
+    def _keep_variant(self, key: tuple[str, str | None], variant: RequestVariant) -> None:
         if len(self._variants) >= _MAX_VARIANTS:
             del self._variants[next(iter(self._variants))]
         self._variants[key] = variant
@@ -293,10 +293,10 @@ class OpenAIChat:
         self,
         call: _Call,
         messages: Sequence[ChatMessage],
-        asked: Wanted[Shape] | None,
+        asked: ShapeRequest[Shape] | None,
         variant: RequestVariant,
         tools: Sequence[ToolOffer],
-    ) -> "_Choice":
+    ) -> "_FirstChoice":
         """One request; its answer. Raises _MannerRefusedError where another manner may be taken."""
         if asked is not None and variant.format != "schema":
             messages = asked.instructed(messages)
@@ -313,7 +313,7 @@ class OpenAIChat:
             choice = _choice(completion)
             _count(call, words_of(messages, tools), completion, choice)
         except openai.APIStatusError as error:
-            other = other_variant(variant, _complaint(error)) if error.status_code in _COMPLAINTS else None
+            other = other_variant(variant, _error_text(error)) if error.status_code in _COMPLAINTS else None
             if other is not None and (other.format == variant.format or asked is not None):
                 raise _VariantRefusedError(other) from None
             raise _refusal(error) from None
@@ -330,7 +330,7 @@ class OpenAIChat:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _FirstChoice:
     """The part of an answer that we read, whatever an endpoint put there."""
 
     content: object
@@ -414,7 +414,7 @@ def _client(options: ChatOptions) -> openai.AsyncOpenAI:
     )
 
 
-def _response_format(asked: Wanted[Shape] | None, variant: RequestVariant) -> "ResponseFormat | None":
+def _response_format(asked: ShapeRequest[Shape] | None, variant: RequestVariant) -> "ResponseFormat | None":
     if asked is None or variant.format == "text":
         return None
     if variant.format == "object":
@@ -423,11 +423,11 @@ def _response_format(asked: Wanted[Shape] | None, variant: RequestVariant) -> "R
     return {"type": "json_schema", "json_schema": {"name": asked.name, "schema": schema, "strict": True}}
 
 
-def _choice(completion: "ChatCompletion") -> _Choice:
+def _choice(completion: "ChatCompletion") -> _FirstChoice:
     choice = completion.choices[0]
     message = choice.message
     # endpoints leave members out that the client's types say are there
-    return _Choice(
+    return _FirstChoice(
         message.content,
         getattr(message, "refusal", None),
         getattr(choice, "finish_reason", None),
@@ -435,21 +435,21 @@ def _choice(completion: "ChatCompletion") -> _Choice:
     )
 
 
-def _count(call: _Call, asked: Sequence[str], completion: "ChatCompletion", choice: _Choice) -> None:
+def _count(call: _Call, asked: Sequence[str], completion: "ChatCompletion", choice: _FirstChoice) -> None:
     """Add what the endpoint says it took; where it says nothing, what it will have been."""
     content = choice.content if isinstance(choice.content, str) else ""
     content += "".join(f" {one.name} {one.arguments}" for one in choice.calls)
     usage: object = completion.usage
     prompt, said = (cast("object", getattr(usage, name, None)) for name in ("prompt_tokens", "completion_tokens"))
-    call.prompt_tokens += told_tokens(prompt, otherwise=_estimated(asked))
-    call.completion_tokens += told_tokens(said, otherwise=estimated_tokens(content))
+    call.prompt_tokens += reported_tokens(prompt, otherwise=_estimated(asked))
+    call.completion_tokens += reported_tokens(said, otherwise=estimated_tokens(content))
 
 
 def _estimated(texts: Sequence[str]) -> int:
     return sum(map(estimated_tokens, texts))
 
 
-def _complaint(error: openai.APIStatusError) -> str:
+def _error_text(error: openai.APIStatusError) -> str:
     """What an endpoint says is wrong. Only ever looked through for names of parameters: it may quote what was asked."""
     return f"{error.param or ''} {error.code or ''} {error.message} {error.body}"
 

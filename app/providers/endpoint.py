@@ -113,7 +113,7 @@ def usage_in(answer: JsonObject) -> JsonObject | None:
     return usage if isinstance(usage, dict) else None
 
 
-def told_tokens(value: object, *, otherwise: int) -> int:
+def reported_tokens(value: object, *, otherwise: int) -> int:
     """A count of tokens as an endpoint tells it; `otherwise` where that is none."""
     return value if isinstance(value, int) and 0 <= value <= _MAX_TOKENS else otherwise
 

@@ -37,7 +37,7 @@ class _Request:
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Vectors] = self.loop.create_future()
 
-    def settle(self, error: AppError | None) -> None:
+    def finish(self, error: AppError | None) -> None:
         """Answer the caller; called in a worker thread."""
 
         def in_loop() -> None:
@@ -108,11 +108,11 @@ class FairQueue:
                 requests.clear()
                 self._rows[purpose] = 0
         for request in left:
-            request.settle(_closed())
+            request.finish(_closed())
         await asyncio.to_thread(self._executor.shutdown)
 
     def _work(self) -> None:
-        while (row := self._take()) is not None:
+        while (row := self._next_row()) is not None:
             request, index = row
             try:
                 vector = self._embed_one(request.texts[index], request.purpose)
@@ -125,7 +125,7 @@ class FairQueue:
             else:
                 self._keep(request, index, vector)
 
-    def _take(self) -> tuple[_Request, int] | None:
+    def _next_row(self) -> tuple[_Request, int] | None:
         """Take the next row, or None when there is none, which ends this thread's task."""
         with self._lock:
             purpose = self._next_purpose()
@@ -159,11 +159,11 @@ class FairQueue:
             request.made += 1
             complete = request.made == len(request.texts)
         if complete:
-            request.settle(None)
+            request.finish(None)
 
     def _fail(self, request: _Request, error: AppError) -> None:
         self._drop(request)
-        request.settle(error)
+        request.finish(error)
 
     def _drop(self, request: _Request) -> None:
         with self._lock:

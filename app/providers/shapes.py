@@ -60,7 +60,7 @@ class UnusableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted(Generic[Shape]):
+class ShapeRequest(Generic[Shape]):
     """A shape with its schema in the strict form: every member required, none besides."""
 
     shape: type[Shape]
@@ -89,7 +89,7 @@ class Wanted(Generic[Shape]):
             return [ChatMessage("system", words), *messages]
         return [ChatMessage("system", f"{first.content}\n\n{words}"), *messages[1:]]
 
-    def mending(self, messages: Sequence[ChatMessage], answer: str, problems: str) -> list[ChatMessage]:
+    def repair_messages(self, messages: Sequence[ChatMessage], answer: str, problems: str) -> list[ChatMessage]:
         """The messages, what was answered to them, and what is wrong with that."""
         words = (
             f"This answer cannot be used: {problems}\nAnswer again, with one JSON object and nothing before or after"
@@ -102,9 +102,9 @@ class Wanted(Generic[Shape]):
         return f"this JSON schema:\n{json.dumps(self.schema, ensure_ascii=False, separators=(',', ':'))}"
 
 
-def wanted(shape: type[Shape]) -> Wanted[Shape]:
+def shape_request(shape: type[Shape]) -> ShapeRequest[Shape]:
     """A shape as something to ask for."""
-    return Wanted(shape, cast("dict[str, JsonValue]", _strict(cast("JsonValue", shape.model_json_schema()))))
+    return ShapeRequest(shape, cast("dict[str, JsonValue]", _strict(cast("JsonValue", shape.model_json_schema()))))
 
 
 def cleaned(text: str) -> str:

@@ -26,8 +26,8 @@ from app.providers.endpoint import (
     InvalidAnswer,
     Refused,
     delay,
+    reported_tokens,
     retry_after,
-    told_tokens,
     usage_in,
 )
 from app.providers.openai import OPENAI_ROOT
@@ -113,7 +113,7 @@ class _Spent:
         if not self.usage:
             return ModelUsage(self.prompt_estimate, -(-self.said // 3))
         prompt, completion = (self.usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
-        return ModelUsage(told_tokens(prompt, otherwise=0), told_tokens(completion, otherwise=0))
+        return ModelUsage(reported_tokens(prompt, otherwise=0), reported_tokens(completion, otherwise=0))
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class Streamed:
     events: AsyncIterator[str]
     _spent: _Spent = field(repr=False)
 
-    def note(self, usage: JsonObject | None, *, said: int) -> None:
+    def record_usage(self, usage: JsonObject | None, *, said: int) -> None:
         """Tell what the answer took, as far as its events say, and how many characters more the model said."""
         self._spent.usage = usage
         self._spent.said += said
@@ -160,7 +160,7 @@ class Upstream:
         await asyncio.gather(*self._recording, return_exceptions=True)
         await self._client.close()
 
-    async def ask(self, tenant_id: TenantId, path: str, body: JsonObject) -> JsonObject:
+    async def post(self, tenant_id: TenantId, path: str, body: JsonObject) -> JsonObject:
         """Post a request and give its answer, a JSON object. Raises UpstreamRefusal, RateLimited, Unavailable."""
         deadline = self._deadline()
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
@@ -170,8 +170,8 @@ class Upstream:
             spent.failed = False
             return answer
 
-    async def look(self, path: str) -> JsonObject:
-        """Get what is at a path; this costs nothing. Raises as `ask`."""
+    async def get(self, path: str) -> JsonObject:
+        """Get what is at a path; this costs nothing. Raises as `post`."""
         self._guard()
         deadline = self._deadline()
         async with self._opened(path, None, deadline) as response:
@@ -179,7 +179,7 @@ class Upstream:
 
     @asynccontextmanager
     async def streaming(self, tenant_id: TenantId, path: str, body: JsonObject) -> AsyncGenerator[Streamed]:
-        """Post a request whose answer is events. What it took is recorded at the end of the block. Raises as `ask`."""
+        """Post a request whose answer is events. What it took is recorded at the end of the block. Raises as `post`."""
         deadline = self._deadline()
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             if "text/event-stream" not in response.headers.get("content-type", ""):

@@ -65,7 +65,7 @@ class JobAdministration:
         tenant_id = _reach(caller, all_tenants)
         scope = f"jobs|{tenant_id}|{order}|{kind}|{state}"
         after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
-        async with self._reading(tenant_id) as tx:
+        async with self._read_transaction(tenant_id) as tx:
             rows = await list_jobs(
                 tx, tenant_id, kind=kind, state=state, newest_first=order == "desc", after=after, limit=limit + 1
             )
@@ -105,7 +105,7 @@ class JobAdministration:
         return job
 
     @asynccontextmanager
-    async def _reading(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
+    async def _read_transaction(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
         if tenant_id is None:
             async with self._ops.across_tenants() as tx:
                 yield tx

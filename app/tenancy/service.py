@@ -312,7 +312,7 @@ class Tenancy:
             self._used = used | self._used
             raise
 
-    async def tend_forever(self) -> None:
+    async def flush_last_used_forever(self) -> None:
         """Write the last use of keys every minute, until cancelled."""
         while True:
             await asyncio.sleep(_TEND_S)

@@ -15,7 +15,7 @@ from app.index.service import EmbeddingSpaceRuntime
 from app.memory.service import FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
 from app.tenancy.schemas import job_caller
-from app.worker.runner import Handling, Worker, WorkerOptions
+from app.worker.runner import JobHandler, Worker, WorkerOptions
 
 SWEEP_JOB = "installation.sweep"
 CONVERSATIONS_JOB = "conversations.sweep"
@@ -26,12 +26,12 @@ _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
 
 
-def handlings(container: Container) -> Mapping[str, Handling]:
+def job_handlers(container: Container) -> Mapping[str, JobHandler]:
     """Return the handlers of all kinds that this process can run; other kinds are left to other workers."""
     return {**_housekeeping(container), **_index(container), **_summaries(container), **_facts(container)}
 
 
-def _housekeeping(container: Container) -> dict[str, Handling]:
+def _housekeeping(container: Container) -> dict[str, JobHandler]:
     """Return the periodic jobs that remove expired data."""
     settings = container.settings
 
@@ -47,13 +47,13 @@ def _housekeeping(container: Container) -> dict[str, Handling]:
         await container.conversations.streams.abort_expired()
 
     return {
-        SWEEP_JOB: Handling(sweep, every_s=settings.sweep_interval_s),
-        CONVERSATIONS_JOB: Handling(sweep_conversations, every_s=settings.sweep_interval_s),
-        LEASES_JOB: Handling(end_leases, every_s=settings.stream_sweep_s),
+        SWEEP_JOB: JobHandler(sweep, every_s=settings.sweep_interval_s),
+        CONVERSATIONS_JOB: JobHandler(sweep_conversations, every_s=settings.sweep_interval_s),
+        LEASES_JOB: JobHandler(end_leases, every_s=settings.stream_sweep_s),
     }
 
 
-def _index(container: Container) -> dict[str, Handling]:
+def _index(container: Container) -> dict[str, JobHandler]:
     indexing = container.conversations.indexing
 
     async def make_vectors(job: Job) -> None:
@@ -65,15 +65,15 @@ def _index(container: Container) -> dict[str, Handling]:
     async def resolve_dates(job: Job) -> None:
         await indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
 
-    table = {DATES_JOB: Handling(resolve_dates), DROP_JOB: Handling(drop_space)}
+    table = {DATES_JOB: JobHandler(resolve_dates), DROP_JOB: JobHandler(drop_space)}
     for runtime in container.index.spaces.runtimes.values():
         if runtime.embedder is not None:
-            table[VECTORS_JOB] = Handling(make_vectors)
-            table |= handlings_of(container, runtime)
+            table[VECTORS_JOB] = JobHandler(make_vectors)
+            table |= space_job_handlers(container, runtime)
     return table
 
 
-def _facts(container: Container) -> dict[str, Handling]:
+def _facts(container: Container) -> dict[str, JobHandler]:
     async def extract_facts(job: Job) -> None:
         conversation_id = ConversationId(job.subject_ids[0])
         with suppress(NotFound):  # deleted meanwhile
@@ -89,16 +89,16 @@ def _facts(container: Container) -> dict[str, Handling]:
         await container.facts.sweep()
 
     table = {
-        FACTS_JOB: Handling(extract_facts),
-        WITHDRAW_JOB: Handling(withdraw_facts),
-        FACTS_SWEEP_JOB: Handling(sweep_facts, every_s=container.settings.sweep_interval_s),
+        FACTS_JOB: JobHandler(extract_facts),
+        WITHDRAW_JOB: JobHandler(withdraw_facts),
+        FACTS_SWEEP_JOB: JobHandler(sweep_facts, every_s=container.settings.sweep_interval_s),
     }
     if container.embedder is not None:
-        table[FACT_VECTORS_JOB] = Handling(make_fact_vectors)
+        table[FACT_VECTORS_JOB] = JobHandler(make_fact_vectors)
     return table
 
 
-def _summaries(container: Container) -> dict[str, Handling]:
+def _summaries(container: Container) -> dict[str, JobHandler]:
     async def compact(job: Job) -> None:
         conversation_id = ConversationId(job.subject_ids[0])
         with suppress(NotFound):  # deleted meanwhile
@@ -120,18 +120,18 @@ def _summaries(container: Container) -> dict[str, Handling]:
             await container.title_writer.run(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
 
     table = {
-        COMPACT_JOB: Handling(compact),
-        COMPACT_EARLY_JOB: Handling(compact_early),
-        RETAIN_JOB: Handling(retain),
+        COMPACT_JOB: JobHandler(compact),
+        COMPACT_EARLY_JOB: JobHandler(compact_early),
+        RETAIN_JOB: JobHandler(retain),
     }
     if container.chat is not None:
         every_s = container.settings.summary_refresh_interval_minutes * 60.0
-        table[TITLE_JOB] = Handling(write_title)
-        table[REFRESH_JOB] = Handling(refresh, every_s=every_s, at_start=True)
+        table[TITLE_JOB] = JobHandler(write_title)
+        table[REFRESH_JOB] = JobHandler(refresh, every_s=every_s, at_start=True)
     return table
 
 
-def handlings_of(container: Container, runtime: EmbeddingSpaceRuntime) -> Mapping[str, Handling]:
+def space_job_handlers(container: Container, runtime: EmbeddingSpaceRuntime) -> Mapping[str, JobHandler]:
     """Return the handlers that fill one embedding space."""
     indexing, backfill = container.conversations.indexing, runtime.backfill
 
@@ -148,18 +148,18 @@ def handlings_of(container: Container, runtime: EmbeddingSpaceRuntime) -> Mappin
         await container.index.spaces.plan(runtime)
 
     return {
-        backfill.fill_kind: Handling(fill),
-        backfill.new_entries_kind: Handling(make_new),
-        backfill.plan_kind: Handling(plan, every_s=container.settings.backfill_interval_s, at_start=True),
+        backfill.fill_kind: JobHandler(fill),
+        backfill.new_entries_kind: JobHandler(make_new),
+        backfill.plan_kind: JobHandler(plan, every_s=container.settings.backfill_interval_s, at_start=True),
     }
 
 
-def make_worker(container: Container, *, only: Mapping[str, Handling] | None = None) -> Worker:
+def make_worker(container: Container, *, only: Mapping[str, JobHandler] | None = None) -> Worker:
     """Return a worker for all kinds of this process, or for some kinds only."""
     settings = container.settings
     return Worker(
         container.queue,
-        handlings(container) if only is None else only,
+        job_handlers(container) if only is None else only,
         options=WorkerOptions(
             concurrency=settings.worker_concurrency,
             poll_s=settings.job_poll_s,

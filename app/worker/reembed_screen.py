@@ -20,7 +20,7 @@ _SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReembedOptions:
     """Options of the command. `ask` asks the user for a yes or no."""
 
     queries: Sequence[str]
@@ -32,24 +32,24 @@ class Wanted:
     ask: Callable[[str], bool]
 
 
-async def move(settings: Settings, tenant_id: TenantId, wanted: Wanted) -> None:
+async def move(settings: Settings, tenant_id: TenantId, options: ReembedOptions) -> None:
     """Run the command and print its results. Raises the errors of the steps."""
     console = Console()
     async with reembedding(settings, tenant_id) as steps:
-        if wanted.status:
+        if options.status:
             console.print(_table(await steps.spaces()))
-        elif wanted.rollback:
-            space = await steps.roll_back(force=wanted.force)
+        elif options.rollback:
+            space = await steps.roll_back(force=options.force)
             console.print(f"Searched again: {_named(space)}.")
-        elif wanted.drop is not None:
+        elif options.drop is not None:
             with console.status("deleting vectors"):
-                space = await steps.drop(wanted.drop, progress=lambda _: None)
+                space = await steps.drop(options.drop, progress=lambda _: None)
             console.print(f"Dropped: {_named(space)}.")
         else:
-            await _move(steps, console, wanted)
+            await _move(steps, console, options)
 
 
-async def _move(steps: Reembedding, console: Console, wanted: Wanted) -> None:
+async def _move(steps: Reembedding, console: Console, options: ReembedOptions) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("vectors", total=None)
@@ -60,12 +60,12 @@ async def _move(steps: Reembedding, console: Console, wanted: Wanted) -> None:
         space = await steps.fill(progress=show)
     if space.covered < space.entries:
         console.print(f"{space.entries - space.covered} of {space.entries} entries have no vectors{_failed(space)}.")
-    texts, result = await steps.compare(space.id, queries=wanted.queries, k=_K)
+    texts, result = await steps.compare(space.id, queries=options.queries, k=_K)
     console.print("Nothing to compare on." if result is None else _comparison(texts, result))
-    if not wanted.yes and not wanted.ask(f"Search {_named(space)} from now on?"):
+    if not options.yes and not options.ask(f"Search {_named(space)} from now on?"):
         console.print("Nothing was switched. The space is filled and kept up to date; run this again to switch.")
         return
-    space = await steps.switch(space.id, force=wanted.force)
+    space = await steps.switch(space.id, force=options.force)
     console.print(
         f"Searched now: {_named(space)}. Back: turnkeep reembed --rollback. When all is well, let TURNKEEP_EMBEDDER"
         " and what belongs to it name the new one, and delete the old with --drop."

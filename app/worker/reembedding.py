@@ -18,7 +18,7 @@ from app.index.service import EmbeddingSpaceRuntime
 from app.recall.schemas import SpaceComparison, SpaceComparisonResult
 from app.settings import Settings
 from app.tenancy.schemas import Scope, job_caller
-from app.worker.handlers import handlings, handlings_of, make_worker
+from app.worker.handlers import job_handlers, make_worker, space_job_handlers
 from app.worker.runner import working
 
 _LOOK_S = 0.5
@@ -53,7 +53,7 @@ class Reembedding:
             provider=name.provider, model=name.model, dimensions=name.dimensions
         )  # fmt: skip
         space = await self._container.spaces.add(self._caller, body=body)
-        kinds = {kind: how for kind, how in handlings_of(self._container, runtime).items() if how.every_s is None}
+        kinds = {kind: how for kind, how in space_job_handlers(self._container, runtime).items() if how.every_s is None}
         covered = -1
         async with working(make_worker(self._container, only=kinds)):
             while True:
@@ -124,7 +124,7 @@ class Reembedding:
     async def drop(self, space_id: int, *, progress: Progress) -> EmbeddingSpace:
         """Delete a space's vectors and its vector index, and wait until they are deleted."""
         space = await self._container.spaces.drop(self._caller, space_id)
-        only = {DROP_JOB: handlings(self._container)[DROP_JOB]}
+        only = {DROP_JOB: job_handlers(self._container)[DROP_JOB]}
         async with working(make_worker(self._container, only=only)):
             while space.state is SpaceState.DROPPING:
                 await asyncio.sleep(_LOOK_S)

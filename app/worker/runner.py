@@ -25,7 +25,7 @@ _RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Handling:
+class JobHandler:
     """The handler of a kind of job. A periodic kind is due again `every_s` after its end.
 
     `at_start`: it is also due whenever a worker starts.
@@ -49,9 +49,9 @@ class WorkerOptions:
 class Worker:
     """One worker of this process."""
 
-    def __init__(self, queue: JobQueue, handlings: Mapping[str, Handling], *, options: WorkerOptions) -> None:
+    def __init__(self, queue: JobQueue, job_handlers: Mapping[str, JobHandler], *, options: WorkerOptions) -> None:
         self._queue = queue
-        self._handlings = handlings
+        self._handlings = job_handlers
         self._options = options
         self._id: UUID = new_uuid()
         self._running: dict[JobKey, tuple[Job, asyncio.Task[None]]] = {}
@@ -95,8 +95,8 @@ class Worker:
         try:
             if not self._periodic_ensured:
                 await self._queue.ensure_periodic(
-                    [kind for kind, how in self._handlings.items() if how.every_s],
-                    at_once=[kind for kind, how in self._handlings.items() if how.at_start],
+                    [kind for kind, handler in self._handlings.items() if handler.every_s],
+                    at_once=[kind for kind, handler in self._handlings.items() if handler.at_start],
                 )
                 self._periodic_ensured = True
             jobs = await self._claim_fairly(free)
@@ -144,14 +144,14 @@ class Worker:
         return [task for _, task in self._running.values()]
 
     async def _run_one(self, job: Job) -> None:
-        how = self._handlings[job.kind]
+        handler = self._handlings[job.kind]
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                await how.run(job)
+                await handler.run(job)
         except AppError as error:
-            await self._settle(job, how, error.code, not_before_s=error.retry_after_s or 0.0)
+            await self._end_attempt(job, handler, error.code, not_before_s=error.retry_after_s or 0.0)
         except TimeoutError:
-            await self._settle(job, how, "job_timeout")
+            await self._end_attempt(job, handler, "job_timeout")
         except asyncio.CancelledError:
             if job.key not in self._given_up:
                 raise
@@ -159,18 +159,18 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the worker continues after any exception of a handler
             self._log.error("job.crashed", job_id=format_id(job.id), kind=job.kind, error_type=error_type(error),
                             exc_info=error)  # fmt: skip
-            await self._settle(job, how, "internal_error")
+            await self._end_attempt(job, handler, "internal_error")
         else:
-            await self._settle(job, how, None)
+            await self._end_attempt(job, handler, None)
 
-    async def _settle(self, job: Job, how: Handling, code: str | None, *, not_before_s: float = 0.0) -> None:
+    async def _end_attempt(self, job: Job, handler: JobHandler, code: str | None, *, not_before_s: float = 0.0) -> None:
         """Store the result of a job. If that fails, the lease expires and the job runs again."""
         fields = {"job_id": format_id(job.id), "kind": job.kind, "attempt": job.attempts}
         try:
             if code is None:
-                await self._queue.finish(self._id, job, again_in_s=how.every_s)
+                await self._queue.finish(self._id, job, again_in_s=handler.every_s)
                 self._log.debug("job.finished", **fields)
-            elif await self._queue.fail(self._id, job, code=code, max_s=how.every_s, not_before_s=not_before_s):
+            elif await self._queue.fail(self._id, job, code=code, max_s=handler.every_s, not_before_s=not_before_s):
                 self._log.error("job.parked", code=code, **fields)
             else:
                 self._log.warning("job.failed", code=code, **fields)

@@ -14,7 +14,7 @@ from app.conversations.drafts import Draft
 from app.conversations.schemas.conversations import TurnInput
 from app.conversations.streams.exchanges import open_answer_turn
 from app.conversations.turns.append import Appender
-from app.conversations.turns.placement import Incoming
+from app.conversations.turns.placement import PreparedTurn
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, format_id, new_uuid, parse_id
 from app.formats.schemas import Role
@@ -318,12 +318,12 @@ async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_mea
     monkeypatch: pytest.MonkeyPatch,
     stream: bool,  # noqa: FBT001
 ) -> None:
-    whole, work_out = asyncio.Event(), Appender.work_out
+    whole, prepare_turns = asyncio.Event(), Appender.prepare_turns
 
-    async def slowly(self: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
+    async def slowly(self: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
         whole.set()
         await asyncio.sleep(0.3)
-        return await work_out(self, caller, drafts)
+        return await prepare_turns(self, caller, drafts)
 
     monkeypatch.setattr(Appender, "work_out", slowly)
     conversation = await tenant.conversation()

@@ -15,7 +15,7 @@ from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobOptions, JobQueue, NewJob
 from app.tenancy.schemas import Scope
-from app.worker.runner import Handling, Worker, WorkerOptions, working
+from app.worker.runner import JobHandler, Worker, WorkerOptions, working
 from tests.support.api import Client, Service, open_service, problem
 
 Handler = Callable[[Job], Awaitable[None]]
@@ -38,7 +38,7 @@ def kind() -> str:
 
 def worker(queue: JobQueue, kind: str, handler: Handler, *, every_s: float | None = None, grace_s: float = 5) -> Worker:
     options = WorkerOptions(concurrency=4, poll_s=0.05, timeout_s=5, grace_s=grace_s)
-    return Worker(queue, {kind: Handling(handler, every_s)}, options=options)
+    return Worker(queue, {kind: JobHandler(handler, every_s)}, options=options)
 
 
 async def enqueue(service: Service, queue: JobQueue, client: Client, *jobs: NewJob) -> None:

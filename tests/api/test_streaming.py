@@ -21,7 +21,7 @@ from app.conversations.streams.buffer import OpenTurnBuffer
 from app.conversations.streams.commit import TurnFinalizer
 from app.conversations.streams.service import Streams
 from app.conversations.turns.append import Appender
-from app.conversations.turns.placement import Incoming
+from app.conversations.turns.placement import PreparedTurn
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
@@ -683,9 +683,9 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     writing = await opened(client, conversation)
     await writing.chunk(0, "all of it")
     buffer = buffer_of(streams, writing.id)
-    work_out = Appender.work_out
+    prepare_turns = Appender.prepare_turns
 
-    async def slowly(appender: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
+    async def slowly(appender: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
         # what was nearly over when the commit came, is not any more
         await age(service, writing.id, 3)
         await streams.abort_expired()
@@ -696,7 +696,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
         await streams._flusher._renew()  # noqa: SLF001
         await age(service, writing.id, 50)
         await streams.abort_expired()
-        return await work_out(appender, caller, drafts)
+        return await prepare_turns(appender, caller, drafts)
 
     monkeypatch.setattr(Appender, "work_out", slowly)
     await age(service, writing.id, 58)
@@ -929,7 +929,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
 async def test_text_that_came_before_a_refused_commit_is_written(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(_appender: Appender, _caller: Caller, _drafts: Sequence[Draft]) -> list[Incoming]:
+    async def fail(_appender: Appender, _caller: Caller, _drafts: Sequence[Draft]) -> list[PreparedTurn]:
         await asyncio.sleep(0.7)  # more than a debounce: what is due then passes this turn over
         raise Unavailable("database_unavailable", "The database does not answer.")
 
@@ -1197,13 +1197,13 @@ async def test_a_turn_that_is_being_committed_is_not_released_when_the_process_s
     streams = replica.container.conversations.streams
     writing = await opened(there, conversation)
     await writing.chunk(0, "all of it")
-    work_out = Appender.work_out
+    prepare_turns = Appender.prepare_turns
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def slowly(self: Appender, *given: Any) -> Any:
         begun.set()
         await goes_on.wait()
-        return await work_out(self, *given)
+        return await prepare_turns(self, *given)
 
     monkeypatch.setattr(Appender, "work_out", slowly)
     committing = asyncio.create_task(writing.commit(client=there))

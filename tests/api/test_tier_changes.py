@@ -42,7 +42,7 @@ async def tiered(wide: Service) -> AsyncIterator[tuple[Client, list[str], list[l
 async def is_by_index(service: Service, client: Client) -> bool:
     async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
         counts = await service.container.ann.read_counts(tx, client.tenant_id)
-    return service.container.ann.is_wide(counts) and counts.can_use_index
+    return service.container.ann.needs_ann(counts) and counts.can_use_index
 
 
 async def faults(service: Service, client: Client) -> list[str]:

@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.conversations.retention.expiry import Lifetimes
+from app.conversations.retention.expiry import ConversationExpiry
 from app.core.database.transactions import Database, PoolOptions, Transaction
 from app.core.errors import Unavailable
 from app.core.ids import parse_id
@@ -330,18 +330,18 @@ async def test_a_deletion_answers_when_all_is_gone_though_a_sweep_is_at_it(
     monkeypatch.setattr(purging, "_ROWS", 7)
     conversation = await client.conversation()
     await client.append(conversation, *["again"] * 30)
-    hold, purge = Lifetimes.hold, purging.Purger.purge
+    hold, purge = ConversationExpiry.lock, purging.Purger.purge
     begun, sweeping = asyncio.Event(), list[asyncio.Task[Any]]()
 
-    async def slowly(lifetimes: Lifetimes, *args: Any, **more: Any) -> list[UUID]:
-        held = await hold(lifetimes, *args, **more)
+    async def slowly(expiry: ConversationExpiry, *args: Any, **more: Any) -> list[UUID]:
+        held = await hold(expiry, *args, **more)
         begun.set()
         await asyncio.sleep(0.3)
         return held
 
     async def amid_a_sweep(purger: purging.Purger, *args: Any, **more: Any) -> dict[str, int]:
         monkeypatch.setattr(purging.Purger, "purge", purge)
-        monkeypatch.setattr(Lifetimes, "hold", slowly)
+        monkeypatch.setattr(ConversationExpiry, "lock", slowly)
         sweeping.append(asyncio.create_task(sweep(service), context=Context()))
         await begun.wait()
         return await purge(purger, *args, **more)
@@ -375,19 +375,21 @@ async def test_what_fails_for_one_tenant_keeps_no_other_from_being_swept(
     clients = [await service.new_tenant() for _ in range(3)]
     expired = [await one.conversation(ttl_s=3600) for one in clients]
     await age(connection, *expired)
-    hide = Lifetimes.hide_expired
+    hide = ConversationExpiry.hide_expired
 
-    async def failing(self: Lifetimes, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> int:
+    async def failing(
+        self: ConversationExpiry, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]
+    ) -> int:
         if caller.tenant_id == clients[1].tenant_id:
             raise Unavailable("database_unavailable", "This tenant's shard is away.")
         return await hide(self, caller, tx, conversation_ids=conversation_ids)
 
-    monkeypatch.setattr(Lifetimes, "hide_expired", failing)
+    monkeypatch.setattr(ConversationExpiry, "hide_expired", failing)
     with pytest.raises(Unavailable):  # the job says so, and is tried again
         await service.container.governance.purger.sweep()
     found = [(await one.get(f"/v1/conversations/{two}")).status_code for one, two in zip(clients, expired, strict=True)]
     assert found == [404, 200, 404]
-    monkeypatch.setattr(Lifetimes, "hide_expired", hide)
+    monkeypatch.setattr(ConversationExpiry, "hide_expired", hide)
     await service.container.governance.purger.sweep()
     assert (await clients[1].get(f"/v1/conversations/{expired[1]}")).status_code == 404
     for one in clients:

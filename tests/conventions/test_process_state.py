@@ -127,7 +127,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.context.assembly.report.Reasons": "one context",
     "app.conversations.schemas.conversations._PoliciesInMetadata": "one request",
     "app.context.assembly.report._Rows": "one context",
-    "app.conversations.reading.context_turns._Pages": "one context",
+    "app.conversations.queries.context_turns._Pages": "one context",
     "app.core.database.transactions.Transaction": "one transaction",
     "app.core.errors.AppError": "one error",
     "app.formats.checking._CallState": "one list of messages",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from app.memory.facts.merge import Clock, Decision, HeldFact, apply, merge, take_back
+from app.memory.facts.merge import Clock, Decision, TimelineFact, apply, merge, undo_decision
 from app.memory.facts.spelling import predicate_key, resolve_subject
 from app.memory.schemas import Statement
 
@@ -43,7 +43,7 @@ class Book:
     """Facts by their keys."""
 
     def __init__(self) -> None:
-        self.facts: defaultdict[tuple[str, str], list[HeldFact]] = defaultdict(list)
+        self.facts: defaultdict[tuple[str, str], list[TimelineFact]] = defaultdict(list)
         self.ids = itertools.count(1000)
         self.now = day(100)
 
@@ -68,7 +68,7 @@ class Book:
         return decision
 
     def undo(self, key: tuple[str, str], decision: Decision) -> Decision:
-        return self.write(key, take_back(decision, self.facts[key], self.clock))
+        return self.write(key, undo_decision(decision, self.facts[key], self.clock))
 
     def shown(self) -> list[str]:
         """Every fact as `subject|predicate|object from-to xN`, oldest first."""

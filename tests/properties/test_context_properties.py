@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
-    AskedTurns,
     Assembled,
     ContextParts,
     LinePart,
@@ -25,6 +24,7 @@ from app.context.assembly.parts import (
     RecalledPart,
     SummaryPart,
     TextPart,
+    WindowRequest,
 )
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
@@ -177,7 +177,7 @@ def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
     parts = ContextParts(
         system=draw(st.none() | texts),
         recent=recent,
-        asked=AskedTurns(draw(st.integers(1, 60)), is_limit=draw(st.booleans())),
+        asked=WindowRequest(draw(st.integers(1, 60)), is_limit=draw(st.booleans())),
         summaries=summaries,
         facts=[TextPart(f"f{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
         memories=[TextPart(f"m{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
@@ -456,10 +456,10 @@ def check_coverage(case: Case, made: Assembled) -> None:
     """Check that every turn is shown, covered or left out, and that no summary is shown for nothing."""
     positions = {turn.position for turn in case.parts.recent}
     last = max(positions, default=0)
-    left_out = {at for first, end in made.left_out(last) for at in range(first, end + 1)}
+    uncovered_ranges = {at for first, end in made.uncovered_ranges(last) for at in range(first, end + 1)}
     covered = {at for first, end in made.covered for at in range(first, end + 1)}
     shown = set(made.shown)
-    assert left_out == set(range(1, last + 1)) - shown - covered
+    assert uncovered_ranges == set(range(1, last + 1)) - shown - covered
     recent = {row.id for row in made.explain if row.section == "recent" and row.decision == "included"}
     assert {turn.position for turn in case.parts.recent if turn.id in recent} <= shown
     for part in case.parts.summaries:

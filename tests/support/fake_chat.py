@@ -120,7 +120,7 @@ class FakeChat(FakeOpenAI):
             return await super()._answer(line, request, writer)
         self.chats.append(request)
         self.asked.set()
-        complaint = self._complaint(request)
+        complaint = self._error_text(request)
         if complaint is not None:
             error = {"message": f"{complaint} is not supported", "param": complaint, "code": "unsupported_parameter"}
             return await self._send(writer, 400, {"error": error})
@@ -140,7 +140,7 @@ class FakeChat(FakeOpenAI):
         missing = {"error": {"message": "no such model", "code": "model_not_found"}}
         return await self._send(writer, 404 if one is None else 200, one or missing)
 
-    def _complaint(self, request: dict[str, Any]) -> str | None:
+    def _error_text(self, request: dict[str, Any]) -> str | None:
         kind = request.get("response_format", {}).get("type")
         if kind is not None and kind not in self.formats:
             return "response_format"

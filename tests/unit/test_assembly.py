@@ -8,7 +8,6 @@ import pytest
 
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
-    AskedTurns,
     Assembled,
     ContextParts,
     LinePart,
@@ -16,6 +15,7 @@ from app.context.assembly.parts import (
     RecalledPart,
     SummaryPart,
     TextPart,
+    WindowRequest,
 )
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
@@ -56,7 +56,7 @@ def result(position: int, call_id: str, content: str = "found") -> CanonicalTurn
 def build(recent: Sequence[CanonicalTurn], budget: int = 100_000, **more: Any) -> Assembled:
     named = ("format", "filter_participants", "semantic_recall", "as_actor")
     request = {key: more.pop(key) for key in named if key in more}
-    asked = AskedTurns(more.pop("newest", 50), is_limit=more.pop("is_limit", False))
+    asked = WindowRequest(more.pop("newest", 50), is_limit=more.pop("is_limit", False))
     parts: dict[str, Any] = {"system": None, "recent": recent, "asked": asked} | more
     return assemble(
         ContextParts(**parts),
@@ -269,12 +269,12 @@ def test_highlights_have_no_lines_of_turns_that_are_shown() -> None:
 
 def test_what_a_context_leaves_out_is_named_by_ranges_of_positions() -> None:
     made = build(talk(1, 60), newest=4, is_limit=True)
-    assert made.left_out(60) == [(1, 55)]
+    assert made.uncovered_ranges(60) == [(1, 55)]
     found = [RecalledPart(turn(7), 0.5), RecalledPart(turn(9), 0.4, conversation="another")]
     made = build(talk(31, 60), summaries=[replace(summary(3, 5), unread_tokens=999)], recalled=found)
     assert made.shown == [7, *range(31, 61)]
-    assert made.left_out(60) == [(1, 2), (6, 6), (8, 30)]
-    assert made.left_out(66) == [(1, 2), (6, 6), (8, 30), (61, 66)]
+    assert made.uncovered_ranges(60) == [(1, 2), (6, 6), (8, 30)]
+    assert made.uncovered_ranges(66) == [(1, 2), (6, 6), (8, 30), (61, 66)]
 
 
 def test_a_conversation_that_fits_whole_is_shown_whole() -> None:
@@ -362,7 +362,7 @@ def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_
     recalled = [RecalledPart(turn(50 + n, content="x" * 40), n / 10) for n in range(6)]
     made = assemble(
         ContextParts(
-            None, talk(1, 3), asked=AskedTurns(50, is_limit=False), facts=[TextPart("f", "tea")], recalled=recalled
+            None, talk(1, 3), asked=WindowRequest(50, is_limit=False), facts=[TextPart("f", "tea")], recalled=recalled
         ),
         request=ContextRequest(token_budget=700),
         counter=Steep(),
@@ -460,7 +460,7 @@ def test_huge_old_turns_are_not_even_tokenised() -> None:
 
     recent = [turn(1), turn(2, content="x" * 1_000_000, content_tokens=125_000), turn(3)]
     made = assemble(
-        ContextParts(None, recent, asked=AskedTurns(50, is_limit=False)),
+        ContextParts(None, recent, asked=WindowRequest(50, is_limit=False)),
         request=ContextRequest(token_budget=1000),
         counter=Wary(),
         policy=Policy(),

@@ -47,7 +47,7 @@ def hold(root: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def let_go(process: subprocess.Popen[str]) -> None:
+def without_facts(process: subprocess.Popen[str]) -> None:
     process.communicate("", timeout=60)
     assert process.returncode == 0
 
@@ -294,7 +294,7 @@ async def test_a_second_user_shares_the_server_and_the_last_one_stops_it(server:
     assert url_from(other) == server.url("postgres", "postgres")
     server.close()
     assert server.running()
-    let_go(other)
+    without_facts(other)
     assert not server.running()
 
 
@@ -353,7 +353,7 @@ def test_three_processes_that_start_at_once_get_one_server(open_folder: Path) ->
     urls = {url_from(racer) for racer in racers}
     assert len(urls) == 1
     for racer in racers:
-        let_go(racer)
+        without_facts(racer)
     assert not (fresh / "data/postmaster.pid").exists()
 
 

@@ -21,7 +21,7 @@ def test_of_many_turns_those_that_were_begun_last_are_known() -> None:
 def test_an_epoch_is_known_whoever_the_caller_is_until_the_turn_has_ended() -> None:
     epochs = Epochs(most=2)
     epochs.begin(ONE, 1)
-    epochs.change_hands()
+    epochs.change_caller()
     assert (epochs.of(ONE), epochs.own()) == (1, {})
     epochs.wrote(ONE)
     epochs.wrote(TWO)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from app.agents.generation.answer import AnswerSoFar, answer_turn
+from app.agents.generation.answer import PartialAnswer, answer_turn
 from app.providers.upstream import event_data
 
 PIECES = 2000
@@ -38,12 +38,12 @@ def call(**body: Any) -> dict[str, Any]:
     return piece(tool_calls=[{"index": 0, "function": body}])
 
 
-def told(answer: AnswerSoFar, *pieces: dict[str, Any]) -> list[tuple[str, str]]:
+def told(answer: PartialAnswer, *pieces: dict[str, Any]) -> list[tuple[str, str]]:
     return [(delta.part, delta.text) for one in pieces for delta in answer.add(one)]
 
 
 def test_an_answer_of_many_pieces_takes_work_in_proportion_to_its_length() -> None:
-    answer, said = AnswerSoFar(), 0
+    answer, said = PartialAnswer(), 0
     Counted.copied = 0
     answer.add(call(name="weather"))
     for _ in range(PIECES):
@@ -81,7 +81,7 @@ async def test_events_are_read_wherever_they_are_cut() -> None:
 
 
 def test_what_is_told_is_what_can_be_stored_and_pairs_that_were_parted_are_joined() -> None:
-    answer = AnswerSoFar()
+    answer = PartialAnswer()
     assert told(
         answer, piece(content="a\0\ud83d"), piece(content="\ude00b"), piece(content="\ud83d"), piece(content="c\ude00")
     ) == [("content", "a"), ("content", "\U0001f600b"), ("content", "c")]
@@ -90,7 +90,7 @@ def test_what_is_told_is_what_can_be_stored_and_pairs_that_were_parted_are_joine
 
 
 def test_a_member_that_is_text_and_then_something_else_is_what_it_was_last() -> None:
-    answer = AnswerSoFar()
+    answer = PartialAnswer()
     told(answer, piece(content="a"), piece(content=[{"type": "text", "text": "b"}]), piece(odd=1), piece(odd=2))
     assert answer.whole() == {"role": "assistant", "content": [{"type": "text", "text": "b"}], "odd": 2}
     told(answer, piece(content="c"))
@@ -99,5 +99,5 @@ def test_a_member_that_is_text_and_then_something_else_is_what_it_was_last() -> 
 
 def test_what_an_endpoint_notes_at_length_does_not_keep_an_answer_from_being_stored() -> None:
     choice = {"message": {"content": "so"}, "finish_reason": "x" * 40_000}
-    turn = answer_turn(AnswerSoFar.of({"id": "y" * 40_000, "choices": [choice]}), {})
+    turn = answer_turn(PartialAnswer.of({"id": "y" * 40_000, "choices": [choice]}), {})
     assert turn.metadata == {"response_id": "y" * 256, "finish_reason": "x" * 256}

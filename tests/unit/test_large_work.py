@@ -73,21 +73,21 @@ A, B, C, D, E = (TenantId(uuid4()) for _ in range(5))
 
 def test_a_tenant_has_at_most_half_of_what_is_shared() -> None:
     shares = TenantShares(100)
-    assert not shares.take(A, 51)
-    assert shares.take(A, 50)
-    assert not shares.take(A, 1)
-    assert shares.take(B, 30)
-    assert not shares.take(C, 21)
-    assert shares.take(C, 20)
-    shares.give_back(A, 50)
+    assert not shares.try_acquire(A, 51)
+    assert shares.try_acquire(A, 50)
+    assert not shares.try_acquire(A, 1)
+    assert shares.try_acquire(B, 30)
+    assert not shares.try_acquire(C, 21)
+    assert shares.try_acquire(C, 20)
+    shares.release(A, 50)
     assert shares.used == 50
-    assert shares.take(A, 50)
+    assert shares.try_acquire(A, 50)
 
 
 async def test_who_waits_is_not_overtaken_by_its_own_tenant_nor_where_there_is_too_little_for_all() -> None:
     shares = TenantShares(100)
-    assert shares.take(A, 50)
-    assert shares.take(B, 40)
+    assert shares.try_acquire(A, 50)
+    assert shares.try_acquire(B, 40)
     served: list[str] = []
 
     async def wait(name: str, tenant: TenantId, amount: int, timeout_s: float = 20) -> bool:
@@ -101,26 +101,26 @@ async def test_who_waits_is_not_overtaken_by_its_own_tenant_nor_where_there_is_t
     tasks += [asyncio.create_task(wait("c", C, 30)), asyncio.create_task(wait("d", D, 1))]
     await asyncio.sleep(0.01)
     assert served == ["b at once"]
-    shares.give_back(B, 20)  # too little for c, and d came after it
+    shares.release(B, 20)  # too little for c, and d came after it
     await asyncio.sleep(0.01)
     assert served == ["b at once"]
     assert not await wait("e", E, 1, timeout_s=0.01)
-    shares.give_back(B, 10)
+    shares.release(B, 10)
     await asyncio.sleep(0.01)
     assert served == ["b at once", "not e", "c"]
-    shares.give_back(A, 50)
+    shares.release(A, 50)
     await tasks[0]
-    shares.give_back(A, 50)
+    shares.release(A, 50)
     assert all(await asyncio.gather(*tasks))
     assert served == ["b at once", "not e", "c", "a first", "a second", "d"]
 
 
 async def test_a_wait_that_is_cancelled_leaves_nothing_behind() -> None:
     shares = TenantShares(100)
-    assert shares.take(A, 50)
+    assert shares.try_acquire(A, 50)
     waiting = asyncio.create_task(shares.wait(A, 50, timeout_s=20))
     await asyncio.sleep(0.01)
-    shares.give_back(A, 50)  # granted, and cancelled before the task goes on
+    shares.release(A, 50)  # granted, and cancelled before the task goes on
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

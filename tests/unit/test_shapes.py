@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from app.providers.schemas import ChatMessage
-from app.providers.shapes import RequestVariant, UnusableError, cleaned, other_variant, wanted
+from app.providers.shapes import RequestVariant, UnusableError, cleaned, other_variant, shape_request
 
 
 class Cat(BaseModel):
@@ -33,7 +33,7 @@ class Said(BaseModel):
 
 
 def test_a_schema_is_strict_and_keeps_the_names_of_members() -> None:
-    schema = wanted(Zoo).schema
+    schema = shape_request(Zoo).schema
     assert list(schema["$defs"]) == ["Cat", "Dog", "Zoo"]
     zoo, dog = schema["$defs"]["Zoo"], schema["$defs"]["Dog"]
     assert schema["$ref"] == "#/$defs/Zoo"
@@ -58,11 +58,11 @@ def test_a_schema_is_strict_and_keeps_the_names_of_members() -> None:
     ],
 )
 def test_a_value_is_found_in_a_fence_and_among_words(answer: str) -> None:
-    assert wanted(Said).read(answer).text == "a"
+    assert shape_request(Said).read(answer).text == "a"
 
 
 def test_an_escaped_backslash_before_what_looks_like_nul_stays() -> None:
-    assert wanted(Said).read(r'{"text": "\\u0000 \\\u0000"}').text == "\\u0000 \\"
+    assert shape_request(Said).read(r'{"text": "\\u0000 \\\u0000"}').text == "\\u0000 \\"
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_an_escaped_backslash_before_what_looks_like_nul_stays() -> None:
 )
 def test_what_is_not_of_the_shape_is_told_with_where_it_is_wrong(answer: str, is_json: object, problem: str) -> None:
     with pytest.raises(UnusableError) as unusable:
-        wanted(Said).read(answer)
+        shape_request(Said).read(answer)
     assert unusable.value.is_json is is_json
     assert problem in unusable.value.problems
     assert str(unusable.value) == "not of the shape"
 
 
 def test_the_schema_in_words_stands_in_the_one_system_message() -> None:
-    asked = wanted(Said)
+    asked = shape_request(Said)
     alone = asked.instructed([ChatMessage("user", "hi")])
     assert [message.role for message in alone] == ["system", "user"]
     joined = asked.instructed([ChatMessage("system", "Be brief."), ChatMessage("user", "hi")])

@@ -42,7 +42,7 @@ class Delta:
 
 
 @dataclass(slots=True)
-class AnswerSoFar:
+class PartialAnswer:
     """The first choice of a chat completion, complete or partial.
 
     Texts are joined once, at the end, so that the cost is linear in the length of the answer.
@@ -59,7 +59,7 @@ class AnswerSoFar:
     _high_surrogates: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, completion: JsonObject) -> "AnswerSoFar":
+    def of(cls, completion: JsonObject) -> "PartialAnswer":
         """Return the answer of a completion that was not streamed. Raises InvalidAnswer if it has no answer."""
         for choice in _first_choices(completion):
             if isinstance(message := choice.get("message"), dict):
@@ -193,7 +193,7 @@ def storable(value: JsonValue) -> JsonValue:
     return None if isinstance(value, int) and abs(value) > _MAX_INTEGER else value
 
 
-def _usage_of(answer: AnswerSoFar) -> JsonObject | None:
+def _usage_of(answer: PartialAnswer) -> JsonObject | None:
     """Return the usage that the endpoint reports; only the two counts if it is too large to store."""
     usage = storable(cast("JsonValue", answer.usage))
     if not isinstance(usage, dict) or len(json.dumps(usage)) <= _MAX_USAGE_CHARACTERS:
@@ -222,7 +222,7 @@ def turn_of(parsed: ParsedTurn) -> TurnInput:
     )
 
 
-def answer_turn(answer: AnswerSoFar, body: JsonObject) -> TurnInput:
+def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     """Return the turn to store for a complete answer to the request `body`."""
     message = cast("JsonObject", storable(without_empty_members(answer.whole())))
     message["role"] = "assistant"

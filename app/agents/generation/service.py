@@ -18,8 +18,8 @@ from pydantic import JsonValue
 
 from app.agents.generation.align import Alignment, align, stored_messages
 from app.agents.generation.answer import (
-    AnswerSoFar,
     Delta,
+    PartialAnswer,
     answer_text,
     answer_turn,
     pieces_of,
@@ -121,16 +121,16 @@ class Generation:
         if self._upstream is not None:
             await self._upstream.close()
 
-    async def look(self, caller: Caller, path: str) -> JsonObject:
+    async def get(self, caller: Caller, path: str) -> JsonObject:
         """Return the endpoint's response to a GET, such as its list of models."""
         caller.require(Scope.READ)
-        return await configured(self._upstream).look(path)
+        return await configured(self._upstream).get(path)
 
-    async def ask(self, caller: Caller, path: str, body: JsonObject) -> JsonObject:
+    async def post(self, caller: Caller, path: str, body: JsonObject) -> JsonObject:
         """Forward a request to the endpoint and return its answer, without a conversation."""
         caller.require(Scope.WRITE)
         upstream = configured(self._upstream)
-        return await upstream.ask(caller.tenant_id, path, {"model": upstream.model, **body})
+        return await upstream.post(caller.tenant_id, path, {"model": upstream.model, **body})
 
     async def complete(self, caller: Caller, request: GenerationRequest) -> GenerationResult:
         """Answer in one response. Raises the errors of contexts, appends and the endpoint; then nothing is stored."""
@@ -141,13 +141,13 @@ class Generation:
         upstream = configured(self._upstream)
         body_with_model = {"model": upstream.model, **request.body}
         if request.conversation is None:
-            return GenerationResult(await self.ask(caller, _COMPLETIONS, body_with_model), None, [])
+            return GenerationResult(await self.post(caller, _COMPLETIONS, body_with_model), None, [])
         async with AsyncExitStack() as cleanup:
             prepared = await self._prepare(caller, request, body_with_model, cleanup)
             try:
                 async with self._renewed(prepared.exchange):
-                    completion = await upstream.ask(caller.tenant_id, _COMPLETIONS, prepared.body)
-                turns = await self._commit_whole(caller, prepared, AnswerSoFar.of(completion))
+                    completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
+                turns = await self._commit_whole(caller, prepared, PartialAnswer.of(completion))
             except BaseException as error:
                 await self._abort(caller, prepared.exchange, error)
                 raise
@@ -304,7 +304,7 @@ class Generation:
             offset += len(piece)
         return offset
 
-    async def _commit_whole(self, caller: Caller, prepared: _PreparedRequest, answer: AnswerSoFar) -> list[Turn]:
+    async def _commit_whole(self, caller: Caller, prepared: _PreparedRequest, answer: PartialAnswer) -> list[Turn]:
         """Store an answer that was not streamed; if it is too large, the aborted turn gets its beginning."""
         try:
             return await self._commit(caller, prepared, answer)
@@ -313,7 +313,7 @@ class Generation:
                 await self.publish(caller, prepared, Delta("content", answer.text), 0)
             raise
 
-    async def _commit(self, caller: Caller, prepared: _PreparedRequest, answer: AnswerSoFar) -> list[Turn]:
+    async def _commit(self, caller: Caller, prepared: _PreparedRequest, answer: PartialAnswer) -> list[Turn]:
         said = answer_turn(answer, prepared.body)
         try:
             # the answer is complete: a client that disconnects now does not stop the commit
@@ -388,7 +388,7 @@ class AnswerStream:
         *,
         shows_usage: bool,
     ) -> None:
-        self.answer = AnswerSoFar()
+        self.answer = PartialAnswer()
         self.turns: list[Turn] = []
         self.is_committed = False
         self.conversation_id = None if prepared is None else prepared.conversation_id
@@ -418,7 +418,7 @@ class AnswerStream:
                 break
             piece = read_piece(data)
             deltas = self.answer.add(piece)
-            self._streamed.note(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
+            self._streamed.record_usage(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
             for delta in deltas:
                 await self._publish_delta(delta)
             shown = self._shown(piece, data)

@@ -42,7 +42,9 @@ class Maintenance:
     async def run(self, caller: Caller, *, request: SessionRequest) -> MaintenanceCounts:
         """Run all due work of a session. Raises NotFound; Busy if the session is locked; the errors of the model."""
         caller.require(Scope.WRITE)
-        session = await self._conversations.sessions.hold(caller, name=SessionName(request.project, request.session_id))
+        session = await self._conversations.sessions.wait_until_idle(
+            caller, name=SessionName(request.project, request.session_id)
+        )
         expired = await self._facts.expire(caller, owner=session.owner, conversation_id=session.conversation_id)
         made, refreshed = await self._compact(caller, session.conversation_id)
         erased = await self._governance.retain(caller, session.conversation_id)
@@ -60,7 +62,7 @@ class Maintenance:
 
     async def _compact(self, caller: Caller, conversation_id: ConversationId) -> tuple[int, int]:
         """Summarise due and old turns; return the numbers of summaries and of replaced highlights."""
-        before = await self._conversations.summaries.standing(caller, conversation_id)
+        before = await self._conversations.summaries.list_valid(caller, conversation_id)
         highlighted = {one.to_position for one in before.summaries if one.kind is SummaryKind.HIGHLIGHTS}
         done = await self._compactor.compact(caller, conversation_id, request=CompactionRequest())
         made: list[Summary] = [*done.summaries]

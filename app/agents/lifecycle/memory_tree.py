@@ -119,7 +119,7 @@ class MemoryTreeReader:
             case "context":
                 return await self._context(caller, conversation)
             case "memory_tiers":
-                return await self._tiers(caller, conversation)
+                return await self._memory_tiers(caller, conversation)
             case _:
                 return [_meta(conversation, session_id)]
 
@@ -143,7 +143,7 @@ class MemoryTreeReader:
             nodes.append(_Node(("context", SUMMARY), _abstract_of(summaries), newest, _text_of(summaries)))
         return [*nodes, _Node(("context", RECENT), f"the newest {recent} turns, verbatim", at, text="")]
 
-    async def _tiers(self, caller: Caller, conversation: Conversation) -> list[_Node]:
+    async def _memory_tiers(self, caller: Caller, conversation: Conversation) -> list[_Node]:
         facts = await self._facts.newest(
             caller,
             owner=conversation.owner,

@@ -266,7 +266,7 @@ class Lifecycle:
 
     async def _store(self, caller: Caller, name: SessionName, turn_id: str, append_request: IdempotentAppend) -> Stored:
         try:
-            stored = await self._sessions.append_once(caller, name=name, append_request=append_request)
+            stored = await self._sessions.append_to_session(caller, name=name, append_request=append_request)
         except (Invalid, TooLarge) as error:
             raise point_to_items(error) from None
         if stored.differs:

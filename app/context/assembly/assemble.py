@@ -113,7 +113,7 @@ class _Assembly:
             plan,
             rendered=rendered,
             units=self._units,
-            left_out=self._paired.left_out,
+            uncovered_ranges=self._paired.uncovered_ranges,
             costs=self._costs,
             reasons=self._reasons,
             request=self._request,
@@ -174,7 +174,7 @@ class _Assembly:
             if reason is None:
                 chosen.append(part)
             else:
-                self._reasons.say("summary", part.id, reason)
+                self._reasons.explain("summary", part.id, reason)
         return chosen
 
     def _reserve(self, summaries: Sequence[SummaryPart], floors: Floors) -> None:
@@ -222,7 +222,7 @@ class _Assembly:
         """
         asked = [unit for index, unit in enumerate(self._units) if self._is_asked(index, unit, summaries)]
         allowance = max(self._kept, self._allowance("recent", self._room))
-        start = first = first_fitting(asked, allowance, self._costs.unit_within, required=self._required)
+        start = first = first_fitting(asked, allowance, self._costs.count_within, required=self._required)
         if first > 0:
             start = rounded_in(asked, first, required=self._required)
             newest_start = len(asked) - (len(self._units) - self._newest)
@@ -231,7 +231,7 @@ class _Assembly:
             plan.is_short = True
         plan.units, plan.skipped = asked[start:], asked[:start]
         for unit in plan.skipped:
-            self._reasons.say_unit(unit, NO_ROOM, is_asked=True)
+            self._reasons.explain_unit(unit, NO_ROOM, is_asked=True)
         cost = sum(self._costs.unit(unit) for unit in plan.units)
         return max(allowance, cost) if first > 0 else cost
 
@@ -241,10 +241,10 @@ class _Assembly:
             return True
         parts = {part.id for turn in unit.turns for part in summaries if part.covers(turn.position)}
         if parts and all(any(part.covers(turn.position) for part in summaries) for turn in unit.turns):
-            self._reasons.say_unit(unit, f"summary {', '.join(sorted(parts))} stands for it")
+            self._reasons.explain_unit(unit, f"summary {', '.join(sorted(parts))} stands for it")
             return False
         if self._parts.asked.is_limit and not summaries:
-            self._reasons.say_unit(unit, "it is older than the turns that were asked for")
+            self._reasons.explain_unit(unit, "it is older than the turns that were asked for")
             return False
         return True
 
@@ -283,7 +283,7 @@ class _Assembly:
         if not self._covers_others(part, shown):
             return False
         if part.lines and not without_lines_of(part, shown).lines:
-            self._reasons.say("summary", part.id, "all turns that it has lines of are shown")
+            self._reasons.explain("summary", part.id, "all turns that it has lines of are shown")
             return False
         return True
 
@@ -303,7 +303,7 @@ class _Assembly:
             turn.id not in shown and part.covers(turn.position) for unit in self._units for turn in unit.turns
         )
         if not (lacking or part.unread_tokens or part.sources_gone):
-            self._reasons.say("summary", part.id, "there is room for the turns themselves")
+            self._reasons.explain("summary", part.id, "there is room for the turns themselves")
             return False
         return True
 
@@ -316,7 +316,7 @@ class _Assembly:
             return short
         if self._costs.summary(part) <= most:
             return part  # it has no shorter form
-        self._reasons.say("summary", part.id, NO_ROOM, is_asked=True)
+        self._reasons.explain("summary", part.id, NO_ROOM, is_asked=True)
         return None
 
     def _saves_tokens(self, part: SummaryPart, tokens: int, shown: set[str]) -> bool:
@@ -326,10 +326,10 @@ class _Assembly:
         replaced = part.unread_tokens
         for unit in self._units:
             if any(turn.id not in shown and part.covers(turn.position) for turn in unit.turns):
-                replaced += self._costs.unit_within(unit, tokens - replaced) or tokens + 1
+                replaced += self._costs.count_within(unit, tokens - replaced) or tokens + 1
                 if replaced > tokens:
                     return True
-        self._reasons.say("summary", part.id, "the turns that it stands for take no more tokens")
+        self._reasons.explain("summary", part.id, "the turns that it stands for take no more tokens")
         return False
 
     # lines of the volatile block
@@ -346,7 +346,7 @@ class _Assembly:
                     left -= tokens
                 else:
                     plan.is_short = True
-                    self._reasons.say(name, line.ids[0], NO_ROOM, is_asked=True)
+                    self._reasons.explain(name, line.ids[0], NO_ROOM, is_asked=True)
         return left
 
     def _line_tokens(self, plan: Plan, name: str, line: Line) -> int:
@@ -363,7 +363,7 @@ class _Assembly:
         for unit in reversed(plan.skipped):
             if any(block.answered for block in unit.blocks) or any(turn.id in recalled for turn in unit.turns):
                 continue  # a call is never written without its arguments
-            line = self._earlier_line(unit)
+            line = self._earlier_turns_line(unit)
             if self._costs.least(unit) <= left and (tokens := self._line_tokens(plan, EARLIER, line)) <= left:
                 plan.lines[EARLIER].append(line)
                 left -= tokens
@@ -372,7 +372,7 @@ class _Assembly:
                 if misses == _MAX_MISSES:
                     break
 
-    def _earlier_line(self, unit: Unit) -> Line:
+    def _earlier_turns_line(self, unit: Unit) -> Line:
         text = "\n".join(recalled_line(block.turn) for block in unit.blocks)
         return Line([turn.id for turn in unit.turns], text, None, self._order(unit.turns[-1]))
 
@@ -388,7 +388,7 @@ class _Assembly:
         lines: dict[str, Line] = {}
         for rank, item in enumerate(items):
             if not item.text.strip():
-                self._reasons.say(name, item.id, "it has no text")
+                self._reasons.explain(name, item.id, "it has no text")
             elif item.id not in lines:
                 lines[item.id] = Line([item.id], line_of(item.text), item.score, (0.0, rank))
         return list(lines.values())
@@ -402,11 +402,11 @@ class _Assembly:
         for part in ranked:
             turn = part.turn
             if turn.id in shown:
-                self._reasons.say("recalled", turn.id, "it is among the recent turns")
+                self._reasons.explain("recalled", turn.id, "it is among the recent turns")
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
-                self._reasons.say("recalled", turn.id, "it has no text to show")
+                self._reasons.explain("recalled", turn.id, "it has no text to show")
             elif len(lines) >= most:
-                self._reasons.say("recalled", turn.id, f"the {most} best are enough")
+                self._reasons.explain("recalled", turn.id, f"the {most} best are enough")
             elif turn.id not in lines:
                 text = recalled_line(turn, part.conversation)
                 lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))

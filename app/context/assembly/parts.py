@@ -61,7 +61,7 @@ class RecalledPart:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedTurns:
+class WindowRequest:
     """How many of the newest turns are asked for.
 
     `is_limit`: not many more than these, as the caller named the number; else older turns that no summary covers are
@@ -83,7 +83,7 @@ class ContextParts:
 
     system: str | None
     recent: Sequence[CanonicalTurn]
-    asked: AskedTurns
+    asked: WindowRequest
     upcoming: int = 0
     summaries: Sequence[SummaryPart] = ()
     facts: Sequence[TextPart] = ()
@@ -126,7 +126,7 @@ class Assembled:
     degraded: list[str]
     explain: list[Explained]
 
-    def left_out(self, through: int) -> list[tuple[int, int]]:
+    def uncovered_ranges(self, through: int) -> list[tuple[int, int]]:
         """The ranges of positions, from the first through one, that are neither shown nor covered."""
         ranges: list[tuple[int, int]] = []
         next_free = 1

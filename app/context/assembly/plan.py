@@ -44,14 +44,14 @@ class Plan:
     lines: dict[str, list[Line]] = field(default_factory=lambda: {name: list[Line]() for name in _HEADING_OF})
     is_short: bool = False
 
-    def shown_lines(self, heading: str) -> list[Line]:
+    def render_lines(self, heading: str) -> list[Line]:
         """Give the lines under a heading in the order they are written: turns oldest first."""
         lines = [line for name, lines in self.lines.items() if _HEADING_OF[name] == heading for line in lines]
         return sorted(lines, key=lambda line: line.order)
 
     def has_heading(self, name: str) -> bool:
         """Whether there are lines under the heading of a section."""
-        return bool(self.shown_lines(_HEADING_OF[name]))
+        return bool(self.render_lines(_HEADING_OF[name]))
 
     def give_up(self, required: int) -> bool:
         """Let go of what matters least; False when only the system text and the newest `required` units are left."""
@@ -76,13 +76,13 @@ class Plan:
         turns.sort(key=lambda block: block.turn.position)
         shown: list[Block] = [*turns]
         if background:
-            texts = {name: [line.text for line in self.shown_lines(name)] for name in HEADINGS}
+            texts = {name: [line.text for line in self.render_lines(name)] for name in HEADINGS}
             if (note := background_note(texts)) is not None:
                 shown.insert(_last_user(turns), note)
         return [*self._summary_blocks(), *shown] if summary else shown
 
     def _summary_blocks(self) -> list[Block]:
-        notes = [note_of(part) for part in sorted(self.summaries, key=lambda part: part.from_position)]
+        notes = [summary_note_block(part) for part in sorted(self.summaries, key=lambda part: part.from_position)]
         return [ERASED, *notes] if self.says_erased else [*notes]
 
 
@@ -94,7 +94,7 @@ def _last_user(blocks: list[TurnBlock]) -> int:
     return max(0, len(blocks) - 1)
 
 
-def note_of(part: SummaryPart) -> NoteBlock:
+def summary_note_block(part: SummaryPart) -> NoteBlock:
     """The note that shows a summary."""
     return summary_note(part.text, part.from_position, part.to_position, is_highlights=part.is_highlights)
 
@@ -148,7 +148,7 @@ class Costs:
 
     def summary(self, part: SummaryPart) -> int:
         """Count a summary as a message."""
-        return self._tokens(note_of(part))
+        return self._tokens(summary_note_block(part))
 
     def shortened(self, part: SummaryPart, allowance: int) -> SummaryPart | None:
         """The summary in a shorter form that needs no more than so many tokens; None where there is none."""
@@ -174,7 +174,7 @@ class Costs:
             known = self._units[unit.position] = sum(self._tokens(block) for block in unit.blocks)
         return known
 
-    def unit_within(self, unit: Unit, left: int) -> int | None:
+    def count_within(self, unit: Unit, left: int) -> int | None:
         """Count a unit, or give None when its stored size alone is over `left`: huge turns are not tokenised."""
         if self.least(unit) > left:
             return None

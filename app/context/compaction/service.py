@@ -97,8 +97,8 @@ class Compactor:
 
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
         """Summarise what is due. Raises as the model does where trying again may help."""
-        standing = await self._summaries.standing(caller, conversation_id)
-        run = _Run(standing.policy, through=None, forced=False, patient=attempt < _PATIENCE)
+        valid = await self._summaries.list_valid(caller, conversation_id)
+        run = _Run(valid.policy, through=None, forced=False, patient=attempt < _PATIENCE)
         _, continues = await self._go(caller, conversation_id, run)
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
@@ -119,9 +119,9 @@ class Compactor:
     async def _compact(
         self, caller: Caller, conversation_id: ConversationId, *, request: CompactionRequest, everything: bool
     ) -> Compacted:
-        standing = await self._summaries.standing(caller, conversation_id)
+        valid = await self._summaries.list_valid(caller, conversation_id)
         changed = request.model_dump(exclude={"through"}, exclude_none=True)
-        policy = standing.policy.model_copy(update=changed)
+        policy = valid.policy.model_copy(update=changed)
         through = _EVERYTHING if everything else None
         if request.through is not None:
             through = await self._summaries.position_of(caller, conversation_id, turn_id=TurnId(request.through))
@@ -134,7 +134,7 @@ class Compactor:
     async def _compacted(
         self, caller: Caller, conversation_id: ConversationId, *, made: list[Summary], continues: bool
     ) -> Compacted:
-        after = await self._summaries.standing(caller, conversation_id)
+        after = await self._summaries.list_valid(caller, conversation_id)
         mark = after.summarized_through
         return Compacted(
             conversation_id=format_id(conversation_id),
@@ -168,8 +168,8 @@ class Compactor:
         made: list[Summary] = []
         lost = 0
         while len(made) < _MAX_STEPS:
-            standing = await self._summaries.standing(caller, conversation_id)
-            draft = await self._next(caller, conversation_id, standing, run, made)
+            valid = await self._summaries.list_valid(caller, conversation_id)
+            draft = await self._next(caller, conversation_id, valid, run, made)
             if draft is None:
                 return made, False
             stored = await self._summaries.store(caller, conversation_id, draft=draft)
@@ -190,37 +190,37 @@ class Compactor:
         self,
         caller: Caller,
         conversation_id: ConversationId,
-        standing: ValidSummaries,
+        valid: ValidSummaries,
         run: _Run,
         made: Sequence[Summary],
     ) -> SummaryDraft | None:
         """The next summary to store, after those made by this run; None where nothing is left to do."""
         if run.policy.strategy == "never" and not run.forced:
             return None
-        due = await self._due(caller, conversation_id, standing, run)
+        due = await self._due(caller, conversation_id, valid, run)
         if due is not None:
-            return await self._draft(caller, standing, due, run)
-        if (stands_in := self._to_replace(standing, run, made)) is not None:
-            draft = await self._replacing(caller, conversation_id, standing, stands_in, run)
+            return await self._draft(caller, valid, due, run)
+        if (replaceable := self._to_replace(valid, run, made)) is not None:
+            draft = await self._replacing(caller, conversation_id, valid, replaceable, run)
             if draft is not None:
                 return draft
-        return await self._folded(caller, standing, run) if run.policy.strategy == "hierarchical" else None
+        return await self._folded(caller, valid, run) if run.policy.strategy == "hierarchical" else None
 
     # what is due
 
     async def _due(
-        self, caller: Caller, conversation_id: ConversationId, standing: ValidSummaries, run: _Run
+        self, caller: Caller, conversation_id: ConversationId, valid: ValidSummaries, run: _Run
     ) -> _Due | None:
         """The oldest turns that no summary stands for, as far as they are to be summarised now."""
         policy, through = run.policy, run.through
-        over = standing.turns > policy.trigger_turns or standing.tokens > policy.trigger_tokens
-        if not over and standing.beyond is None and (through is None or through <= standing.position):
+        over = valid.turns > policy.trigger_turns or valid.tokens > policy.trigger_tokens
+        if not over and valid.beyond is None and (through is None or through <= valid.position):
             return None
         turns, more = await self._summaries.sources(
-            caller, conversation_id, after=standing.position, before=standing.beyond, limit=_MAX_READ
+            caller, conversation_id, after=valid.position, before=valid.beyond, limit=_MAX_READ
         )
-        if standing.beyond is not None:  # all up to what is summarised already, be it nothing but tombstones
-            return _Due(turns, None if more else standing.beyond - 1)
+        if valid.beyond is not None:  # all up to what is summarised already, be it nothing but tombstones
+            return _Due(turns, None if more else valid.beyond - 1)
         canonical = [source.turn for source in turns]
         if through is not None:
             cut = at_boundary(canonical, sum(turn.position <= through for turn in canonical))
@@ -228,7 +228,7 @@ class Compactor:
             cut = oldest_half(canonical, max_turns=policy.trigger_turns, max_tokens=policy.trigger_tokens)
         return _Due(turns[:cut], None) if cut else None
 
-    def _to_replace(self, standing: ValidSummaries, run: _Run, made: Sequence[Summary]) -> ValidSummary | None:
+    def _to_replace(self, valid: ValidSummaries, run: _Run, made: Sequence[Summary]) -> ValidSummary | None:
         """Highlights that a summary may take the place of: not those that this model has refused, or failed at now."""
         model, tried = self._model(run), {parse_id(one.id) for one in made}
         if model is None:
@@ -236,11 +236,11 @@ class Compactor:
         return next(
             (
                 one
-                for one in standing.summaries
+                for one in valid.summaries
                 if one.kind is SummaryKind.HIGHLIGHTS
                 and one.refused_by != model
                 and one.id not in tried
-                and one.to_position > standing.erased_position
+                and one.to_position > valid.erased_position
             ),
             None,
         )
@@ -251,39 +251,39 @@ class Compactor:
 
     # drafts
 
-    async def _draft(self, caller: Caller, standing: ValidSummaries, due: _Due, run: _Run) -> SummaryDraft:
+    async def _draft(self, caller: Caller, valid: ValidSummaries, due: _Due, run: _Run) -> SummaryDraft:
         if self._chat is None or not due.turns:
-            return await self._highlights(standing, due, run, refused_by=None)
+            return await self._highlights(valid, due, run, refused_by=None)
         some = due.first(within_tokens([source.turn for source in due.turns], max_tokens=MAX_TOKENS))
-        before = self._before(standing, run, SummaryKind.SUMMARY)
+        before = self._before(valid, run, SummaryKind.SUMMARY)
         try:
             written, model = await self._write(caller, run, [one.text for one in before], some.turns)
         except AppError as error:
-            return await self._highlights(standing, some, run, refused_by=self._refused_by(error, run))
-        return self._summary(standing, before, some, written, model, read_after=standing.position)
+            return await self._highlights(valid, some, run, refused_by=self._refused_by(error, run))
+        return self._summary(valid, before, some, written, model, read_after=valid.position)
 
     async def _replacing(
         self,
         caller: Caller,
         conversation_id: ConversationId,
-        standing: ValidSummaries,
-        stands_in: ValidSummary,
+        valid: ValidSummaries,
+        replaceable: ValidSummary,
         run: _Run,
     ) -> SummaryDraft | None:
         """A summary in the place of highlights, from the turns themselves, read a piece at a time.
 
         Of very long ones it takes the place of the beginning: what has been paid for is stored before more is asked.
         """
-        place = list(standing.summaries).index(stands_in)
-        before = [*standing.summaries[:place]] if run.policy.strategy != "hierarchical" else []
+        place = list(valid.summaries).index(replaceable)
+        before = [*valid.summaries[:place]] if run.policy.strategy != "hierarchical" else []
         if any(one.kind is SummaryKind.HIGHLIGHTS for one in before):
             before = []
         texts = [one.text for one in before]
         written, model, read = Written(summary="…", abstract="…"), None, list[SourceTurn]()
-        after = stands_in.from_position - 1
+        after = replaceable.from_position - 1
         for _ in range(_MAX_STEPS):
             page, _more = await self._summaries.sources(
-                caller, conversation_id, after=after, before=stands_in.to_position + 1, limit=_PAGE
+                caller, conversation_id, after=after, before=replaceable.to_position + 1, limit=_PAGE
             )
             some = page[: within_tokens([source.turn for source in page], max_tokens=MAX_TOKENS)]
             if not some:
@@ -292,36 +292,36 @@ class Compactor:
                 written, model = await self._write(caller, run, texts, some)
             except AppError as error:
                 refused_by = self._refused_by(error, run)
-                return None if refused_by is None else self._refused(standing, stands_in, refused_by)
+                return None if refused_by is None else self._refused(valid, replaceable, refused_by)
             texts, after = [written.summary], some[-1].turn.position
             read.extend(some)
         if not read:  # tombstones: the highlights are all there is, and nobody need look at them again
-            return self._refused(standing, stands_in, self._model(run))
+            return self._refused(valid, replaceable, self._model(run))
         draft = self._summary(
-            standing,
-            [*before, stands_in],
-            _Due(read, stands_in.to_position),
+            valid,
+            [*before, replaceable],
+            _Due(read, replaceable.to_position),
             written,
             model,
-            read_after=stands_in.from_position - 1,
+            read_after=replaceable.from_position - 1,
         )
         page, _more = await self._summaries.sources(
-            caller, conversation_id, after=after, before=stands_in.to_position + 1, limit=1
+            caller, conversation_id, after=after, before=replaceable.to_position + 1, limit=1
         )
         if not page:
             return draft
-        return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=stands_in.id)
+        return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=replaceable.id)
 
-    async def _folded(self, caller: Caller, standing: ValidSummaries, run: _Run) -> SummaryDraft | None:
+    async def _folded(self, caller: Caller, valid: ValidSummaries, run: _Run) -> SummaryDraft | None:
         """One summary of the next level in the place of four of one level."""
-        some = _foldable(standing.summaries)
+        some = _foldable(valid.summaries)
         if some is None:
             return None
         if some[0].kind is SummaryKind.HIGHLIGHTS or self._chat is None:
             due = _Due([], some[-1].to_position)
             models = {one.refused_by for one in some}
             refused_by = some[0].refused_by if len(models) == 1 else None
-            return await self._highlights(standing, due, run, refused_by=refused_by, fold=some)
+            return await self._highlights(valid, due, run, refused_by=refused_by, fold=some)
         try:
             written, model = await self._write(caller, run, [one.text for one in some], [])
         except AppError as error:
@@ -329,7 +329,7 @@ class Compactor:
                 raise
             return None
         due = _Due([], some[-1].to_position)
-        return self._summary(standing, some, due, written, model, read_after=some[-1].to_position)
+        return self._summary(valid, some, due, written, model, read_after=some[-1].to_position)
 
     async def _write(
         self, caller: Caller, run: _Run, before: Sequence[str], turns: Sequence[SourceTurn]
@@ -355,12 +355,12 @@ class Compactor:
         self._log.warning("summary.highlighted", code=error.code)
         return self._model(run) if error.code in _FOR_GOOD else None
 
-    def _before(self, standing: ValidSummaries, run: _Run, kind: SummaryKind) -> list[ValidSummary]:
+    def _before(self, valid: ValidSummaries, run: _Run, kind: SummaryKind) -> list[ValidSummary]:
         """The summaries that a rolling one takes the place of: the last ones of its kind."""
         if run.policy.strategy == "hierarchical":
             return []
         found: list[ValidSummary] = []
-        for one in reversed([one for one in standing.summaries if one.to_position <= standing.position]):
+        for one in reversed([one for one in valid.summaries if one.to_position <= valid.position]):
             if one.kind is not kind:
                 break
             found.insert(0, one)
@@ -368,7 +368,7 @@ class Compactor:
 
     def _summary(
         self,
-        standing: ValidSummaries,
+        valid: ValidSummaries,
         before: Sequence[ValidSummary],
         due: _Due,
         written: Written,
@@ -392,13 +392,13 @@ class Compactor:
             sources={source.id: source.content_hash for source in turns},
             read_after=read_after,
             replaces=[one.id for one in before],
-            position=standing.position,
+            position=valid.position,
             occurred_at=_last_said(turns),
         )
 
     async def _highlights(
         self,
-        standing: ValidSummaries,
+        valid: ValidSummaries,
         due: _Due,
         run: _Run,
         *,
@@ -406,13 +406,13 @@ class Compactor:
         fold: Sequence[ValidSummary] | None = None,
     ) -> SummaryDraft:
         turns = due.turns
-        before = self._before(standing, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
+        before = self._before(valid, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
         # megabytes of text are looked through, in which nothing else would be answered
         lines = await asyncio.to_thread(self._chosen, before, turns)
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
             level=_level(before, turns) if fold is not None else max((one.level for one in before), default=0),
-            from_position=before[0].from_position if before else standing.position + 1,
+            from_position=before[0].from_position if before else valid.position + 1,
             to_position=due.end(),
             text=_NOTHING,
             abstract=None,
@@ -422,9 +422,9 @@ class Compactor:
             model=refused_by,
             prompt_version=HIGHLIGHTS_VERSION,
             sources={source.id: source.content_hash for source in turns},
-            read_after=standing.position if fold is None else due.end(),
+            read_after=valid.position if fold is None else due.end(),
             replaces=[one.id for one in before],
-            position=standing.position,
+            position=valid.position,
             occurred_at=_last_said(turns),
         )
 
@@ -438,24 +438,24 @@ class Compactor:
         chosen = choose([*kept, *fresh], max_tokens=self._highlight_tokens, count=self._counter.count)
         return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
 
-    def _refused(self, standing: ValidSummaries, stands_in: ValidSummary, refused_by: str | None) -> SummaryDraft:
+    def _refused(self, valid: ValidSummaries, replaceable: ValidSummary, refused_by: str | None) -> SummaryDraft:
         """The same highlights once more, with the model that will not replace them."""
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
-            level=stands_in.level,
-            from_position=stands_in.from_position,
-            to_position=stands_in.to_position,
+            level=replaceable.level,
+            from_position=replaceable.from_position,
+            to_position=replaceable.to_position,
             text=_NOTHING,
             abstract=None,
-            lines=stands_in.lines,
-            actors=stands_in.actors,
-            tokens=sum(line.tokens for line in stands_in.lines),
+            lines=replaceable.lines,
+            actors=replaceable.actors,
+            tokens=sum(line.tokens for line in replaceable.lines),
             model=refused_by,
             prompt_version=HIGHLIGHTS_VERSION,
             sources={},
-            read_after=stands_in.to_position,
-            replaces=[stands_in.id],
-            position=standing.position,
+            read_after=replaceable.to_position,
+            replaces=[replaceable.id],
+            position=valid.position,
             occurred_at=_last_said([]),
         )
 

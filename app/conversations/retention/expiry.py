@@ -16,7 +16,7 @@ from app.core.ids import ConversationId
 from app.tenancy.schemas import Caller
 
 
-class Lifetimes:
+class ConversationExpiry:
     """The ends of conversations, in the transactions of whoever deletes."""
 
     def __init__(self, ops: Database, *, publisher: EventPublisher) -> None:
@@ -31,7 +31,7 @@ class Lifetimes:
 
     async def hide_expired(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> int:
         """Hide those of these conversations that have expired; of the others, note when they will. Says how many."""
-        held = await expiry_store.hold_heads(tx, caller.tenant_id, conversation_ids)
+        held = await expiry_store.lock_heads(tx, caller.tenant_id, conversation_ids)
         expired = await expiry_store.list_expired(tx, caller.tenant_id, held)
         if expired:
             await self._hide(caller, tx, expired)
@@ -56,20 +56,20 @@ class Lifetimes:
         for conversation_id in conversation_ids:
             self._publisher.publish_deleted(tx, caller.tenant_id, ConversationId(conversation_id))
 
-    async def hold(
+    async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], waiting: bool = False
     ) -> dict[UUID, bool]:
         """Hold those of these conversations that are being deleted; unless `waiting`, of those nobody else is at.
 
         Says of each whether facts may rest on it.
         """
-        return await expiry_store.hold_deleting(tx, caller.tenant_id, conversation_ids, waiting=waiting)
+        return await expiry_store.lock_deleting(tx, caller.tenant_id, conversation_ids, waiting=waiting)
 
-    async def hold_turns(
+    async def lock_turns(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
     ) -> list[UUID]:
         """Some turns of held conversations, so that what is derived from them can go before them."""
-        return await expiry_store.hold_turns_of(tx, caller.tenant_id, conversation_ids, limit=limit)
+        return await expiry_store.lock_turns_of(tx, caller.tenant_id, conversation_ids, limit=limit)
 
     async def delete_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> int:
         """Delete held turns; says how many."""

@@ -37,7 +37,7 @@ class Retained:
 _NOTHING = Retained((), 0, more=False)
 
 
-class Retainer:
+class RetentionEraser:
     """Empties turns, a step at a time, in the transactions of whoever erases."""
 
     def __init__(self, *, publisher: EventPublisher, titles: DerivedTitles, without_summary: bool) -> None:
@@ -86,11 +86,11 @@ class Retainer:
 
     async def _target(self, caller: Caller, tx: Transaction, head: ConversationRow) -> int:
         """How far turns may be emptied: through where summaries stand that are more than the turns' own lines."""
-        standing = await summary_store.list_standing(tx, caller.tenant_id, ConversationId(head.id))
-        covering = [row for row in standing if self._counts(row)]
+        valid = await summary_store.list_valid(tx, caller.tenant_id, ConversationId(head.id))
+        covering = [row for row in valid if self._counts(row)]
         target = covered_through(covering, erased_position=head.erased_position)
         # highlights keep nothing where callers have erased all that they stood for
-        for row in standing:
+        for row in valid:
             if row.from_position <= target + 1 <= row.to_position and not await summary_store.list_unerased(
                 tx, caller.tenant_id, ConversationId(head.id), after=target, through=row.to_position
             ):
@@ -149,7 +149,7 @@ class Retainer:
         )
         # a title that a model wrote stays, as its summaries do
         left = replace(head, erased_position=through)
-        await self._titles.withdraw(caller, tx, left, gone=gone, sources=[TitleSource.QUESTION])
+        await self._titles.invalidate(caller, tx, left, gone=gone, sources=[TitleSource.QUESTION])
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
 
     async def _drop_lines(

@@ -30,7 +30,7 @@ _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
 }
 
 
-class GivenTurns(BaseModel):
+class TurnsToAppend(BaseModel):
     """Turns to append, and which shape they are in."""
 
     turns: Annotated[list[TurnInput], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)]
@@ -59,7 +59,7 @@ class GivenTurns(BaseModel):
         return given if read is None else {**given, "turns": read}
 
 
-class Append(Strict, GivenTurns):
+class Append(Strict, TurnsToAppend):
     """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
 
     expected_seq: NonNegative | None = None

@@ -382,7 +382,7 @@ class Hydrated:
     """Turns by id as callers and as contexts see them; `left_out` would have been too much text for one answer."""
 
     turns: Mapping[UUID, tuple[Turn, CanonicalTurn]]
-    left_out: frozenset[UUID]
+    uncovered_ranges: frozenset[UUID]
 
 
 class AppendResult(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
-from app.conversations.schemas.append import GivenTurns
+from app.conversations.schemas.append import TurnsToAppend
 from app.conversations.schemas.conversations import IdIn, Name, NonNegative, Turn, UsageIn
 from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn, TimeOut
@@ -176,7 +176,7 @@ class ResumeFrame(_ClientFrame, Resuming):
     turn_id: IdIn
 
 
-class AppendFrame(_ClientFrame, GivenTurns):
+class AppendFrame(_ClientFrame, TurnsToAppend):
     """Append whole turns, as `POST …/turns` does."""
 
     type: Literal["append"]

@@ -52,7 +52,7 @@ class IdempotentAppend:
     """
 
     turns: Sequence[tuple[str, TurnInput]]
-    look_for: Sequence[UUID]
+    set_targets: Sequence[UUID]
     choose: Callable[[Collection[UUID]], AppendPlan]
     create: bool = True
 

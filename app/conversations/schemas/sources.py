@@ -10,7 +10,7 @@ from app.formats.schemas import CanonicalTurn
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTurn:
+class TextTurn:
     """A live turn that says something, with the hash of what it says."""
 
     id: UUID
@@ -36,11 +36,11 @@ class Unread:
     redact: bool
     after: int
     reach: int
-    turns: Sequence[ToldTurn]
+    turns: Sequence[TextTurn]
 
 
 @dataclass(frozen=True, slots=True)
-class SourceHead:
+class LockedConversation:
     """A conversation that is held: nothing of it changes until the transaction ends."""
 
     owner: str | None

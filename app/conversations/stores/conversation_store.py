@@ -114,7 +114,7 @@ def _type_of(column: str) -> str:
 
 _TEXTS = ("content", "tool_calls", "tool_results", "usage", "metadata")
 _TURN_COLUMNS = ", ".join(_TURN_FIELDS)
-_BARE_COLUMNS = ", ".join(f"null as {name}" if name in _TEXTS else name for name in _TURN_FIELDS)
+_COLUMNS_WITHOUT_CONTENT = ", ".join(f"null as {name}" if name in _TEXTS else name for name in _TURN_FIELDS)
 _TURN_BYTES = " + ".join(f"coalesce(octet_length(t.{name}::text), 0)" for name in _TEXTS)
 _TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
 _INSERT_TURNS = (
@@ -136,11 +136,11 @@ FROM_CONVERSATIONS = """
     from conversations c
     join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
 """
-STANDS = """(
+NOT_DELETING = """(
     select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
 ) is null"""
 """The condition that conversation $2 of tenant $1 is not being deleted; looked up once for a statement."""
-OF_STANDING = """(
+OF_NOT_DELETING = """(
     select h.deleting_at from conversation_heads h
     where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
 ) is null"""
@@ -159,7 +159,7 @@ class TurnRows:
     cut: bool
 
 
-def within(turns: str, *, order: str, max_bytes: str) -> str:
+def limit_bytes(turns: str, *, order: str, max_bytes: str) -> str:
     """The statement that gives of ordered `turns` those up to where their texts reach `max_bytes`, an argument.
 
     One turn may have a whole request of text, and a page of such would take the process's memory. The first is given
@@ -346,7 +346,7 @@ def _with_new(column: str, items: str) -> str:
     ), '[]')"""  # noqa: S608
 
 
-async def touch_conversation(
+async def update_activity(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,
@@ -404,12 +404,12 @@ async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[Turn
 
 
 async def find_turns(
-    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, bare: bool = False
+    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, include_content: bool = True
 ) -> dict[UUID, TurnRow]:
-    """Turns by id, in whatever conversation of the tenant; `bare` without what they say."""
+    """Turns by id, in whatever conversation of the tenant; `include_content=False` leaves out their content."""
     rows = await tx.fetch(
-        f"select {_BARE_COLUMNS if bare else _TURN_COLUMNS} from turns t"  # noqa: S608
-        f" where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_STANDING}",
+        f"select {_TURN_COLUMNS if include_content else _COLUMNS_WITHOUT_CONTENT} from turns t"  # noqa: S608
+        f" where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_NOT_DELETING}",
         tenant_id,
         turn_ids,
     )
@@ -437,7 +437,7 @@ async def list_turns(
     `actors` and `role` narrow. Without `with_erased`, tombstones are left out; with `erased_through`, those behind it.
     """
     args: list[object] = [tenant_id, conversation_id]
-    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and {STANDS}"]
+    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and {NOT_DELETING}"]
     if not with_erased:
         conditions.append("t.erased_at is null")
     if erased_through is not None:
@@ -461,7 +461,7 @@ async def list_turns(
         f"select {_TURN_COLUMNS_T} from turns t where {' and '.join(conditions)}"  # noqa: S608
         f" order by {order} limit ${len(args) - 1}"
     )
-    return turn_rows(await tx.fetch(within(turns, order=order, max_bytes=f"${len(args)}"), *args))
+    return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
 
 
 async def list_answers(
@@ -486,7 +486,7 @@ async def list_answers(
           ))
         order by t.position desc limit $6
         """  # noqa: S608
-    sql = within(turns, order="t.position desc", max_bytes="$7")
+    sql = limit_bytes(turns, order="t.position desc", max_bytes="$7")
     return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, call_ids, after, before, limit, max_bytes))
 
 

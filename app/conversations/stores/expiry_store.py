@@ -54,7 +54,7 @@ async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
     return row is not None
 
 
-async def hold_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
+async def lock_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
     """Hold the heads of those of these conversations that nobody else holds, until the transaction ends."""
     rows = await tx.fetch(
         """
@@ -131,7 +131,7 @@ async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[
     )
 
 
-async def hold_deleting(
+async def lock_deleting(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, waiting: bool
 ) -> dict[UUID, bool]:
     """Hold those of these conversations that are being deleted; whether each has had facts.
@@ -163,7 +163,7 @@ async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: 
     return {row["conversation_id"] for row in rows}
 
 
-async def hold_turns_of(
+async def lock_turns_of(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> list[UUID]:
     """Some turns of conversations, held: nothing is derived from them until the transaction ends."""

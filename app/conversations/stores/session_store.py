@@ -6,7 +6,14 @@ from datetime import date, datetime
 from uuid import UUID
 
 from app.conversations.schemas.sessions import SessionDay
-from app.conversations.stores.conversation_store import FROM_CONVERSATIONS, STANDS, TurnRow, TurnRows, turn_rows, within
+from app.conversations.stores.conversation_store import (
+    FROM_CONVERSATIONS,
+    NOT_DELETING,
+    TurnRow,
+    TurnRows,
+    limit_bytes,
+    turn_rows,
+)
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -56,7 +63,7 @@ async def list_days(
                    (array_agg(distinct t.actor))[1:20] as actors, max(t.occurred_at) as last_at,
                    min(t.position) filter (where t.role = 'user') as first_asked
             from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {STANDS}
+            where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {NOT_DELETING}
             group by 1 order by 1 desc limit $3
         ) d order by d.day desc
         """,  # noqa: S608
@@ -80,11 +87,11 @@ async def list_day(
     """The live turns of one day (UTC), in order."""
     turns = f"""
         select {_COLUMNS} from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {STANDS}
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {NOT_DELETING}
           and (t.occurred_at at time zone 'UTC')::date = $3
         order by t.position limit $4
         """  # noqa: S608
-    sql = within(turns, order="t.position", max_bytes="$5")
+    sql = limit_bytes(turns, order="t.position", max_bytes="$5")
     return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, day, limit, max_bytes))
 
 
@@ -97,7 +104,7 @@ async def newest_before(
         select t.id from (
             select t.id, t.position, t.committed_at from turns t
             where t.tenant_id = $1 and t.conversation_id = $2
-              and t.status = 'committed' and t.superseded_by is null and {STANDS}
+              and t.status = 'committed' and t.superseded_by is null and {NOT_DELETING}
             order by t.position desc offset $4
         ) t where t.committed_at < $3 order by t.position desc limit 1
         """,  # noqa: S608

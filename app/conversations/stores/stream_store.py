@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 from uuid import UUID
 
-from app.conversations.stores.conversation_store import TurnRow, TurnRows, turn_rows, within
+from app.conversations.stores.conversation_store import TurnRow, TurnRows, limit_bytes, turn_rows
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
 
@@ -328,7 +328,7 @@ async def list_changed(
               {of_actors}
         order by t.rev, t.seq limit $5
         """  # noqa: S608
-    found = turn_rows(await tx.fetch(within(turns, order="t.rev, t.seq", max_bytes="$6"), *args))
+    found = turn_rows(await tx.fetch(limit_bytes(turns, order="t.rev, t.seq", max_bytes="$6"), *args))
     return TurnRows(found.rows[:limit], cut=found.cut or len(found.rows) > limit)
 
 

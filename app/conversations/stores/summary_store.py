@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app.conversations.schemas.summaries import HighlightLine, SummaryDraft
-from app.conversations.stores.conversation_store import OF_STANDING, STANDS
+from app.conversations.stores.conversation_store import NOT_DELETING, OF_NOT_DELETING
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -99,7 +99,7 @@ async def copy(
     )
 
 
-async def list_standing(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
+async def list_valid(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
     """The summaries that nothing has replaced, by range."""
     rows = await tx.fetch(
         f"""
@@ -113,7 +113,7 @@ async def list_standing(tx: Transaction, tenant_id: TenantId, conversation_id: C
     return [_row(row) for row in rows]
 
 
-async def list_reaching(
+async def list_from_position(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
 ) -> list[SummaryRow]:
     """All summaries, replaced ones too, that reach to a position or beyond it."""
@@ -142,7 +142,7 @@ async def list_page(
     """Summaries by the end of their range."""
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     args: list[object] = [tenant_id, conversation_id, limit]
-    conditions = ["tenant_id = $1", "conversation_id = $2", STANDS]
+    conditions = ["tenant_id = $1", "conversation_id = $2", NOT_DELETING]
     if not with_replaced:
         conditions.append("replaced_by is null")
     if after is not None:
@@ -159,7 +159,7 @@ async def list_page(
 async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryRow]:
     """Summaries by id, of those that there are: the index has entries of conversations that are being deleted."""
     rows = await tx.fetch(
-        f"select {_COLUMNS} from summaries t where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_STANDING}",  # noqa: S608
+        f"select {_COLUMNS} from summaries t where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_NOT_DELETING}",  # noqa: S608
         tenant_id,
         summary_ids,
     )

@@ -9,7 +9,14 @@ from datetime import datetime
 from uuid import UUID
 
 from app.conversations.schemas.sources import SourceTurn
-from app.conversations.stores.conversation_store import OF_STANDING, STANDS, TurnRow, TurnRows, turn_rows, within
+from app.conversations.stores.conversation_store import (
+    NOT_DELETING,
+    OF_NOT_DELETING,
+    TurnRow,
+    TurnRows,
+    limit_bytes,
+    turn_rows,
+)
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -114,7 +121,7 @@ async def list_versions(
     """
     args: list[object] = [tenant_id, conversation_id]
     direction, further = ("desc", "<") if newest_first else ("asc", ">")
-    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", STANDS]
+    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", NOT_DELETING]
     for bound, side in ((after, ">"), (before, "<")):
         if bound is not None:
             args.append(bound)
@@ -133,7 +140,7 @@ async def list_versions(
         for some in (_LIVE, _SUPERSEDED)
     )
     turns = f"select {_COLUMNS} from ({sides}) t {ordered}"  # noqa: S608
-    return turn_rows(await tx.fetch(within(turns, order=order, max_bytes=f"${len(args)}"), *args))
+    return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
 
 
 async def list_aborted(
@@ -151,7 +158,7 @@ async def list_aborted(
     args: list[object] = [tenant_id, conversation_id]
     direction, further = ("desc", "<") if newest_first else ("asc", ">")
     # only what was never committed has no seq, and the unique key on it finds those
-    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", "t.seq is null", "t.status = 'aborted'", STANDS]
+    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", "t.seq is null", "t.status = 'aborted'", NOT_DELETING]
     if beyond is not None:
         args.extend(beyond)
         conditions.append(f"(t.created_at, t.id) {further} (${len(args) - 1}, ${len(args)})")
@@ -161,7 +168,7 @@ async def list_aborted(
     args.extend((limit, max_bytes))
     order = f"t.created_at {direction}, t.id {direction}"
     turns = f"select {_COLUMNS} from turns t where {' and '.join(conditions)} order by {order} limit ${len(args) - 1}"  # noqa: S608
-    return turn_rows(await tx.fetch(within(turns, order=order, max_bytes=f"${len(args)}"), *args))
+    return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
 
 
 async def list_wordings(
@@ -215,7 +222,7 @@ async def list_neighbours(
         from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position) cross join lateral ({sides}) t
         order by t.conversation_id, t.position
         """  # noqa: S608
-    sql = within(turns, order="t.conversation_id, t.position", max_bytes="$5")
+    sql = limit_bytes(turns, order="t.conversation_id, t.position", max_bytes="$5")
     conversations, positions = [place[0] for place in places], [place[1] for place in places]
     return turn_rows(await tx.fetch(sql, tenant_id, conversations, positions, reach, max_bytes))
 
@@ -224,12 +231,14 @@ async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
     """Turns by id in the order of the ids."""
     turns = f"""
         select {_COLUMNS}, w.place from unnest($2::uuid[]) with ordinality w (id, place)
-        join turns t on t.tenant_id = $1 and t.id = w.id and {OF_STANDING}
+        join turns t on t.tenant_id = $1 and t.id = w.id and {OF_NOT_DELETING}
         """  # noqa: S608
-    return turn_rows(await tx.fetch(within(turns, order="t.place", max_bytes="$3"), tenant_id, turn_ids, max_bytes))
+    return turn_rows(
+        await tx.fetch(limit_bytes(turns, order="t.place", max_bytes="$3"), tenant_id, turn_ids, max_bytes)
+    )
 
 
-async def walk(
+async def list_in_order(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,
@@ -245,7 +254,7 @@ async def walk(
         where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 and t.seq <= $4
         order by t.seq limit $5
         """  # noqa: S608
-    sql = within(turns, order="t.seq", max_bytes="$6")
+    sql = limit_bytes(turns, order="t.seq", max_bytes="$6")
     rows = await tx.fetch(sql, tenant_id, conversation_id, after, through, limit, max_bytes)
     return turn_rows(rows).rows
 
@@ -254,7 +263,7 @@ async def find_by_seq(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
 ) -> TurnRow | None:
     """The turn of this seq."""
-    rows = await walk(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, max_bytes=1)
+    rows = await list_in_order(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, max_bytes=1)
     return rows[0] if rows else None
 
 
@@ -294,7 +303,7 @@ async def update_after_erase(
     )
 
 
-async def mark_fork(
+async def set_fork_origin(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, parent: UUID, chain_start: bytes
 ) -> None:
     """Say where a conversation was forked from, and where its chain starts."""
@@ -307,7 +316,7 @@ async def mark_fork(
     )
 
 
-async def hold_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:
+async def lock_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:
     """The content hashes of those of these turns that are live, which stay so until the transaction ends."""
     rows = await tx.fetch(
         f"""
@@ -431,7 +440,7 @@ async def count_in_ranges(
         from unnest($3::bigint[], $4::bigint[]) as r (first, last)
         join turns t on t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}
             and t.position between r.first and r.last
-        where {STANDS}
+        where {NOT_DELETING}
         """,  # noqa: S608
         tenant_id,
         conversation_id,
@@ -441,7 +450,7 @@ async def count_in_ranges(
     return (0, None, None, 0) if row is None else (row["turns"], row["first"], row["last"], row["erased"])
 
 
-async def hold_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
+async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
     """Those of these turns that are live, which stay so until the transaction ends, without what they say."""
     rows = await tx.fetch(
         f"""
@@ -458,7 +467,7 @@ async def hold_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
     }
 
 
-async def note_facts(
+async def update_facts_mark(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,

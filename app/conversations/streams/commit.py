@@ -20,8 +20,8 @@ from app.conversations.streams.buffer import OpenTurnBuffer, fenced_error
 from app.conversations.streams.chunk_merge import aborted_columns, finished_turn
 from app.conversations.summaries.invalidation import retain_job
 from app.conversations.turns.append import Appender, check_answers, require_seq, turn_ids
-from app.conversations.turns.placement import Incoming
-from app.conversations.turns.revise import Reviser, require_standing
+from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.revise import Reviser, require_live
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId
@@ -85,7 +85,7 @@ class TurnFinalizer:
             supersedes=row.supersedes,
             created_at=row.created_at,
         )
-        [item] = await self._appender.work_out(caller, [draft])
+        [item] = await self._appender.prepare_turns(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, buffer.conversation_id)
             await self._require_holder(caller, tx, buffer, lock=True)
@@ -101,17 +101,17 @@ class TurnFinalizer:
             )
         return stored
 
-    async def _store(self, caller: Caller, tx: Transaction, head: ConversationRow, item: Incoming) -> TurnRow:
+    async def _store(self, caller: Caller, tx: Transaction, head: ConversationRow, item: PreparedTurn) -> TurnRow:
         conversation_id = ConversationId(head.id)
         if item.draft.supersedes is None:
             await check_answers(caller, tx, conversation_id, [item], root="")
             return (await self._appender.write_last(caller, tx, head, [item])).rows[0]
         old = await get_turn(caller, tx, conversation_id, TurnId(item.draft.supersedes))
-        require_standing(old)
+        require_live(old)
         return (await self._reviser.replace(caller, tx, head, old, item)).row
 
     async def commit_all(
-        self, caller: Caller, buffers: Sequence[OpenTurnBuffer], *, items: Sequence[Incoming],
+        self, caller: Caller, buffers: Sequence[OpenTurnBuffer], *, items: Sequence[PreparedTurn],
         replaced: TurnReplacement | None, idempotency_key: IdempotencyKey | None,
     ) -> list[TurnRow]:  # fmt: skip
         """Store open turns of one conversation in one transaction, with the content of `items`, which have their ids.
@@ -131,7 +131,7 @@ class TurnFinalizer:
                 rows = list((await self._appender.write_last(caller, tx, head, items)).rows)
             else:
                 old = await get_turn(caller, tx, conversation_id, replaced.turn_id)
-                require_standing(old)
+                require_live(old)
                 require_seq(head, replaced.truncate_after_seq)
                 and_after = replaced.truncate_after_seq is not None
                 rows = [(await self._reviser.replace(caller, tx, head, old, items[0], truncate_after=and_after)).row]

@@ -20,7 +20,7 @@ from app.conversations.streams.commit import TurnFinalizer, TurnReplacement
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.open import TurnOpener
 from app.conversations.turns.append import Appender, check_answers
-from app.conversations.turns.placement import Incoming
+from app.conversations.turns.placement import PreparedTurn
 from app.conversations.views import turn_view
 from app.core.database.transactions import Database
 from app.core.errors import AppError, Conflict, FieldError, Invalid
@@ -99,7 +99,9 @@ class Exchanges:
                 await self._opener.require_no_active_writer(caller, tx, writer=writer)
                 # an earlier exchange with this key that is not running any more may have been committed
                 await self._idempotency.find(caller, tx, idempotency_key, read=self._idempotency.refuse_repeat)
-            await check_answers(caller, tx, conversation_id, [Incoming(draft, b"", b"", 0, None) for draft in drafts])
+            await check_answers(
+                caller, tx, conversation_id, [PreparedTurn(draft, b"", b"", 0, None) for draft in drafts]
+            )
             rows = await self._opener.open_complete(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id
             opening = Opening(turn=answer.model_copy(update={"supersedes": supersedes}), writer=writer)
@@ -136,7 +138,7 @@ class Exchanges:
             # taken first: from here on the exchange cannot be aborted
             for buffer in exchange.buffers:
                 await stack.enter_async_context(buffer.end_lock)
-            items = await self._appender.work_out(caller, drafts)
+            items = await self._appender.prepare_turns(caller, drafts)
             for buffer in exchange.buffers:
                 await buffer.wait_for_write()
             rows = await self._finalizer.commit_all(

@@ -28,7 +28,7 @@ _REQUEST_INTERVAL_S: Final = 0.2
 _YIELD_S: Final = 0.25
 
 
-class Handover:
+class StreamHandover:
     """Requests open turns from other processes, and releases those of this process on request."""
 
     def __init__(

@@ -14,7 +14,7 @@ from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.streams.chunk_merge import new_turn
 from app.conversations.streams.commit import TurnFinalizer, not_open_error
 from app.conversations.streams.permissions import require_may_continue, turn_author
-from app.conversations.turns.revise import require_kept, require_standing
+from app.conversations.turns.revise import require_kept, require_live
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
@@ -145,7 +145,7 @@ class TurnOpener:
             # its lease may have expired before the periodic sweep aborts it
             await self._finalizer.expire(tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s)
             old = await get_turn(caller, tx, ConversationId(head.id), turn_id)
-        require_standing(old)
+        require_live(old)
         require_kept(head, old, truncate_after=False)
 
     async def read(self, caller: Caller, tx: Transaction, row: TurnRow) -> tuple[OpenedTurn, int]:

@@ -34,7 +34,7 @@ from app.conversations.streams.chunk_merge import new_turn
 from app.conversations.streams.commit import TurnFinalizer, not_open_error
 from app.conversations.streams.exchanges import Exchanges
 from app.conversations.streams.flush import Flusher
-from app.conversations.streams.handover import Handover
+from app.conversations.streams.handover import StreamHandover
 from app.conversations.streams.open import StreamOptions, TurnOpener
 from app.conversations.streams.permissions import permitted_opening, require_may_continue, turn_author
 from app.conversations.turns.append import Appender
@@ -86,7 +86,7 @@ class Streams:
                                   publisher=publisher)  # fmt: skip
         self._flusher = Flusher(database, self._buffers, holder=self._holder, debounce_s=options.debounce_s,
                                 lease_s=options.lease_s)  # fmt: skip
-        self.handover = Handover(database, self._buffers, holder=self._holder, publisher=publisher,
+        self.handover = StreamHandover(database, self._buffers, holder=self._holder, publisher=publisher,
                                  flusher=self._flusher, wait_s=options.handover_s)  # fmt: skip
         """Transfers open turns between processes."""
         self.exchanges = Exchanges(database, tenancy=tenancy, appender=appender, opener=self._opener,

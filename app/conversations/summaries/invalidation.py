@@ -46,7 +46,7 @@ def is_due(head: ConversationRow, *, turns: int, tokens: int) -> bool:
     )
 
 
-async def withdraw(
+async def invalidate(
     caller: Caller,
     tx: Transaction,
     index: SearchIndex,
@@ -67,11 +67,11 @@ async def withdraw(
         return False
     conversation_id = ConversationId(head.id)
     # behind the mark too: where a summary is gone, those behind the hole still stand
-    found = await summary_store.list_reaching(tx, caller.tenant_id, conversation_id, position=first)
+    found = await summary_store.list_from_position(tx, caller.tenant_id, conversation_id, position=first)
     if not found and first > head.summarized_position and not recount:
         return False
     places, ids = {position for _, position in changed}, {turn_id for turn_id, _ in changed}
-    gone = {row.id for row in found if and_after or _rests_on(row, places)}
+    gone = {row.id for row in found if and_after or _uses_positions(row, places)}
     for row in found:
         if row.id not in gone and any(line.turn_id in ids for line in row.lines):
             left = [line for line in row.lines if line.turn_id not in ids]
@@ -83,11 +83,11 @@ async def withdraw(
         await index.restore(caller, tx, entry_ids=restored)
     if and_after and first <= head.erased_position:  # what comes there from now on was never emptied
         head = replace(head, erased_position=first - 1)
-    await move_mark(caller, tx, head, rev=rev)
+    await update_summary_mark(caller, tx, head, rev=rev)
     return bool(gone)
 
 
-async def still_told(
+async def list_retained_tombstones(
     caller: Caller, tx: Transaction, head: ConversationRow, rows: Sequence[TurnRow]
 ) -> list[tuple[UUID, int]]:
     """Of tombstones, those (id, position) that retention has left: a summary made before that knows what they said."""
@@ -95,26 +95,26 @@ async def still_told(
     if not emptied:
         return []
     first = min(position for _, position in emptied)
-    found = await summary_store.list_reaching(tx, caller.tenant_id, ConversationId(head.id), position=first)
+    found = await summary_store.list_from_position(tx, caller.tenant_id, ConversationId(head.id), position=first)
     return [
         (row.id, position)
         for row, position in emptied
-        if any(one.rev < row.rev and _rests_on(one, {position}) for one in found)
+        if any(one.rev < row.rev and _uses_positions(one, {position}) for one in found)
     ]
 
 
-def _rests_on(row: SummaryRow, positions: Collection[int]) -> bool:
+def _uses_positions(row: SummaryRow, positions: Collection[int]) -> bool:
     """Whether a summary was written from turns at one of these positions. Highlights are their lines, no more."""
     return row.kind == SummaryKind.SUMMARY.value and any(
         row.from_position <= position <= row.to_position for position in positions
     )
 
 
-async def move_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, rev: int) -> int:
+async def update_summary_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, rev: int) -> int:
     """Say in the head how far summaries stand without a hole; what retention erased is behind that in any case."""
     conversation_id = ConversationId(head.id)
-    standing = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
-    position = covered_through(standing, erased_position=head.erased_position)
+    valid = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
+    position = covered_through(valid, erased_position=head.erased_position)
     turns, tokens, through = await summary_store.measure_through(
         tx, caller.tenant_id, conversation_id, position=position
     )
@@ -132,16 +132,16 @@ async def move_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, r
     return position
 
 
-def covered_through(standing: Sequence[SummaryRow | ValidSummary], *, erased_position: int) -> int:
+def covered_through(valid: Sequence[SummaryRow | ValidSummary], *, erased_position: int) -> int:
     """How far summaries, by range, stand without a hole; what retention has erased needs none."""
     position = erased_position
-    for row in sorted(standing, key=lambda row: row.from_position):
+    for row in sorted(valid, key=lambda row: row.from_position):
         if row.from_position <= position + 1:
             position = max(position, row.to_position)
     return position
 
 
-def standing_summary(row: SummaryRow) -> ValidSummary:
+def valid_summary(row: SummaryRow) -> ValidSummary:
     """A summary as contexts and compaction take it."""
     return ValidSummary(
         id=row.id,

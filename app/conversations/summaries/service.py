@@ -10,7 +10,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_standing_turn, lock_conversation
+from app.conversations.find import get_conversation, get_live_turn, lock_conversation
 from app.conversations.schemas.conversations import Compaction, Retention
 from app.conversations.schemas.summaries import (
     Discarded,
@@ -27,9 +27,9 @@ from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.summaries.invalidation import (
     compact_job,
     covered_through,
-    move_mark,
     retain_job,
-    standing_summary,
+    update_summary_mark,
+    valid_summary,
 )
 from app.conversations.views import canonical_turn, summary_view, summary_view_for
 from app.core.database.transactions import Database, Transaction
@@ -147,17 +147,17 @@ class Summaries:
         found = await summary_store.find(tx, caller.tenant_id, summary_ids)
         return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
 
-    async def standing(self, caller: Caller, conversation_id: ConversationId) -> ValidSummaries:
+    async def list_valid(self, caller: Caller, conversation_id: ConversationId) -> ValidSummaries:
         """How far a conversation is summarised, and by what. NotFound without it."""
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
-            rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
-        return _standing(head, rows)
+            rows = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
+        return _valid_summaries(head, rows)
 
     async def position_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
         """Where a live turn stands. NotFound without it, Conflict where another stands in its place."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            _, position = await get_standing_turn(caller, tx, conversation_id, turn_id)
+            _, position = await get_live_turn(caller, tx, conversation_id, turn_id)
         return position
 
     async def sources(
@@ -219,7 +219,7 @@ class Summaries:
             await self._shorten(caller, tx, draft)
             await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
             await self._write_entry(caller, tx, head, summary_id, draft, prepared)
-            await move_mark(caller, tx, head, rev=rev)
+            await update_summary_mark(caller, tx, head, rev=rev)
             await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
@@ -262,12 +262,12 @@ class Summaries:
         known = await summary_store.find(tx, caller.tenant_id, ids) if ids else {}
         if len(known) != len(ids) or any(row.replaced_by is not None for row in known.values()):
             return "moved"
-        held = await turn_store.hold_turns(tx, caller.tenant_id, list(draft.sources))
+        held = await turn_store.lock_turns(tx, caller.tenant_id, list(draft.sources))
         if held != dict(draft.sources):
             return "changed"
         # lines are verbatim: those of the highlights before it may be of a turn that has been erased since
         quoted = {line.turn_id for line in draft.lines}
-        if quoted - (await turn_store.hold_turns(tx, caller.tenant_id, sorted(quoted))).keys():
+        if quoted - (await turn_store.lock_turns(tx, caller.tenant_id, sorted(quoted))).keys():
             return "changed"
         there = await summary_store.list_unerased(
             tx, caller.tenant_id, conversation_id, after=draft.read_after, through=draft.to_position
@@ -309,7 +309,7 @@ class Summaries:
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)
-            rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+            rows = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
             newest = max(rows, key=lambda row: (row.rev, row.id), default=None)
             if newest is None:
                 raise Conflict("nothing_to_undo", "No summary stands in this conversation.")
@@ -323,7 +323,7 @@ class Summaries:
             restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=[newest.id])
             await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=[newest.id])
             await self._index.restore(caller, tx, entry_ids=restored)
-            await move_mark(caller, tx, head, rev=rev)
+            await update_summary_mark(caller, tx, head, rev=rev)
             after = await get_conversation(caller, tx, conversation_id)
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return Undone(
@@ -335,7 +335,7 @@ class Summaries:
         )
 
 
-def _standing(head: ConversationRow, rows: Sequence[SummaryRow]) -> ValidSummaries:
+def _valid_summaries(head: ConversationRow, rows: Sequence[SummaryRow]) -> ValidSummaries:
     position = covered_through(rows, erased_position=head.erased_position)
     return ValidSummaries(
         policy=Compaction.model_validate(head.compaction),
@@ -345,7 +345,7 @@ def _standing(head: ConversationRow, rows: Sequence[SummaryRow]) -> ValidSummari
         turns=head.turn_count - head.summarized_turns,
         tokens=head.token_count - head.summarized_tokens,
         erased_position=head.erased_position,
-        summaries=[standing_summary(row) for row in rows],
+        summaries=[valid_summary(row) for row in rows],
         rev=head.rev,
         summarized_through=head.summarized_through,
     )

@@ -22,7 +22,7 @@ from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.stores import conversation_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import compact_job, is_due
-from app.conversations.turns.placement import Incoming, Placed, is_searchable, new_participants, place
+from app.conversations.turns.placement import PlacedTurns, PreparedTurn, is_searchable, new_participants, place
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
@@ -72,13 +72,13 @@ class Appender:
         before = await self.find_result(caller, idempotency_key)
         if before is not None:
             return before
-        incoming = await self.work_out(caller, drafts)
+        prepared = await self.prepare_turns(caller, drafts)
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(
                 caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
-                run=lambda: self._store(caller, tx, conversation_id, incoming, expected_seq),
+                run=lambda: self._store(caller, tx, conversation_id, prepared, expected_seq),
             )  # fmt: skip
-        contents = None if stored.is_replay else [item.draft.fields["content"] for item in incoming]
+        contents = None if stored.is_replay else [item.draft.fields["content"] for item in prepared]
         return stored.with_value(_append_result(caller, stored.value, contents))
 
     async def find_result(
@@ -94,7 +94,7 @@ class Appender:
             raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
         return [rows[turn_id] for turn_id in turn_ids]
 
-    async def work_out(self, caller: Caller, drafts: Sequence[Draft]) -> list[Incoming]:
+    async def prepare_turns(self, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
         """Count tokens, hash what is stored, prepare the index, with no transaction open."""
         worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
         now = datetime.now(UTC)
@@ -103,7 +103,7 @@ class Appender:
         ]
         prepared = iter(await self._index.prepare(caller, documents))
         return [
-            Incoming(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
+            PreparedTurn(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
             for draft, (count, salt, hashed) in zip(drafts, worked, strict=True)
         ]
 
@@ -116,34 +116,34 @@ class Appender:
         caller: Caller,
         tx: Transaction,
         conversation_id: ConversationId,
-        incoming: Sequence[Incoming],
+        prepared: Sequence[PreparedTurn],
         expected_seq: int | None,
     ) -> RequestResult[Sequence[TurnRow]]:
         head = await lock_conversation(caller, tx, conversation_id)
-        known = await self._known(caller, tx, conversation_id, incoming)
-        fresh = [item for item in incoming if item.draft.id is None or item.draft.id not in known]
-        placed: Placed | None = None
+        known = await self._known(caller, tx, conversation_id, prepared)
+        fresh = [item for item in prepared if item.draft.id is None or item.draft.id not in known]
+        placed: PlacedTurns | None = None
         if fresh:
             require_seq(head, expected_seq)
-            await check_answers(caller, tx, conversation_id, incoming, stored=known)
+            await check_answers(caller, tx, conversation_id, prepared, stored=known)
             placed = await self.write_last(caller, tx, head, fresh)
         new_rows = iter(placed.rows if placed else ())
         rows = [
             known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
-            for item in incoming
+            for item in prepared
         ]
         return RequestResult(rows, is_new=placed is not None)
 
     async def write_last(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, incoming: Sequence[Incoming]
-    ) -> Placed:
+        self, caller: Caller, tx: Transaction, head: ConversationRow, prepared: Sequence[PreparedTurn]
+    ) -> PlacedTurns:
         """Store turns as the newest of a conversation, behind its locked head."""
-        placed = place(head, incoming, session_gap_s=self._session_gap_s)
-        await self.write(caller, tx, head, placed, [item.draft for item in incoming])
+        placed = place(head, prepared, session_gap_s=self._session_gap_s)
+        await self.write(caller, tx, head, placed, [item.draft for item in prepared])
         return placed
 
     async def write(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, placed: Placed, drafts: Sequence[Draft]
+        self, caller: Caller, tx: Transaction, head: ConversationRow, placed: PlacedTurns, drafts: Sequence[Draft]
     ) -> None:
         """Store what was placed behind a locked head, with its index entries, and the head after it."""
         conversation_id = ConversationId(head.id)
@@ -173,7 +173,7 @@ class Appender:
         speakers, tools = new_participants(head, drafts, maximum=MAX_PARTICIPANTS)
         is_stale = placed.at - head.listed_at >= conversation_store.ACTIVITY_GRAIN
         if speakers or tools or is_stale or title is not None:
-            await conversation_store.touch_conversation(
+            await conversation_store.update_activity(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -185,20 +185,20 @@ class Appender:
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
 
     async def _known(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, incoming: Sequence[Incoming]
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, prepared: Sequence[PreparedTurn]
     ) -> dict[UUID, TurnRow]:
         """Turns of this append that are stored already, by id; a different body under the same id is a Conflict."""
-        ids = [item.draft.id for item in incoming if item.draft.id is not None]
+        ids = [item.draft.id for item in prepared if item.draft.id is not None]
         if not ids:
             return {}
         # what they say is read only where it is no more than what was sent
-        known = await conversation_store.find_turns(tx, caller.tenant_id, ids, bare=True)
-        for index, item in enumerate(incoming):
+        known = await conversation_store.find_turns(tx, caller.tenant_id, ids, include_content=False)
+        for index, item in enumerate(prepared):
             if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
                 require_unerased(row, conversation_id, f"/turns/{index}/id")
         wrong = [
             FieldError(f"/turns/{index}/id", "a turn of this id has another body, or is of another conversation")
-            for index, item in enumerate(incoming)
+            for index, item in enumerate(prepared)
             if item.draft.id is not None
             and item.draft.id in known
             and not same_turn(known[item.draft.id], item.draft, conversation_id)
@@ -238,7 +238,7 @@ async def check_answers(
     caller: Caller,
     tx: Transaction,
     conversation_id: ConversationId,
-    incoming: Sequence[Incoming],
+    prepared: Sequence[PreparedTurn],
     *,
     root: str | None = None,
     before: int | None = None,
@@ -249,13 +249,13 @@ async def check_answers(
     `root` is where in the body the turn stands that does not come in a list, `before` the position it takes. `stored`
     are ids of turns that are stored and sent again. Raises Invalid `tool_call_unknown`, `tool_call_answered`.
     """
-    ids = {call_id for item in incoming for call_id in item.draft.answered_ids}
+    ids = {call_id for item in prepared for call_id in item.draft.answered_ids}
     if not ids:
         return
     is_answered = await turn_store.find_calls(tx, caller.tenant_id, conversation_id, sorted(ids), before=before)
     uncalled: list[FieldError] = []
     answered: list[FieldError] = []
-    for index, item in enumerate(incoming):
+    for index, item in enumerate(prepared):
         if item.draft.id in stored:
             continue
         for number, call_id in enumerate(item.draft.answered_ids):

@@ -8,7 +8,7 @@ from app.conversations.find import lock_conversation
 from app.conversations.schemas.conversations import ErasedTurns
 from app.conversations.stores import conversation_store, stream_store, turn_store
 from app.conversations.stores.conversation_store import TurnRow
-from app.conversations.summaries.invalidation import compact_job, still_told, withdraw
+from app.conversations.summaries.invalidation import compact_job, invalidate, list_retained_tombstones
 from app.core.database.transactions import Transaction
 from app.core.errors import FieldError, NotFound
 from app.core.ids import ConversationId, format_id
@@ -36,7 +36,7 @@ async def erase_turns(
     """
     head = await lock_conversation(caller, tx, conversation_id)
     named = list(dict.fromkeys(turn_ids))
-    rows = await conversation_store.find_turns(tx, caller.tenant_id, named, bare=True)
+    rows = await conversation_store.find_turns(tx, caller.tenant_id, named, include_content=False)
     missing = [
         FieldError(f"/ids/{index}", "no turn of this conversation", "query")
         for index, turn_id in enumerate(turn_ids)
@@ -48,12 +48,14 @@ async def erase_turns(
     if not only_this:
         wordings = await _find_wordings(caller, tx, conversation_id, list(rows.values()))
         others = [turn_id for turn_id in wordings if turn_id not in rows]
-        rows |= await conversation_store.find_turns(tx, caller.tenant_id, others, bare=True) if others else {}
+        rows |= (
+            await conversation_store.find_turns(tx, caller.tenant_id, others, include_content=False) if others else {}
+        )
         wanted = [*named, *others]
     fresh = [turn_id for turn_id in wanted if rows[turn_id].erased_at is None or rows[turn_id].salt is not None]
     # superseded turns are in no counter any more, and in no summary
     stale = [row for turn_id, row in rows.items() if turn_id not in fresh and row.superseded_by is None]
-    told = await still_told(caller, tx, head, stale)
+    told = await list_retained_tombstones(caller, tx, head, stale)
     rev = head.rev
     if fresh or told:
         rev += 1
@@ -67,9 +69,9 @@ async def erase_turns(
             tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens, unsummarised=len(behind)
         )
         changed = [*((row.id, row.position or 0) for row in live), *told]
-        if await withdraw(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
+        if await invalidate(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
             await jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
-        await titles.withdraw(caller, tx, head, gone=fresh)
+        await titles.invalidate(caller, tx, head, gone=fresh)
     erased = ErasedTurns(
         conversation_id=format_id(conversation_id),
         erased=[format_id(turn_id) for turn_id in fresh],

@@ -21,7 +21,7 @@ from app.conversations.hash_chain import canonical_form, chain_hash, content_has
 from app.conversations.schemas.conversations import Conversation, ForkRequest
 from app.conversations.stores import conversation_store, summary_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.summaries.invalidation import move_mark
+from app.conversations.summaries.invalidation import update_summary_mark
 from app.conversations.turns.verify import row_fields
 from app.conversations.views import conversation_view_for, turn_view
 from app.core.database.transactions import Database, Transaction
@@ -118,7 +118,7 @@ class Forker:
         )
         if not created:
             return None
-        await turn_store.mark_fork(tx, caller.tenant_id, fork_id, parent=parent.id, chain_start=start)
+        await turn_store.set_fork_origin(tx, caller.tenant_id, fork_id, parent=parent.id, chain_start=start)
         await self._copy(caller, tx, parent, fork_id, through=None if last is None else last.position)
         return fork_id
 
@@ -230,10 +230,10 @@ class Forker:
 
         `places`: where in the parent each of the copied turns stands.
         """
-        standing = await summary_store.list_standing(tx, caller.tenant_id, ConversationId(parent.id))
+        valid = await summary_store.list_valid(tx, caller.tenant_id, ConversationId(parent.id))
         copies = [
             (row.id, new_uuid(), bisect_left(places, row.from_position) + 1, bisect_right(places, row.to_position))
-            for row in standing
+            for row in valid
             if row.from_position <= parent.erased_position and row.to_position <= places[-1]
         ]
         copies = [one for one in copies if one[2] <= one[3]]
@@ -248,7 +248,7 @@ class Forker:
             texts={copy_id: "" for _, copy_id, _, _ in copies},
         )
         erased = bisect_right(places, parent.erased_position)
-        await move_mark(caller, tx, replace(fork, erased_position=erased), rev=1)
+        await update_summary_mark(caller, tx, replace(fork, erased_position=erased), rev=1)
 
 
 def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> list[TurnRow]:

@@ -129,7 +129,7 @@ class Indexing:
         if not vectors or not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            same = await self._hold_unchanged(caller, tx, [one for one in sources if one.id in vectors])
+            same = await self._lock_unchanged(caller, tx, [one for one in sources if one.id in vectors])
             # what waits, waits for vectors of the space that is searched
             searched = self._index.spaces.searches(backfill)
             await backfill.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
@@ -175,7 +175,7 @@ class Indexing:
         if dated:
             of_interest = {entry.entry_id for entry in dated}
             async with self._database.transaction(caller.tenant_id) as tx:
-                same = await self._hold_unchanged(caller, tx, [row for row in rows if row.id in of_interest])
+                same = await self._lock_unchanged(caller, tx, [row for row in rows if row.id in of_interest])
                 await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.entry_id in same])
 
     async def _read(self, caller: Caller, turn_ids: list[UUID]) -> tuple[list[TurnRow], list[UUID]]:
@@ -195,11 +195,11 @@ class Indexing:
         ]
         return live, left
 
-    async def _hold_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow | _Source]) -> set[UUID]:
+    async def _lock_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow | _Source]) -> set[UUID]:
         """Hold these turns until the transaction ends; gives those that are live and say what they said."""
         for conversation_id in sorted({row.conversation_id for row in rows}):
             await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
-        hashes = await turn_store.hold_turns(tx, caller.tenant_id, [row.id for row in rows])
+        hashes = await turn_store.lock_turns(tx, caller.tenant_id, [row.id for row in rows])
         return {row.id for row in rows if row.content_hash is not None and hashes.get(row.id) == row.content_hash}
 
 

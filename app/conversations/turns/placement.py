@@ -14,7 +14,7 @@ from app.index.schemas import EntryKind, IndexEntry, PreparedEntries
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class PreparedTurn:
     """A draft with what was worked out for it outside the transaction.
 
     `content_hash` is made with the salt, and with the time that the caller gave.
@@ -28,7 +28,7 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedTurns:
     """Rows to insert, and the head after them."""
 
     rows: Sequence[TurnRow]
@@ -48,7 +48,7 @@ def is_searchable(draft: Draft) -> bool:
     return bool(draft.text.strip()) and draft.kind not in {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
 
 
-def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s: int) -> Placed:
+def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_gap_s: int) -> PlacedTurns:
     """Append `incoming` (at least one) after a locked `head`, all at its moment `now` and in one revision."""
     # the clock may have been read before the lock was had: times never run against seq
     head = replace(head, now=max(head.now, head.updated_at))
@@ -58,7 +58,7 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
     gap = timedelta(seconds=session_gap_s)
     rows: list[TurnRow] = []
     entries: list[IndexEntry] = []
-    for item in incoming:
+    for item in prepared:
         draft, seq = item.draft, seq + 1
         turn_id = draft.id or new_uuid()
         created_at = draft.created_at or now
@@ -76,7 +76,7 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
         if item.prepared is not None:
             # live turns are counted, so in the index each stands right after the one before it
             entries.append(_entry(head, row, draft, item.prepared, head.turn_count + len(rows), session))
-    return Placed(
+    return PlacedTurns(
         rows=rows,
         entries=entries,
         last_seq=seq,
@@ -91,7 +91,7 @@ def place(head: ConversationRow, incoming: Sequence[Incoming], *, session_gap_s:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class RevisionPlacement:
     """The place that a revision takes over, and what of the conversation was superseded for it.
 
     `index_position` and `session` are those of its index entry; `is_last`: no live turn stands behind it.
@@ -105,7 +105,7 @@ class Spot:
     gone_tokens: int
 
 
-def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot: Spot) -> Placed:
+def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, spot: RevisionPlacement) -> PlacedTurns:
     """Append the one turn that takes the place `spot`, after a locked `head`."""
     draft = item.draft
     head = replace(head, now=max(head.now, head.updated_at))
@@ -122,7 +122,7 @@ def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot
     if item.prepared is not None:
         entries.append(_entry(head, row, draft, item.prepared, spot.index_position, spot.session))
     last = row.occurred_at if spot.is_last else head.last_occurred_at
-    return Placed(
+    return PlacedTurns(
         rows=[row],
         entries=entries,
         last_seq=seq,
@@ -137,7 +137,7 @@ def place_revision(head: ConversationRow, item: Incoming, *, turn_id: UUID, spot
     )
 
 
-def _hash(item: Incoming, created_at: datetime) -> bytes:
+def _hash(item: PreparedTurn, created_at: datetime) -> bytes:
     # made outside the transaction, with the time that was given; that it is this very millisecond happens hardly ever
     if item.draft.occurred_at == created_at:
         return content_hash(item.salt, item.draft.form(with_time=False))
@@ -145,7 +145,7 @@ def _hash(item: Incoming, created_at: datetime) -> bytes:
 
 
 def _row(
-    head: ConversationRow, item: Incoming, *, turn_id: UUID, seq: int, rev: int, hashed: bytes,
+    head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, seq: int, rev: int, hashed: bytes,
     chain: bytes,
 ) -> TurnRow:  # fmt: skip
     draft = item.draft

@@ -11,15 +11,15 @@ from typing import TypeAlias
 from uuid import UUID
 
 from app.conversations.derived_titles import DerivedTitles
-from app.conversations.drafts import DraftLimits, OldTurn, make_revision
+from app.conversations.drafts import DraftLimits, InheritedFields, make_revision
 from app.conversations.find import get_turn, lock_conversation
 from app.conversations.policies import withdraw_jobs
 from app.conversations.schemas.conversations import Revision, RevisionResult
 from app.conversations.stores import conversation_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.summaries.invalidation import compact_job, withdraw
+from app.conversations.summaries.invalidation import compact_job, invalidate
 from app.conversations.turns.append import Appender, check_answers, require_seq, require_unerased, same_turn
-from app.conversations.turns.placement import Incoming, Spot, place_revision
+from app.conversations.turns.placement import PreparedTurn, RevisionPlacement, place_revision
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
@@ -74,9 +74,9 @@ class Reviser:
             if before is not None:
                 return before.with_value(_result(caller, before.value))
             old = await get_turn(caller, tx, conversation_id, turn_id)
-        inherited = OldTurn(old.id, Role(old.role), Kind(old.kind), old.actor)
+        inherited = InheritedFields(old.id, Role(old.role), Kind(old.kind), old.actor)
         draft = make_revision(inherited, body, limits=self._limits, now=datetime.now(UTC))
-        [item] = await self._appender.work_out(caller, [draft])
+        [item] = await self._appender.prepare_turns(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(
                 caller, tx, idempotency_key, result_ids=lambda replaced: [replaced.row.id], read=self._read,
@@ -90,7 +90,7 @@ class Reviser:
         tx: Transaction,
         conversation_id: ConversationId,
         turn_id: TurnId,
-        item: Incoming,
+        item: PreparedTurn,
         body: Revision,
         expire: Expire,
     ) -> RequestResult[ReplacedTurn]:
@@ -103,7 +103,7 @@ class Reviser:
             # its writer was told that it is aborted, before the sweep came or while it does
             await expire(tx, caller.tenant_id, turn_id)
             old = await get_turn(caller, tx, conversation_id, turn_id)
-        require_standing(old)
+        require_live(old)
         require_seq(head, body.expected_seq)
         replaced = await self.replace(caller, tx, head, old, item, truncate_after=body.truncate_after)
         return RequestResult(replaced, is_new=True)
@@ -114,7 +114,7 @@ class Reviser:
         tx: Transaction,
         head: ConversationRow,
         old: TurnRow,
-        item: Incoming,
+        item: PreparedTurn,
         *,
         truncate_after: bool = False,
     ) -> ReplacedTurn:
@@ -140,7 +140,7 @@ class Reviser:
             by=new_id,
             rev=head.rev + 1,
         )
-        spot = Spot(
+        spot = RevisionPlacement(
             position=position,
             index_position=index_position,
             session=session,
@@ -157,12 +157,12 @@ class Reviser:
         changed = [(one, position) for one, _, _ in gone]
         recount, rev = tombstones > 0, placed.rev
         due = withdraw_jobs([one for one, _, _ in gone]) if head.facts_held else []
-        if await withdraw(
+        if await invalidate(
             caller, tx, self._index, head, changed=changed, and_after=truncate_after, recount=recount, rev=rev
         ):
             due.append(compact_job(head.id))
         await self._jobs.enqueue(tx, caller.tenant_id, due)
-        await self._titles.withdraw(caller, tx, head, gone=[one for one, _, _ in gone])
+        await self._titles.invalidate(caller, tx, head, gone=[one for one, _, _ in gone])
         return ReplacedTurn(placed.rows[0], len(gone))
 
     async def _regenerate(
@@ -171,7 +171,7 @@ class Reviser:
         tx: Transaction,
         head: ConversationRow,
         aborted: TurnRow,
-        item: Incoming,
+        item: PreparedTurn,
         *,
         truncate_after: bool,
     ) -> ReplacedTurn:
@@ -190,7 +190,7 @@ class Reviser:
         return replaced
 
     async def _known(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, item: Incoming
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, item: PreparedTurn
     ) -> TurnRow | None:
         """The turn that this very revision made before; another turn under its id is a Conflict."""
         if item.draft.id is None:
@@ -233,7 +233,7 @@ class Reviser:
         return await self._replaced(caller, tx, row)
 
 
-def require_standing(old: TurnRow) -> None:
+def require_live(old: TurnRow) -> None:
     """Conflict where a turn cannot be replaced: another stands in its place, or it is still being written."""
     if old.status == "pending":
         raise Conflict("turn_pending", "The turn is still being written; commit or abort it first.")

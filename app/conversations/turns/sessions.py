@@ -20,7 +20,7 @@ from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Ses
 from app.conversations.stores import conversation_store, session_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.turns.append import Appender, same_turn
-from app.conversations.turns.placement import Incoming
+from app.conversations.turns.placement import PreparedTurn
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
@@ -61,7 +61,7 @@ class Sessions:
         _require_owner(name, owner)
         return Session(ConversationId(conversation_id), owner, position, unsummarised)
 
-    async def hold(self, caller: Caller, *, name: SessionName) -> Session:
+    async def wait_until_idle(self, caller: Caller, *, name: SessionName) -> Session:
         """A session that nobody is writing to at this moment. Raises NotFound, and Busy after a short wait."""
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
             row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
@@ -69,27 +69,29 @@ class Sessions:
             raise _missing()
         return Session(ConversationId(row.id), row.owner, None, row.turn_count - row.summarized_turns)
 
-    async def append_once(self, caller: Caller, *, name: SessionName, append_request: IdempotentAppend) -> Stored:
+    async def append_to_session(self, caller: Caller, *, name: SessionName, append_request: IdempotentAppend) -> Stored:
         """Store what is not stored yet, all in one transaction.
 
         Raises Invalid and TooLarge by the rules of turns, Conflict `session_owner_mismatch` and `turn_id_conflict`,
         Busy after a short wait for whoever holds the session, NotFound where it is not there and not to be made.
         """
         drafts = await self._drafts(append_request)
-        incoming = await self._appender.work_out(caller, drafts)
+        prepared = await self._appender.prepare_turns(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
             head = await self._locked(caller, tx, name, create=append_request.create)
-            known = await conversation_store.find_turns(tx, caller.tenant_id, append_request.look_for, bare=True)
+            known = await conversation_store.find_turns(
+                tx, caller.tenant_id, append_request.set_targets, include_content=False
+            )
             _require_here(known, head)
             plan = append_request.choose(frozenset(known))
             fresh = [
                 replace(item, draft=replace(item.draft, id=turn_id))
-                for item, turn_id in zip(incoming, plan.store_as, strict=True)
+                for item, turn_id in zip(prepared, plan.store_as, strict=True)
                 if turn_id is not None
             ]
             if fresh:
                 await self._appender.write_last(caller, tx, head, fresh)
-        return Stored(ConversationId(head.id), len(fresh), _differs(known, incoming, plan, head))
+        return Stored(ConversationId(head.id), len(fresh), _differs(known, prepared, plan, head))
 
     async def _drafts(self, append_request: IdempotentAppend) -> list[Draft]:
         now = datetime.now(UTC)
@@ -166,12 +168,12 @@ def _require_here(known: Mapping[UUID, TurnRow], head: ConversationRow) -> None:
 
 
 def _differs(
-    known: Mapping[UUID, TurnRow], incoming: Sequence[Incoming], plan: AppendPlan, head: ConversationRow
+    known: Mapping[UUID, TurnRow], prepared: Sequence[PreparedTurn], plan: AppendPlan, head: ConversationRow
 ) -> bool:
     """Whether what is stored says something else; of what was erased nobody can tell."""
     if plan.is_longer:
         return True
-    for item, turn_id in zip(incoming, plan.same_as, strict=True):
+    for item, turn_id in zip(prepared, plan.same_as, strict=True):
         if turn_id is None:
             continue
         row = known.get(turn_id)

@@ -65,7 +65,7 @@ class Server:
             await _or_unavailable(schema.prepare_extensions(self._embedded.url(_SUPERUSER, schema.DATABASE)))
             self._watchdog = asyncio.create_task(self._keep_running(self._embedded))
 
-    async def look(self) -> None:
+    async def read_configuration(self) -> None:
         """Find the server without starting or changing anything; raise Unavailable if an embedded one does not run."""
         if self._embedded is not None and not await asyncio.to_thread(self._embedded.find):
             raise Unavailable("embedded_postgres_failed", "The embedded Postgres is not running: `turnkeep serve`.")

@@ -68,12 +68,12 @@ class AnnMaintenance:
         self._known.move_to_end(tenant_id)
         if len(self._known) > _MAX_CACHED_TENANTS:
             self._known.popitem(last=False)
-        if self.is_wide(counts) and self._is_due(counts):
+        if self.needs_ann(counts) and self._is_due(counts):
             self._due[tenant_id] = None
             self._wake.set()
         return counts
 
-    def is_wide(self, counts: TenantCounts) -> bool:
+    def needs_ann(self, counts: TenantCounts) -> bool:
         """Return whether a tenant is too large for the exact search."""
         return counts.entries > self.options.exact_scope_entries
 

@@ -229,7 +229,7 @@ def ann_statement(
     Separate from running it so that a test can EXPLAIN it.
     """
     search = SearchStatement(tenant_id, scope)
-    search.look_for(space_id=space.id, vector=wanted.vector, lexemes=wanted.lexemes)
+    search.set_targets(space_id=space.id, vector=wanted.vector, lexemes=wanted.lexemes)
     best = search.args.add(wanted.pool)
     near = "select null::uuid, null::float8 where false"
     if wanted.vector is not None:

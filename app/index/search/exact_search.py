@@ -137,7 +137,7 @@ class SearchStatement:
         self.vector: str | None = None
         self._lexemes: Sequence[str] = ()
 
-    def look_for(self, *, space_id: int, vector: FloatVector | None, lexemes: Sequence[str]) -> None:
+    def set_targets(self, *, space_id: int, vector: FloatVector | None, lexemes: Sequence[str]) -> None:
         """Set the vector and the words to compare entries with."""
         self.space_id = space_id
         if vector is not None:
@@ -201,7 +201,7 @@ class SearchStatement:
                   and v.entry_id = any(array(select entry_id from {entries}))
                 group by v.entry_id"""  # noqa: S608
 
-    def found_side_by_side(self) -> str:
+    def scan_conversations(self) -> str:
         """Select the entries of some conversations: few, stored together, so their words are read in the same scan."""
         matches = f"e.lexemes @@ {self.args.add(match_any(self._lexemes))}::tsquery" if self.words else "false"
         return f"""
@@ -215,10 +215,10 @@ class SearchStatement:
             ),
             scope as (select * from found)"""  # noqa: S608
 
-    def found_by_index(self) -> str:
+    def scan_tenant(self) -> str:
         """Select the entries of a whole tenant: words by the text index, through a function because of row security."""
         if not self.words:
-            return self.found_side_by_side()
+            return self.scan_conversations()
         asked = self.args.add(match_any(self._lexemes))
         return f"""
             scope as materialized (
@@ -287,9 +287,9 @@ def search_statement(
 ) -> tuple[str, list[object]]:
     """Build the statement of one search and its arguments. Separate from running it so that a test can EXPLAIN it."""
     search = SearchStatement(tenant_id, scope)
-    search.look_for(space_id=space_id, vector=vector, lexemes=lexemes)
+    search.set_targets(space_id=space_id, vector=vector, lexemes=lexemes)
     words = search.words
-    found = search.found_by_index() if by_index else search.found_side_by_side()
+    found = search.scan_tenant() if by_index else search.scan_conversations()
     best = search.args.add(pool)
     sql = f"""
         with {found},

@@ -90,7 +90,7 @@ class Clause:
     ordered: bool
 
 
-def own_clauses(text: str) -> Iterator[Clause]:
+def statement_clauses(text: str) -> Iterator[Clause]:
     """The clauses of a text that plainly say what is so, by whoever wrote it."""
     text = text[:MAX_CHARACTERS].replace("\u2019", "'").replace("\u02bc", "'")
     if _ANOTHERS_VOICE.search(text):

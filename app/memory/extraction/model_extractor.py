@@ -74,7 +74,7 @@ class _PersonalData(BaseModel):
     found: list[_Personal]
 
 
-class _Told(BaseModel):
+class _ModelStatement(BaseModel):
     turn: int
     subject: str
     predicate: str
@@ -86,7 +86,7 @@ class _Told(BaseModel):
 
 
 class _Extracted(BaseModel):
-    facts: list[_Told]
+    facts: list[_ModelStatement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ async def ask_statements(
         max_output_tokens=_MAX_OUTPUT_TOKENS,
     )
     statements: list[Statement] = []
-    for told in answer.value.facts[:MAX_STATEMENTS]:
-        statement = _statement(told, turns, names, position=len(statements), withheld=withheld)
+    for stated in answer.value.facts[:MAX_STATEMENTS]:
+        statement = _statement(stated, turns, names, position=len(statements), withheld=withheld)
         if statement is not None:
             statements.append(statement)
     return statements, len(answer.value.facts) - len(statements)
@@ -171,13 +171,19 @@ def _line(number: int, turn: Shown) -> str:
 
 
 def _statement(
-    told: _Told, turns: Sequence[Shown], names: Names, *, position: int, withheld: Withheld | None
+    statement: _ModelStatement, turns: Sequence[Shown], names: Names, *, position: int, withheld: Withheld | None
 ) -> Statement | None:
     """A statement that holds what it must; None for anything else."""
-    if told.hypothetical or not 1 <= told.turn <= len(turns) or not _LEAST_CONFIDENCE <= told.confidence <= 1:
+    if (
+        statement.hypothetical
+        or not 1 <= statement.turn <= len(turns)
+        or not _LEAST_CONFIDENCE <= statement.confidence <= 1
+    ):
         return None
-    turn = turns[told.turn - 1]
-    subject, predicate, value = (_plain(text) for text in (told.subject, told.predicate, told.object))
+    turn = turns[statement.turn - 1]
+    subject, predicate, value = (
+        _visible_line(text) for text in (statement.subject, statement.predicate, statement.object)
+    )
     too_long = (
         len(subject) > MAX_SUBJECT_CHARACTERS
         or len(predicate) > MAX_PREDICATE_CHARACTERS
@@ -190,7 +196,7 @@ def _statement(
         is_personal_fact(subject, key, value) or withheld.is_said((subject, predicate, value))
     ):
         return None
-    since = _since(told.valid_from, turn.said_at)
+    since = _since(statement.valid_from, turn.said_at)
     resolved = resolve_subject(subject, speaker=turn.speaker, owner=names.owner, actors=names.actors)
     if since is None or not resolved or not object_key(value):
         return None
@@ -200,14 +206,14 @@ def _statement(
         object=value,
         valid_from=since,
         sources=(turn.id,),
-        confidence=round(told.confidence, 4),
+        confidence=round(statement.confidence, 4),
         tier=starting_tier(key),
         position=position,
-        negated=told.negated,
+        negated=statement.negated,
     )
 
 
-def _plain(text: str) -> str:
+def _visible_line(text: str) -> str:
     """A text in one line, without what cannot be seen or stored."""
     kept = "".join(one for one in text if one.isspace() or unicodedata.category(one) not in {"Cc", "Cs", "Cn"})
     return " ".join(kept.split())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.memory.extraction.clause_parser import Clause, own_clauses
+from app.memory.extraction.clause_parser import Clause, statement_clauses
 from app.memory.facts.spelling import KNOWN_PREDICATES, name_key, object_key, predicate_key, resolve_subject
 from app.memory.schemas import Statement, Tier
 
@@ -247,7 +247,7 @@ def find_statements(
     `speaker` is the turn's actor, `actors` what participants' names mean (`naming.names_to_actors`).
     """
     found: list[Statement] = []
-    for clause in own_clauses(text):
+    for clause in statement_clauses(text):
         for who, predicate, value, negated in _in_clause(clause):
             subject = resolve_subject(who or "i", speaker=speaker, owner=owner, actors=actors)
             found.append(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.conversations.schemas.conversations import content_text
-from app.conversations.schemas.sources import ToldTurn, Unread
+from app.conversations.schemas.sources import TextTurn, Unread
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database
 from app.core.errors import AppError, Busy, NotFound
@@ -69,7 +69,7 @@ class _Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _BatchResult:
     """What was found in a batch: statements, how many were passed over, what was taken out of the texts."""
 
     statements: Sequence[Statement]
@@ -125,7 +125,7 @@ class Extractor:
             if unread.reach <= unread.after or not (asked or unread.enabled):
                 return tally
             unread = _batch(unread) if self._chat is not None else unread
-            unread, found = _bounded(unread, await self._find(caller.tenant_id, unread, patient=patient))
+            unread, found = _limited(unread, await self._find(caller.tenant_id, unread, patient=patient))
             if await self._store(caller, unread, found, tally):
                 steps += 1
                 continue
@@ -140,14 +140,14 @@ class Extractor:
 
     # what turns say
 
-    async def _find(self, tenant_id: TenantId, unread: Unread, *, patient: bool) -> _Found:
+    async def _find(self, tenant_id: TenantId, unread: Unread, *, patient: bool) -> _BatchResult:
         """The statements of a batch: the model's, or where there is none or it fails for good, the rules'."""
         taken: Counter[str] = Counter()
         withheld = Withheld() if unread.redact else None
         shown = await _shown(unread, taken, withheld)
         people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
         if not people:
-            return _Found([], 0, taken)
+            return _BatchResult([], 0, taken)
         names = Names(unread.owner, _actors(unread))
         if self._chat is not None:
             try:
@@ -163,7 +163,7 @@ class Extractor:
                 self._log.warning("facts.by_rules", code=error.code)
                 people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
             else:
-                return _Found(statements, passed_over, taken)
+                return _BatchResult(statements, passed_over, taken)
         return await _by_rules(people, names, taken, redacted=unread.redact)
 
     async def _redacted(
@@ -181,7 +181,7 @@ class Extractor:
 
     # what is kept of it
 
-    async def _store(self, caller: Caller, unread: Unread, found: _Found, tally: _Tally) -> bool:
+    async def _store(self, caller: Caller, unread: Unread, found: _BatchResult, tally: _Tally) -> bool:
         """Keep what was found and move the mark, or nothing of it: says whether everything was as it was read."""
         prepared = await self._keeper.prepare(
             caller, (fact_text(one.subject, one.predicate, one.object) for one in found.statements if not one.negated)
@@ -192,9 +192,9 @@ class Extractor:
             heads = await self._sources.lock(caller, tx, conversation_ids=[unread.conversation_id])
             if (head := heads.get(unread.conversation_id)) is None:
                 raise NotFound("not_found", "There is no such conversation.")
-            if head.facts_seq != unread.after or not await self._sources.is_asked_the_same(caller, tx, unread):
+            if head.facts_seq != unread.after or not await self._sources.has_same_policy(caller, tx, unread):
                 return False
-            sources = await self._sources.hold(caller, tx, turn_ids=list(read)) if found.statements else {}
+            sources = await self._sources.lock_turns(caller, tx, turn_ids=list(read)) if found.statements else {}
             if found.statements and {key: source.content_hash for key, source in sources.items()} != read:
                 return False
             keyed = [(Key(unread.owner or "", one.subject, one.predicate), one) for one in found.statements]
@@ -209,7 +209,7 @@ class Extractor:
             await self._keeper.write(caller, tx, shelves=shelves.values(), prepared=prepared)
             held = any(outcome is not Outcome.IGNORED for outcome in outcomes)
             gained = any(outcome in {Outcome.RECORDED, Outcome.REPEATED} for outcome in outcomes)
-            await self._sources.note(
+            await self._sources.record_reading(
                 caller,
                 tx,
                 ConversationId(unread.conversation_id),
@@ -236,7 +236,7 @@ def _batch(unread: Unread) -> Unread:
     return unread
 
 
-def _bounded(unread: Unread, found: _Found) -> tuple[Unread, _Found]:
+def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]:
     """As many of the turns as one commit takes what they say of; the others are looked at again by the next."""
     said = Counter(source for one in found.statements for source in one.sources)
     total = 0
@@ -246,7 +246,7 @@ def _bounded(unread: Unread, found: _Found) -> tuple[Unread, _Found]:
             kept = {other.id for other in unread.turns[:count]}
             statements = [one for one in found.statements if kept.issuperset(one.sources)]
             shorter = replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
-            return shorter, _Found(statements, found.passed_over, found.redacted)
+            return shorter, _BatchResult(statements, found.passed_over, found.redacted)
     return unread, found
 
 
@@ -263,14 +263,14 @@ async def _shown(unread: Unread, taken: Counter[str], withheld: Withheld | None)
             taken.update(one.counts)
             withheld.note_redaction(text, one)
         texts = [one.text for one in redactions]
-    return [_shown_turn(one, text) for one, text in zip(told, texts, strict=True)]
+    return [_turn_to_show(one, text) for one, text in zip(told, texts, strict=True)]
 
 
 def _redactions(texts: Sequence[str]) -> list[Redaction]:
     return [redact(text) for text in texts]
 
 
-def _shown_turn(told: ToldTurn, text: str) -> Shown:
+def _turn_to_show(told: TextTurn, text: str) -> Shown:
     return Shown(told.id, told.turn.actor, told.turn.role, told.said_at, text)
 
 
@@ -280,7 +280,7 @@ def _actors(unread: Unread) -> dict[str, str]:
     )
 
 
-async def _by_rules(people: Sequence[Shown], names: Names, taken: Counter[str], *, redacted: bool) -> _Found:
+async def _by_rules(people: Sequence[Shown], names: Names, taken: Counter[str], *, redacted: bool) -> _BatchResult:
     def find() -> list[Statement]:
         return [
             one
@@ -306,4 +306,4 @@ async def _by_rules(people: Sequence[Shown], names: Names, taken: Counter[str], 
         for one in statements
         if not redacted or not is_personal_fact("" if one.subject in called else one.subject, one.predicate, one.object)
     ]
-    return _Found(kept, len(statements) - len(kept), taken)
+    return _BatchResult(kept, len(statements) - len(kept), taken)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from app.conversations.schemas.participants import Participant
-from app.conversations.schemas.sources import SourceHead, SourceTurn
+from app.conversations.schemas.sources import LockedConversation, SourceTurn
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
@@ -14,7 +14,7 @@ from app.core.ids import ConversationId
 from app.core.times import truncate_ms
 from app.memory.facts.fact_timeline import FactTimeline
 from app.memory.facts.fact_writer import FactWriter
-from app.memory.facts.merge import Decision, HeldFact, Outcome
+from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, names_to_actors, object_key, predicate_key, resolve_subject
 from app.memory.facts.store import NO_PROJECT, Key, Origin
 from app.memory.schemas import FactCreate, FactUpdate, Statement, fact_text
@@ -74,7 +74,7 @@ class Asserter:
             places = await self._sources.places_of(caller, tx, turn_ids=body.source_turn_ids)
         place = await self._place(caller, body, places)
         key, statement = _stated(body, place)
-        text = fact_text(_shown_subject(body, key), key.predicate, statement.object)
+        text = fact_text(_display_subject(body, key), key.predicate, statement.object)
         prepared = await self._keeper.prepare(caller, [text])
         async with self._database.transaction(caller.tenant_id) as tx:
             before = await self._idempotency.reserve(caller, tx, idempotency_key, read=_read)
@@ -88,7 +88,7 @@ class Asserter:
             await self._keeper.write(caller, tx, shelves=[timeline], prepared=prepared)
             for conversation_id, head in heads.items():
                 rev = head.rev + 1 if done.gained else None
-                await self._sources.note(
+                await self._sources.record_reading(
                     caller, tx, ConversationId(conversation_id), read_through=None, held=True, rev=rev
                 )
             await self._idempotency.store_result(caller, tx, idempotency_key, done.fact_ids, is_new=done.is_new)
@@ -124,7 +124,7 @@ class Asserter:
 
     async def _heads(
         self, caller: Caller, tx: Transaction, place: _Place, project: str | None
-    ) -> dict[UUID, SourceHead]:
+    ) -> dict[UUID, LockedConversation]:
         heads = await self._sources.lock(caller, tx, conversation_ids=place.conversations)
         if len(heads) != len(place.conversations):
             raise NotFound("not_found", "There is no such conversation.")
@@ -137,10 +137,12 @@ class Asserter:
         return heads
 
     async def _origins(
-        self, caller: Caller, tx: Transaction, body: FactCreate, place: _Place, heads: Mapping[UUID, SourceHead]
+        self, caller: Caller, tx: Transaction, body: FactCreate, place: _Place, heads: Mapping[UUID, LockedConversation]
     ) -> dict[UUID | None, Origin]:
         """Where the statement comes from, held until the transaction ends."""
-        sources = await self._sources.hold(caller, tx, turn_ids=body.source_turn_ids) if body.source_turn_ids else {}
+        sources = (
+            await self._sources.lock_turns(caller, tx, turn_ids=body.source_turn_ids) if body.source_turn_ids else {}
+        )
         gone = [
             FieldError(f"/source_turn_ids/{number}", "another turn stands in its place, or it is erased")
             for number, turn_id in enumerate(body.source_turn_ids)
@@ -154,7 +156,7 @@ class Asserter:
         return origins
 
 
-def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, SourceHead]) -> None:
+def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, LockedConversation]) -> None:
     """Raise Busy where the conversation got an owner after it was read: the fact is to have that owner too."""
     if body.owner is not None or place.conversation_id is None:
         return
@@ -162,7 +164,7 @@ def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, SourceH
         raise Busy("resource_busy", "The conversation got an owner right now; send the fact again.", retry_after_s=1)
 
 
-def _origin(source: SourceTurn, heads: Mapping[UUID, SourceHead]) -> Origin:
+def _origin(source: SourceTurn, heads: Mapping[UUID, LockedConversation]) -> Origin:
     head = heads[source.conversation_id]
     return Origin(source.conversation_id, head.project, source.actor, source.content_hash, head.rev + 1)
 
@@ -189,7 +191,7 @@ def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
             fields=[FieldError("/valid_to", "lies before now, and no valid_from is given")],
         )
     statement = Statement(
-        subject=_shown_subject(body, key),
+        subject=_display_subject(body, key),
         predicate=key.predicate,
         object=" ".join(body.object.split()),
         valid_from=now if body.valid_from is None else truncate_ms(body.valid_from),
@@ -202,7 +204,7 @@ def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
     return key, statement
 
 
-def _shown_subject(body: FactCreate, key: Key) -> str:
+def _display_subject(body: FactCreate, key: Key) -> str:
     """The subject as it was written, where that is a spelling of the key; else the key."""
     return " ".join(body.subject.split()) if name_key(body.subject) == key.subject else key.subject
 
@@ -224,7 +226,7 @@ def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID 
     return Asserted(known.id, [known.id] if is_widened else [])
 
 
-def hand_statement(fact: HeldFact, body: FactUpdate) -> Statement | None:
+def correction_statement(fact: TimelineFact, body: FactUpdate) -> Statement | None:
     """What a correction says in a fact's place; None where it says what is held already."""
     given = body.model_fields_set
     # an end that another fact made is not this one's own
@@ -259,7 +261,7 @@ def hand_statement(fact: HeldFact, body: FactUpdate) -> Statement | None:
     )
 
 
-def require_taken(decision: Decision) -> None:
+def require_effect(decision: Decision) -> None:
     """Raise Invalid where a correction came to nothing, since there is no word in it."""
     if decision.outcome is Outcome.IGNORED:
         raise Invalid(

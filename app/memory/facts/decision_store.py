@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId, new_uuid
-from app.memory.facts.merge import Change, Decision, HeldFact, Outcome
+from app.memory.facts.merge import Change, Decision, Outcome, TimelineFact
 from app.memory.facts.store import Key
 from app.memory.facts.validity import Evidence
 
@@ -27,7 +27,7 @@ class _Form:
     fact_id: UUID | None
     added: tuple[Evidence, ...]
     retracted: tuple[UUID, ...]
-    before: tuple[tuple[HeldFact, bool], ...]
+    before: tuple[tuple[TimelineFact, bool], ...]
 
 
 _FORM: TypeAdapter[_Form] = TypeAdapter(_Form)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.memory.facts import merge
-from app.memory.facts.merge import Clock, Decision, HeldFact, Outcome, apply
+from app.memory.facts.merge import Clock, Decision, Outcome, TimelineFact, apply
 from app.memory.facts.spelling import name_key, resolve_subject
 from app.memory.facts.store import NO_PROJECT, Key, Origin, StoredFact
 from app.memory.facts.validity import Evidence, expires_at
@@ -43,7 +43,7 @@ class Kept:
 class Released:
     """Facts that leave a key for another one, and where their evidence comes from."""
 
-    facts: Sequence[HeldFact]
+    facts: Sequence[TimelineFact]
     origins: Mapping[Evidence, Origin]
 
 
@@ -63,7 +63,7 @@ class FactTimeline:
         kept: Kept,
     ) -> None:
         self.key = key
-        self.held: list[HeldFact] = [one.fact for one in stored]
+        self.held: list[TimelineFact] = [one.fact for one in stored]
         self.decisions: list[Decision] = []
         self.before: Mapping[UUID, StoredFact] = {one.fact.id: one for one in stored}
         self._origins = dict(origins)
@@ -71,9 +71,9 @@ class FactTimeline:
         self._kept = kept
         self.expired = [one.fact.id for one in stored if one.expires_at is not None and one.expires_at <= clock.now]
         if self.expired:  # all at once: one after the other, each would draw the whole timeline again
-            self.held = merge.let_go(set(self.expired), self.held, clock)
+            self.held = merge.without_facts(set(self.expired), self.held, clock)
 
-    def find(self, fact_id: UUID) -> HeldFact | None:
+    def find(self, fact_id: UUID) -> TimelineFact | None:
         """A fact of the key."""
         return next((fact for fact in self.held if fact.id == fact_id), None)
 
@@ -87,7 +87,7 @@ class FactTimeline:
         self._origins.update({one: origins.get(one.source, _NOWHERE) for one in decision.added})
         return self._decided(decision)
 
-    def known(self, statement: Statement, object_key: str) -> HeldFact | None:
+    def known(self, statement: Statement, object_key: str) -> TimelineFact | None:
         """The fact that has this statement as evidence already; one that stands rather than one that was retracted."""
         for fact in sorted(self.held, key=lambda fact: fact.retracted):
             for one in fact.evidence:
@@ -95,7 +95,7 @@ class FactTimeline:
                     return fact
         return None
 
-    def widen(self, fact: HeldFact, statement: Statement, object_key: str, origin: Origin) -> bool:
+    def widen(self, fact: TimelineFact, statement: Statement, object_key: str, origin: Origin) -> bool:
         """Let a statement that was asserted before, and is asserted elsewhere now, belong to both places.
 
         What is asserted without a conversation rests on none any more. What is asserted in two projects, or without
@@ -107,7 +107,7 @@ class FactTimeline:
             if one.source is None
             and (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated)
         ]
-        wider = {one: _wider(self.origin(one), origin) for one in said}
+        wider = {one: _common_origin(self.origin(one), origin) for one in said}
         is_changed = any(self.origin(one) != after for one, after in wider.items())
         self._origins.update(wider)
         return is_changed
@@ -116,16 +116,16 @@ class FactTimeline:
         """Take a fact out of the timeline."""
         return self._decided(merge.retract(fact_id, self.held, self._clock))
 
-    def correct(self, fact: HeldFact, statement: Statement) -> Decision:
+    def correct(self, fact: TimelineFact, statement: Statement) -> Decision:
         """Let a statement stand in a fact's place. It rests on the same sources, and goes with them."""
         decision = merge.correct(fact.id, statement, self.held, self._clock)
         origins = {one.source: self.origin(one) for one in fact.evidence}
         self._origins.update({one: origins.get(one.source, _NOWHERE) for one in decision.added})
         return self._decided(decision)
 
-    def take_back(self, decision: Decision) -> Decision:
+    def undo_decision(self, decision: Decision) -> Decision:
         """Undo a decision."""
-        undone = merge.take_back(decision, self.held, self._clock)
+        undone = merge.undo_decision(decision, self.held, self._clock)
         self.held = apply(undone.changes, self.held)
         return undone
 
@@ -137,7 +137,7 @@ class FactTimeline:
 
     def release(self, is_released: Callable[[Origin], bool]) -> Released:
         """Take evidence out for another key. A fact that loses all of its evidence goes with it, under its id."""
-        facts: list[HeldFact] = []
+        facts: list[TimelineFact] = []
         whole: set[UUID] = set()
         for fact in self.held:
             evidence = tuple(one for one in fact.evidence if is_released(self.origin(one)))
@@ -147,7 +147,7 @@ class FactTimeline:
                 fact_id = fact.id if fact.id in whole else self._clock.new_id()
                 facts.append(replace(fact, id=fact_id, evidence=evidence))
         origins = {one: self.origin(one) for fact in facts for one in fact.evidence}
-        self.held = merge.let_go(whole, self.held, self._clock)
+        self.held = merge.without_facts(whole, self.held, self._clock)
         self.remove(lambda _, origin: is_released(origin))
         return Released(facts, origins)
 
@@ -158,7 +158,7 @@ class FactTimeline:
         self.held = merge.join(others, self.held, self._clock)
         self._origins.update({one: origin for one, origin in released.origins.items() if one not in before})
 
-    def _subject(self, fact: HeldFact) -> str:
+    def _subject(self, fact: TimelineFact) -> str:
         if self.held:
             return self.held[0].subject
         return fact.subject if name_key(fact.subject) == self.key.subject else self.key.subject
@@ -173,7 +173,7 @@ class FactTimeline:
         """Where evidence of this key comes from."""
         return self._origins.get(one, _NOWHERE)
 
-    def evidence(self, fact: HeldFact) -> list[tuple[Evidence, Origin]]:
+    def evidence(self, fact: TimelineFact) -> list[tuple[Evidence, Origin]]:
         """A fact's evidence with where it comes from."""
         return [(one, self.origin(one)) for one in fact.evidence]
 
@@ -189,7 +189,7 @@ class FactTimeline:
         after = (self._stored(fact) for fact in self.held)
         return [one for one in after if self.before.get(one.fact.id) != one]
 
-    def _stored(self, fact: HeldFact) -> StoredFact:
+    def _stored(self, fact: TimelineFact) -> StoredFact:
         origins = [self.origin(one) for one in fact.evidence]
         projects = {self.origin(one).project for one in fact.evidence if not one.denies}
         conversations = {origin.conversation_id for origin in origins}
@@ -203,11 +203,11 @@ class FactTimeline:
         )
 
 
-def _wider(before: Origin, after: Origin) -> Origin:
+def _common_origin(before: Origin, after: Origin) -> Origin:
     """The origin of what was asserted at both: of no project where these differ."""
     wider = replace(before, project=before.project if before.project == after.project else NO_PROJECT)
     return wider if after.conversation_id is not None else replace(wider, conversation_id=None, rev=None)
 
 
-def _holds(fact: HeldFact, now: datetime) -> bool:
+def _holds(fact: TimelineFact, now: datetime) -> bool:
     return fact.valid_to is None or fact.valid_to > now

@@ -21,7 +21,7 @@ MAX_EVIDENCE_OF_A_FACT = 200
 
 
 @dataclass(frozen=True, slots=True)
-class HeldFact:
+class TimelineFact:
     """A fact as it is kept. `evidence` is its truth; the other members follow from it, and are kept to be searched.
 
     `retracted` takes the fact and its evidence out of the timeline, and keeps the row.
@@ -69,8 +69,8 @@ class Outcome(StrEnum):
 class Change:
     """One row: inserted (`before` is None), deleted (`after` is None), or written anew."""
 
-    before: HeldFact | None
-    after: HeldFact | None
+    before: TimelineFact | None
+    after: TimelineFact | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Clock:
     new_id: Callable[[], UUID]
 
 
-def merge(statement: Statement, held: Sequence[HeldFact], clock: Clock) -> Decision:
+def merge(statement: Statement, held: Sequence[TimelineFact], clock: Clock) -> Decision:
     """What a statement about this key changes.
 
     Its subject and predicate are the key's. The same statement adds evidence; another object stands beside, or, with
@@ -109,14 +109,14 @@ def merge(statement: Statement, held: Sequence[HeldFact], clock: Clock) -> Decis
     return _merge(statement, held, [one for fact in held for one in fact.evidence], clock)
 
 
-def _merge(statement: Statement, held: Sequence[HeldFact], known: Sequence[Evidence], clock: Clock) -> Decision:
+def _merge(statement: Statement, held: Sequence[TimelineFact], known: Sequence[Evidence], clock: Clock) -> Decision:
     key = object_key(statement.object)
     if statement.hypothetical or not (key and statement.subject and statement.predicate):
         return Decision(Outcome.IGNORED, reason="hypothetical" if statement.hypothetical else "incomplete")
     fresh = [one for one in evidence_of(statement, key) if not _is_among(one, known)]
     if not fresh:
         return Decision(Outcome.IGNORED, reason="known from the same source")
-    target = _standing_at(held, key, statement.valid_from)
+    target = _valid_at(held, key, statement.valid_from)
     if statement.negated and target is None:
         return Decision(Outcome.IGNORED, reason="nothing to end")
     crowded = target is not None and len(target.evidence) + len(fresh) > MAX_EVIDENCE_OF_A_FACT
@@ -135,7 +135,7 @@ def _merge(statement: Statement, held: Sequence[HeldFact], known: Sequence[Evide
     return Decision(outcome, changes, fact_id=about.id, added=tuple(fresh))
 
 
-def withdraw(sources: Collection[UUID], held: Sequence[HeldFact], clock: Clock) -> Decision:
+def withdraw(sources: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> Decision:
     """What is left when these turns no longer speak: a fact goes with its last evidence, what it ended is open again.
 
     Retracted facts lose the evidence too, and go with the last of it: nothing of an erased turn stays.
@@ -143,7 +143,7 @@ def withdraw(sources: Collection[UUID], held: Sequence[HeldFact], clock: Clock) 
     return remove([one for fact in held for one in fact.evidence if one.source in sources], held, clock)
 
 
-def remove(gone: Collection[Evidence], held: Sequence[HeldFact], clock: Clock) -> Decision:
+def remove(gone: Collection[Evidence], held: Sequence[TimelineFact], clock: Clock) -> Decision:
     """What is left without this evidence, whosever it is: see `withdraw`."""
     if not gone:
         return Decision(Outcome.IGNORED, reason="not a source")
@@ -155,13 +155,13 @@ def remove(gone: Collection[Evidence], held: Sequence[HeldFact], clock: Clock) -
     return Decision(Outcome.WITHDRAWN, changes, removed=removed)
 
 
-def let_go(fact_ids: Collection[UUID], held: Sequence[HeldFact], clock: Clock) -> list[HeldFact]:
+def without_facts(fact_ids: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
     """The facts that are left without these and all that spoke for them: what they ended is open again."""
     rest = [fact for fact in held if fact.id not in fact_ids]
     return apply(_redraw(rest, _pool(rest), rest[0], clock), rest) if rest else []
 
 
-def join(others: Sequence[HeldFact], held: Sequence[HeldFact], clock: Clock) -> list[HeldFact]:
+def join(others: Sequence[TimelineFact], held: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
     """The facts of a key with those of another key that join it: their evidence makes one timeline.
 
     A fact keeps its id, unless it becomes one with another. What the same source has said already is not added.
@@ -176,7 +176,7 @@ def join(others: Sequence[HeldFact], held: Sequence[HeldFact], clock: Clock) -> 
     return apply(_redraw(every, _pool(every), every[0], clock), every) if fresh else list(held)
 
 
-def retract(fact_id: UUID, held: Sequence[HeldFact], clock: Clock) -> Decision:
+def retract(fact_id: UUID, held: Sequence[TimelineFact], clock: Clock) -> Decision:
     """A fact was never so: it leaves the timeline, and what it ended is open again. The row stays."""
     fact = next((fact for fact in held if fact.id == fact_id and not fact.retracted), None)
     if fact is None:
@@ -187,7 +187,7 @@ def retract(fact_id: UUID, held: Sequence[HeldFact], clock: Clock) -> Decision:
     return Decision(Outcome.RETRACTED, changes, fact_id=fact_id, retracted=(fact_id,))
 
 
-def correct(fact_id: UUID, statement: Statement, held: Sequence[HeldFact], clock: Clock) -> Decision:
+def correct(fact_id: UUID, statement: Statement, held: Sequence[TimelineFact], clock: Clock) -> Decision:
     """A fact was otherwise: it is retracted, and the statement merged in its place, as one decision."""
     retraction = retract(fact_id, held, clock)
     if retraction.outcome is Outcome.IGNORED:
@@ -200,7 +200,7 @@ def correct(fact_id: UUID, statement: Statement, held: Sequence[HeldFact], clock
     return replace(merged, changes=changes, retracted=retraction.retracted)
 
 
-def take_back(decision: Decision, held: Sequence[HeldFact], clock: Clock) -> Decision:
+def undo_decision(decision: Decision, held: Sequence[TimelineFact], clock: Clock) -> Decision:
     """Undo a decision, whatever was decided since: the facts become what they would be without it.
 
     Evidence that a withdrawal removed comes back with the facts it belonged to.
@@ -225,12 +225,12 @@ def take_back(decision: Decision, held: Sequence[HeldFact], clock: Clock) -> Dec
     )  # fmt: skip
 
 
-def _as_it_was(fact: HeldFact, before: HeldFact | None) -> HeldFact:
+def _as_it_was(fact: TimelineFact, before: TimelineFact | None) -> TimelineFact:
     """The row of before, where only the time differs at which its end was recorded."""
     return before if before is not None and replace(fact, invalidated_at=before.invalidated_at) == before else fact
 
 
-def apply(changes: Sequence[Change], held: Sequence[HeldFact]) -> list[HeldFact]:
+def apply(changes: Sequence[Change], held: Sequence[TimelineFact]) -> list[TimelineFact]:
     """The facts of a key after changes: what the rows will be."""
     facts = {fact.id: fact for fact in held}
     for change in changes:
@@ -241,7 +241,7 @@ def apply(changes: Sequence[Change], held: Sequence[HeldFact]) -> list[HeldFact]
     return list(facts.values())
 
 
-def _pool(held: Sequence[HeldFact]) -> list[Evidence]:
+def _pool(held: Sequence[TimelineFact]) -> list[Evidence]:
     return [one for fact in held if not fact.retracted for one in fact.evidence]
 
 
@@ -253,7 +253,7 @@ def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
     )
 
 
-def _standing_at(held: Sequence[HeldFact], key: str, at: datetime) -> HeldFact | None:
+def _valid_at(held: Sequence[TimelineFact], key: str, at: datetime) -> TimelineFact | None:
     """The fact of this object that holds at a time, also the one that a denial ends at that very moment."""
     for fact in held:
         same = not fact.retracted and bool(fact.evidence) and fact.evidence[0].object_key == key
@@ -262,21 +262,23 @@ def _standing_at(held: Sequence[HeldFact], key: str, at: datetime) -> HeldFact |
     return None
 
 
-def _less(fact: HeldFact, gone: Collection[Evidence]) -> HeldFact:
+def _less(fact: TimelineFact, gone: Collection[Evidence]) -> TimelineFact:
     return replace(fact, evidence=tuple(one for one in fact.evidence if one not in gone))
 
 
 def _redraw(
-    held: Sequence[HeldFact], pool: Sequence[Evidence], naming: Statement | HeldFact, clock: Clock
+    held: Sequence[TimelineFact], pool: Sequence[Evidence], naming: Statement | TimelineFact, clock: Clock
 ) -> tuple[Change, ...]:
     """The changes that make the rows show the timeline of this evidence."""
     runs = lay_out(pool, excludes=partial(excludes, naming.predicate))
-    owners = _claim(held, runs, clock)
-    ids = {id(run): owner.id if isinstance(owner, HeldFact) else owner for run, owner in zip(runs, owners, strict=True)}
-    drawn: list[HeldFact] = []
+    owners = _assign_rows(held, runs, clock)
+    ids = {
+        id(run): owner.id if isinstance(owner, TimelineFact) else owner for run, owner in zip(runs, owners, strict=True)
+    }
+    drawn: list[TimelineFact] = []
     for run, owner in zip(runs, owners, strict=True):
         ended_by = None if run.ended_by is None else ids[id(run.ended_by)]
-        if isinstance(owner, HeldFact):
+        if isinstance(owner, TimelineFact):
             drawn.append(_write(owner, run, ended_by, clock))
         else:
             drawn.append(_begin(owner, naming, run, ended_by, clock))
@@ -285,15 +287,15 @@ def _redraw(
     return _difference(held, [*kept, *drawn])
 
 
-def _claim(held: Sequence[HeldFact], runs: Sequence[Run], clock: Clock) -> list[HeldFact | UUID]:
+def _assign_rows(held: Sequence[TimelineFact], runs: Sequence[Run], clock: Clock) -> list[TimelineFact | UUID]:
     """Which row each run is: the one whose oldest evidence is its oldest that any row has; else a new one."""
-    home: dict[Evidence, HeldFact] = {}
+    home: dict[Evidence, TimelineFact] = {}
     for fact in held:
         if not fact.retracted:
             home.update(dict.fromkeys(fact.evidence, fact))
     emptied = [fact for fact in held if not fact.retracted and not fact.evidence]
     taken: set[UUID] = set()
-    owners: list[HeldFact | UUID] = []
+    owners: list[TimelineFact | UUID] = []
     for run in runs:
         # a row that lost all it had may be given it again, when a withdrawal is taken back
         spare = (fact for fact in emptied if object_key(fact.object) == run.object_key)
@@ -305,7 +307,7 @@ def _claim(held: Sequence[HeldFact], runs: Sequence[Run], clock: Clock) -> list[
     return owners
 
 
-def _write(fact: HeldFact, run: Run, ended_by: UUID | None, clock: Clock) -> HeldFact:
+def _write(fact: TimelineFact, run: Run, ended_by: UUID | None, clock: Clock) -> TimelineFact:
     same_end = (fact.valid_to, fact.invalidated_by) == (run.valid_to, ended_by) and fact.invalidated_at is not None
     recorded = fact.invalidated_at if same_end else clock.now
     return replace(
@@ -321,8 +323,10 @@ def _write(fact: HeldFact, run: Run, ended_by: UUID | None, clock: Clock) -> Hel
     )
 
 
-def _begin(fact_id: UUID, naming: Statement | HeldFact, run: Run, ended_by: UUID | None, clock: Clock) -> HeldFact:
-    fact = HeldFact(
+def _begin(
+    fact_id: UUID, naming: Statement | TimelineFact, run: Run, ended_by: UUID | None, clock: Clock
+) -> TimelineFact:
+    fact = TimelineFact(
         fact_id, naming.subject, naming.predicate, _spelling(run), (), 0.0, Tier.L1, run.valid_from, None,
         recorded_at=clock.now, invalidated_at=None, invalidated_by=None,
     )  # fmt: skip
@@ -334,9 +338,9 @@ def _spelling(run: Run) -> str:
     return [one.object for one in run.evidence if not one.denies][-1]
 
 
-def _difference(before: Sequence[HeldFact], after: Sequence[HeldFact]) -> tuple[Change, ...]:
-    old: Mapping[UUID, HeldFact] = {fact.id: fact for fact in before}
-    new: Mapping[UUID, HeldFact] = {fact.id: fact for fact in after}
+def _difference(before: Sequence[TimelineFact], after: Sequence[TimelineFact]) -> tuple[Change, ...]:
+    old: Mapping[UUID, TimelineFact] = {fact.id: fact for fact in before}
+    new: Mapping[UUID, TimelineFact] = {fact.id: fact for fact in after}
     removed = [Change(fact, None) for fact in before if fact.id not in new]
     written = [Change(old.get(fact.id), fact) for fact in after if old.get(fact.id) != fact]
     return (*removed, *written)

@@ -14,7 +14,7 @@ import asyncpg
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
-from app.memory.facts.merge import HeldFact
+from app.memory.facts.merge import TimelineFact
 from app.memory.facts.validity import Evidence
 from app.memory.schemas import Tier
 
@@ -67,7 +67,7 @@ class Origin:
 class StoredFact:
     """A fact with what its row has besides. `listed`: it has an entry in the index."""
 
-    fact: HeldFact
+    fact: TimelineFact
     key: Key
     conversation_id: UUID | None
     project: str
@@ -202,7 +202,7 @@ def _origin(row: asyncpg.Record) -> Origin:
 
 
 def _stored(row: asyncpg.Record, evidence: Sequence[Evidence]) -> StoredFact:
-    fact = HeldFact(
+    fact = TimelineFact(
         id=row["id"],
         subject=row["subject"],
         predicate=row["predicate"],
@@ -453,7 +453,7 @@ def _conditions(where: Where, args: list[object]) -> str:
     return " and ".join(found)
 
 
-async def hold_listed(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> dict[UUID, FactRow]:
+async def lock_indexed(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> dict[UUID, FactRow]:
     """Facts that are in the index, which stay as they are until the transaction ends."""
     await tx.execute(
         "select 1 from facts where tenant_id = $1 and id = any($2::uuid[]) order by id for share",

@@ -203,7 +203,7 @@ class Memories:
             if not self._index.spaces.still_needs(backfill):
                 break
             async with self._database.transaction(caller.tenant_id) as tx:
-                held = await memory_store.hold(tx, caller.tenant_id, list(vectors))
+                held = await memory_store.lock(tx, caller.tenant_id, list(vectors))
                 own = {memory_id: vectors[memory_id] for memory_id in held}
                 await backfill.write(caller, tx, vectors=own, searched=self._index.spaces.searches(backfill))
             made += len(held)

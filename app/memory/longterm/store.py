@@ -157,7 +157,7 @@ async def list_page(
     return [_row(row) for row in rows]
 
 
-async def hold(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> set[UUID]:
+async def lock(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> set[UUID]:
     """Hold memories until the transaction ends; gives those that there are. What they say never changes."""
     rows = await tx.fetch(
         "select id from memories where tenant_id = $1 and id = any($2::uuid[]) order by id for share",

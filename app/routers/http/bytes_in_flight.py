@@ -71,7 +71,7 @@ class BodyReservation:
         if size <= self._size:
             return
         before, shares = self._bytes_in_flight.shares_for(self._size), self._bytes_in_flight.shares_for(size)
-        if not shares.take(tenant, size - self._size if shares is before else size):
+        if not shares.try_acquire(tenant, size - self._size if shares is before else size):
             raise _overloaded()
         if shares is not before:
             self.release()
@@ -90,7 +90,7 @@ class BodyReservation:
     def release(self) -> None:
         """Release the bytes. May be called again."""
         if self._size:
-            self._bytes_in_flight.shares_for(self._size).give_back(self._tenant, self._size)
+            self._bytes_in_flight.shares_for(self._size).release(self._tenant, self._size)
             self._size = 0
 
 

@@ -146,7 +146,7 @@ class LiveSocket:
         except (WebSocketDisconnect, OSError):
             self._end(Closing(GONE, "gone", by_client=True))
         except AppError as error:
-            self._outbox.say(error_frame(error, known=self._known))
+            self._outbox.send_answer(error_frame(error, known=self._known))
             self._end(closing_of(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer is told that it was not its fault
             _log_failure(error)
@@ -171,7 +171,7 @@ class LiveSocket:
     def on_lost(self, turn_id: TurnId, error: AppError) -> None:
         """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
         self._forget_ended(turn_id, error)
-        self._outbox.say(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+        self._outbox.send_answer(error_frame(error, turn_id=format_id(turn_id), known=self._known))
 
     def _forget_ended(self, turn_id: TurnId, error: AppError) -> None:
         if error.code in _HAS_ENDED:
@@ -196,7 +196,7 @@ class LiveSocket:
             await frames.take()
             await volume.take(len(data))
             await self._answer(data)
-            await self._outbox.room()
+            await self._outbox.wait_for_room()
 
     async def _answer(self, data: bytes) -> None:
         """Carry a frame out, or say why not."""
@@ -214,7 +214,7 @@ class LiveSocket:
                 await reservation.make(len(data), self._place.tenant)
             answer = await self._carry_out(frame)
         except AppError as error:
-            self._outbox.say(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
             if turn_id is not None:
                 self._forget_ended(TurnId(parse_id(turn_id)), error)
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
@@ -223,12 +223,12 @@ class LiveSocket:
         except Exception as error:  # noqa: BLE001 - one frame that breaks is no reason to drop the connection
             _log_failure(error)
             broken = AppError("internal_error", "This is our fault; the log has the request id.")
-            self._outbox.say(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
+            self._outbox.send_answer(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
             return
         finally:
             reservation.release()
         if answer is not None:
-            self._outbox.say(answer)
+            self._outbox.send_answer(answer)
 
     def _count_bad(self) -> None:
         self._bad_in_row += 1
@@ -325,7 +325,7 @@ class LiveSocket:
                 epoch=epoch,
             )
         self._epochs.end(turn_id)
-        self._outbox.forget(turn_id)  # the turn itself says it all
+        self._outbox.stop_durable_frames(turn_id)  # the turn itself says it all
         return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
 
     async def _append(self, frame: AppendFrame) -> AckFrame:
@@ -365,9 +365,9 @@ class LiveSocket:
     def _become(self, caller: Caller) -> None:
         """Go on as this caller, as far as that one may."""
         if not _may_write_as(self._caller, caller):
-            self._epochs.change_hands()
+            self._epochs.change_caller()
         self._caller = caller
-        self._require_reading()
+        self._require_read_scope()
 
     def _set_expiry(self) -> None:
         """Let the connection end with the token, whatever is under way and whether or not the database answers."""
@@ -378,10 +378,10 @@ class LiveSocket:
 
     def _end_expired(self) -> None:
         error = token_expired()
-        self._outbox.say(error_frame(error, known=self._known))
+        self._outbox.send_answer(error_frame(error, known=self._known))
         self._end(closing_of(error))
 
-    def _require_reading(self) -> None:
+    def _require_read_scope(self) -> None:
         """End what is followed, where whoever it is now may not read; the connection goes on."""
         if self._pumping is None or self._pumping.done():
             return
@@ -389,7 +389,7 @@ class LiveSocket:
             require_reader(self._caller, self._conversation_id)
         except Forbidden as error:
             self._unsubscribe()
-            self._outbox.say(error_frame(error, known=self._known))
+            self._outbox.send_answer(error_frame(error, known=self._known))
 
     async def _recheck(self) -> None:
         while True:
@@ -413,9 +413,9 @@ class LiveSocket:
         self._subscription = await self._container.subscriptions.subscribe(
             self._caller, self._conversation_id, since=StartPosition(frame.after_seq, frame.after_rev)
         )
-        self._outbox.say(AckFrame(type="ack", id=frame.id))
+        self._outbox.send_answer(AckFrame(type="ack", id=frame.id))
         self._pumping = asyncio.create_task(self._guarded(partial(self._pump, self._subscription), lasts=False))
-        self._require_reading()  # who it is may have changed meanwhile
+        self._require_read_scope()  # who it is may have changed meanwhile
 
     def _unsubscribe(self) -> None:
         pumping, self._pumping = self._pumping, None
@@ -435,7 +435,7 @@ class LiveSocket:
         except AppError as error:
             if isinstance(error, NotFound):
                 raise
-            self._outbox.say(error_frame(error))
+            self._outbox.send_answer(error_frame(error))
         finally:
             subscription.close()
         match subscription.end_reason:

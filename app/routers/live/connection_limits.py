@@ -71,18 +71,18 @@ class Place:
         self.tenant = caller.key_tenant_id
         self._connections = connections
         self._counted_to = _counted_to(caller)
-        connections.take(self._counted_to)
+        connections.acquire(self._counted_to)
 
     def move(self, caller: Caller) -> None:
         """Count the connection to another caller of the same tenant. RateLimited when that one has too many."""
         before, now = self._counted_to, _counted_to(caller)
-        self._connections.take([one for one in now if one not in before])
-        self._connections.give([one for one in before if one not in now])
+        self._connections.acquire([one for one in now if one not in before])
+        self._connections.release([one for one in before if one not in now])
         self._counted_to = now
 
     def leave(self) -> None:
         """Give the place back."""
-        self._connections.give(self._counted_to)
+        self._connections.release(self._counted_to)
 
 
 class Connections:
@@ -141,7 +141,7 @@ class Connections:
             place.leave()
             self._gauge.labels(kind).dec()
 
-    def take(self, whose: Sequence[_Key | _Holder]) -> None:
+    def acquire(self, whose: Sequence[_Key | _Holder]) -> None:
         """Count one more of each, or of none: RateLimited when one of them has too many."""
         for one in whose:
             if self._of.get(one, 0) >= (self._limits.of_key if isinstance(one, _Key) else self._limits.of_token):
@@ -149,7 +149,7 @@ class Connections:
         for one in whose:
             _count(self._of, one, 1)
 
-    def give(self, whose: Sequence[_Key | _Holder]) -> None:
+    def release(self, whose: Sequence[_Key | _Holder]) -> None:
         """Count one less of each."""
         for one in whose:
             _count(self._of, one, -1)

@@ -40,7 +40,7 @@ class Epochs:
         self._known.pop(turn_id, None)
         self._own.discard(turn_id)
 
-    def change_hands(self) -> None:
+    def change_caller(self) -> None:
         """Somebody else is the caller: what that one may write is to be seen."""
         self._own.clear()
 

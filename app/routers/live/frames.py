@@ -30,8 +30,8 @@ def frame_members() -> frozenset[str]:
 async def read_message(data: bytes, *, max_depth: int) -> tuple[ClientFrame | AppError, str | None]:
     """What a message asks, or what is wrong with it; and the frame's `id`, where it has a fit one."""
     if len(data) <= _INLINE_BYTES:
-        return _understand(data, max_depth)
-    return await asyncio.to_thread(_understand, data, max_depth)
+        return _parse(data, max_depth)
+    return await asyncio.to_thread(_parse, data, max_depth)
 
 
 def asked(read: ClientFrame | AppError) -> ClientFrame:
@@ -41,7 +41,7 @@ def asked(read: ClientFrame | AppError) -> ClientFrame:
     return read
 
 
-def _understand(data: bytes, max_depth: int) -> tuple[ClientFrame | AppError, str | None]:
+def _parse(data: bytes, max_depth: int) -> tuple[ClientFrame | AppError, str | None]:
     frame_id: str | None = None
     try:
         parsed, frame_id = parse_frame(data, max_depth=max_depth)

@@ -50,13 +50,13 @@ class Outbox:
         """How much waits."""
         return self._bytes
 
-    def say(self, frame: BaseModel) -> None:
+    def send_answer(self, frame: BaseModel) -> None:
         """Queue an answer. Whoever makes many waits for room first."""
         text = frame.model_dump_json(exclude_unset=isinstance(frame, AckFrame))
         size = len(text.encode())
         self._waiting.append((text, size))
         self._bytes += size
-        if not self._is_roomy():
+        if not self._is_below_limit():
             self._has_room.clear()
         self._to_send.set()
 
@@ -65,12 +65,12 @@ class Outbox:
         self._durable[turn_id, part] = offset
         self._to_send.set()
 
-    def forget(self, turn_id: TurnId) -> None:
+    def stop_durable_frames(self, turn_id: TurnId) -> None:
         """Say no more of how much of a turn is durable."""
         for known in [key for key in self._durable if key[0] == turn_id]:
             del self._durable[known]
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until one more answer may be made."""
         await self._has_room.wait()
 
@@ -97,7 +97,7 @@ class Outbox:
         await send_text(self._websocket, text)
         self._waiting.popleft()
         self._bytes -= size
-        if self._is_roomy():
+        if self._is_below_limit():
             self._has_room.set()
 
     async def _send_durable(self) -> None:
@@ -108,5 +108,5 @@ class Outbox:
         if self._durable.get((turn_id, part)) == offset:
             del self._durable[turn_id, part]
 
-    def _is_roomy(self) -> bool:
+    def _is_below_limit(self) -> bool:
         return len(self._waiting) < _MAX_FRAMES and self._bytes < self._max_bytes

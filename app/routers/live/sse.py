@@ -110,9 +110,9 @@ class EventStream(Response):
         del scope
         async with self._stack, aclosing(self._events):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._send_while_heard(receive, send)
+            await self._send_until_disconnect(receive, send)
 
-    async def _send_while_heard(self, receive: Receive, send: Send) -> None:
+    async def _send_until_disconnect(self, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send_all(send))
         hearing = asyncio.create_task(until_gone(receive))
         try:
@@ -212,7 +212,7 @@ async def follow_conversation(
             frames = await subscription.next_frames()
             return b"".join(_event(frame) for frame in frames) or None
 
-        return Source(batch, lambda: subscription.is_live, lambda: _farewell(subscription))
+        return Source(batch, lambda: subscription.is_live, lambda: _closing_event(subscription))
 
     return await _stream(follows, caller, open_source, conversation_id)
 
@@ -338,7 +338,7 @@ async def _require_still(services: Container, token: str | None, conversation_id
         require_reader(caller, conversation_id)
 
 
-def _farewell(subscription: Subscription) -> bytes:
+def _closing_event(subscription: Subscription) -> bytes:
     if subscription.end_reason == "deleted":
         return _error(NotFound("not_found", "This conversation has been deleted."))
     return b""

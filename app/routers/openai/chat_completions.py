@@ -121,13 +121,13 @@ async def create_chat_completion(
 @router.post("/embeddings", response_model=Passed, responses=problem_responses(*_FAILURES))
 async def create_embedding(body: PassedBody, caller: Writer, services: Services, request: Request) -> Response:
     """Create embeddings with the model's endpoint; request and answer pass unchanged."""
-    return json_response(await while_connected(request, services.generation.ask(caller, "/embeddings", body)))
+    return json_response(await while_connected(request, services.generation.post(caller, "/embeddings", body)))
 
 
 @router.get("/models", response_model=Passed, responses=problem_responses(401, 403, 404, 422, 429, 500, 502, 503))
 async def list_models(caller: Reader, services: Services) -> Response:
     """List the models of the endpoint, unchanged."""
-    return json_response(await services.generation.look(caller, "/models"))
+    return json_response(await services.generation.get(caller, "/models"))
 
 
 @router.get(
@@ -139,7 +139,7 @@ async def get_model(
     services: Services,
 ) -> Response:
     """Read one model of the endpoint, unchanged."""
-    return json_response(await services.generation.look(caller, f"/models/{model}"))
+    return json_response(await services.generation.get(caller, f"/models/{model}"))
 
 
 def json_response(content: JsonObject) -> Response:

@@ -141,7 +141,7 @@ class Spending:
         tenant_id = None if all_tenants else caller.tenant_id
         scope = f"usage|{tenant_id}|{order}|{first_day}|{last_day}|{purpose}"
         after = None if cursor is None else _position(self._cursors.read(scope, cursor))
-        async with self._reading(tenant_id) as tx:
+        async with self._read_transaction(tenant_id) as tx:
             rows = await spending_store.page_usage(
                 tx,
                 tenant_id,
@@ -154,7 +154,7 @@ class Spending:
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_key)
 
     @asynccontextmanager
-    async def _reading(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
+    async def _read_transaction(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
         if tenant_id is None:
             async with self._ops.across_tenants() as tx:
                 yield tx

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_standing_turn
+from app.conversations.find import get_conversation, get_live_turn
 from app.conversations.policies import facts_job
 from app.conversations.schemas.conversations import Facts
 from app.conversations.schemas.participants import Participant
-from app.conversations.schemas.sources import SourceHead, SourceTurn, ToldTurn, Unread
+from app.conversations.schemas.sources import LockedConversation, SourceTurn, TextTurn, Unread
 from app.conversations.stores import conversation_store, expiry_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn
@@ -42,7 +42,7 @@ class Sources:
             last = head.last_seq if through is None else min(through, head.last_seq)
             rows: list[TurnRow] = []
             if last > head.facts_seq:
-                rows = await turn_store.walk(
+                rows = await turn_store.list_in_order(
                     tx,
                     caller.tenant_id,
                     conversation_id,
@@ -57,12 +57,12 @@ class Sources:
         """The seq of a live turn. NotFound without it, Conflict where another stands in its place."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await get_conversation(caller, tx, conversation_id)
-            seq, _ = await get_standing_turn(caller, tx, conversation_id, turn_id)
+            seq, _ = await get_live_turn(caller, tx, conversation_id, turn_id)
         return seq
 
     async def places_of(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, UUID]:
         """The conversation of each of these turns, of those that there are."""
-        rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids, bare=True)
+        rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids, include_content=False)
         return {row.id: row.conversation_id for row in rows.values()}
 
     async def hidden(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> set[UUID]:
@@ -73,20 +73,20 @@ class Sources:
 
     async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]
-    ) -> dict[UUID, SourceHead]:
+    ) -> dict[UUID, LockedConversation]:
         """Hold conversations until the transaction ends, of those that there are; before their turns, as everywhere."""
-        heads: dict[UUID, SourceHead] = {}
+        heads: dict[UUID, LockedConversation] = {}
         for conversation_id in sorted(set(conversation_ids)):
             await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
             # a statement of its own: one that waited for the lock sees the owner of before it waited
             head = await conversation_store.find_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
             if head is not None:
-                heads[conversation_id] = SourceHead(
+                heads[conversation_id] = LockedConversation(
                     head.owner, head.project, _participants(head), head.rev, head.facts_seq
                 )
         return heads
 
-    async def is_asked_the_same(self, caller: Caller, tx: Transaction, unread: Unread) -> bool:
+    async def has_same_policy(self, caller: Caller, tx: Transaction, unread: Unread) -> bool:
         """Whether a locked conversation has the owner and the policy of facts that it had when it was read."""
         # a statement of its own: one that waited for the lock sees the row of before it waited
         head = await get_conversation(caller, tx, ConversationId(unread.conversation_id))
@@ -94,11 +94,11 @@ class Sources:
         before = (unread.enabled, unread.redact, unread.owner)
         return (policy.enabled, policy.redact, head.owner) == before
 
-    async def hold(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
+    async def lock_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
         """Hold turns of locked conversations; gives those that are live and not erased."""
-        return await turn_store.hold_sources(tx, caller.tenant_id, turn_ids)
+        return await turn_store.lock_sources(tx, caller.tenant_id, turn_ids)
 
-    async def note(
+    async def record_reading(
         self,
         caller: Caller,
         tx: Transaction,
@@ -112,7 +112,7 @@ class Sources:
 
         `rev`, the next one, is what facts were recorded with: followers are told of them. None: of none.
         """
-        await turn_store.note_facts(
+        await turn_store.update_facts_mark(
             tx, caller.tenant_id, conversation_id, read_through=read_through, held=held, rev=rev
         )
         if rev is not None:
@@ -137,7 +137,7 @@ def _unread(head: ConversationRow, rows: Sequence[TurnRow], *, reach: int) -> Un
         after=head.facts_seq,
         reach=max(seqs, default=max(reach, head.facts_seq)),
         turns=[
-            ToldTurn(row.id, row.seq or 0, canonical_turn(row), row.occurred_at, row.content_hash or b"")
+            TextTurn(row.id, row.seq or 0, canonical_turn(row), row.occurred_at, row.content_hash or b"")
             for row in rows
             if _speaks(row)
         ],

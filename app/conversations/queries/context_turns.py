@@ -1,7 +1,7 @@
 """The turns and summaries that a context may show, read in pages within one snapshot of the database.
 
 How far back it reads follows from what is asked for and from the token counts that are stored with the turns, not from
-the length of the conversation. `LeftOut` is what a finished context does not show.
+the length of the conversation. `OmittedTurns` is what a finished context does not show.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.stores import conversation_store, summary_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.summaries.invalidation import covered_through, standing_summary
+from app.conversations.summaries.invalidation import covered_through, valid_summary
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
@@ -31,7 +31,7 @@ _NOTE_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class TurnsWanted:
+class ContextTurnsQuery:
     """Which turns a context wants to look at.
 
     `newest`: so many of the newest turns. `max_tokens`: older turns that no summary covers are read until all turns
@@ -76,7 +76,7 @@ class ContextTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class OmittedTurns:
     """The live turns in some ranges of positions: how many still have content, and where; how many were erased."""
 
     turns: int
@@ -86,16 +86,16 @@ class LeftOut:
 
 
 async def read_context_turns(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, wanted: TurnsWanted, max_bytes: int
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, *, wanted: ContextTurnsQuery, max_bytes: int
 ) -> ContextTurns:
     """Read what a context may show. The transaction is one snapshot where summaries are wanted. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
     last = head.last_seq if wanted.before is None else min(head.last_seq, wanted.before - 1)
     summaries: list[ValidSummary] = []
     if wanted.accepts is not None and head.summarized_position:
-        rows = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+        rows = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
         reach = min(head.summarized_position, last)
-        summaries = [standing_summary(row) for row in rows if row.to_position <= reach]
+        summaries = [valid_summary(row) for row in rows if row.to_position <= reach]
     accepted = [one for one in summaries if wanted.accepts is not None and wanted.accepts(one)]
     pages = _Pages(caller, tx, ConversationId(head.id), actors=wanted.actors, last=last, bytes_left=max_bytes)
     await _read_newest(pages, head, wanted, accepted)
@@ -114,15 +114,15 @@ async def read_context_turns(
     )
 
 
-async def count_left_out(
+async def count_omitted(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, *, ranges: Sequence[tuple[int, int]]
-) -> LeftOut:
+) -> OmittedTurns:
     """Count the live turns in these ranges of positions, both ends included."""
-    return LeftOut(*await turn_store.count_in_ranges(tx, caller.tenant_id, conversation_id, ranges))
+    return OmittedTurns(*await turn_store.count_in_ranges(tx, caller.tenant_id, conversation_id, ranges))
 
 
 async def _read_newest(
-    pages: "_Pages", head: ConversationRow, wanted: TurnsWanted, accepted: Sequence[ValidSummary]
+    pages: "_Pages", head: ConversationRow, wanted: ContextTurnsQuery, accepted: Sequence[ValidSummary]
 ) -> None:
     """Read the newest turns, then older ones that no summary covers, as far as they may have room."""
     first_uncovered = 1 + covered_through(accepted, erased_position=head.erased_position)
@@ -152,7 +152,7 @@ def _with_unread_lines(pages: "_Pages", summaries: Sequence[ValidSummary]) -> li
     ]
 
 
-async def _complete_exchanges(pages: "_Pages", wanted: TurnsWanted) -> None:
+async def _complete_exchanges(pages: "_Pages", wanted: ContextTurnsQuery) -> None:
     """Read back to the calls of results that were read, so that the edge of the pages parts none."""
     newest = [canonical_turn(row) for row in pages.rows[: wanted.newest]]
     if not pages.can_go_on or not any(turn.tool_call_id or turn.tool_results for turn in newest):

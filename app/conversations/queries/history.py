@@ -59,7 +59,7 @@ class History:
             found = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
             summaries: list[SummaryRow] = []
             if query.include_summaries:
-                summaries = await summary_store.list_standing(tx, caller.tenant_id, conversation_id)
+                summaries = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
         rev = rev if began is None else began
         page = make_page(
             found.rows, limit=query.limit, cursors=self._cursors, scope=scope,

@@ -18,11 +18,11 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.conversations.streams.service.Streams._buffers": (Why.TENANT, "open turns that this process writes"),
     "app.conversations.streams.flush.Flusher._buffers": (Why.TENANT, "the same map, given to what writes it"),
     "app.conversations.streams.flush.Flusher._acknowledged": (Why.TENANT, "text of open turns that was taken and lost"),
-    "app.conversations.streams.handover.Handover._releasing": (
+    "app.conversations.streams.handover.StreamHandover._releasing": (
         Why.TENANT,
         "open turns that another process has asked for",
     ),
-    "app.conversations.streams.handover.Handover._released": (
+    "app.conversations.streams.handover.StreamHandover._released": (
         Why.TENANT,
         "open turns that another process was just given",
     ),
@@ -117,7 +117,7 @@ SHORT_LIVED: Mapping[str, str] = {
     # one request or job, or a part of it
     "app.agents.ask.service._AskRun": "one question",
     "app.agents.generation.service.AnswerStream": "one answer",
-    "app.agents.generation.answer.AnswerSoFar": "one answer",
+    "app.agents.generation.answer.PartialAnswer": "one answer",
     "app.agents.lifecycle.turn_ids.OutputIds": "one call of the lifecycle",
     "app.agents.lifecycle.turn_ids.InputIds": "one call of the lifecycle",
     "app.agents.lifecycle.turn_ids.WholeTurnIds": "one call of the lifecycle",

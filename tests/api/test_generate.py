@@ -325,7 +325,7 @@ async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_mea
         await asyncio.sleep(0.3)
         return await prepare_turns(self, caller, drafts)
 
-    monkeypatch.setattr(Appender, "work_out", slowly)
+    monkeypatch.setattr(Appender, "prepare_turns", slowly)
     conversation = await tenant.conversation()
     body = {"messages": HI, "conversation_id": conversation, "stream": stream}
     async with serving(modelled.app, modelled.settings) as port, httpx.AsyncClient(headers=tenant.headers) as gone:

@@ -698,7 +698,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
         await streams.abort_expired()
         return await prepare_turns(appender, caller, drafts)
 
-    monkeypatch.setattr(Appender, "work_out", slowly)
+    monkeypatch.setattr(Appender, "prepare_turns", slowly)
     await age(service, writing.id, 58)
     buffer.renewed_at -= 58
     buffer.active_at -= 58
@@ -936,7 +936,7 @@ async def test_text_that_came_before_a_refused_commit_is_written(
     writing = await opened(client, conversation)
     await take(service, writing, "text")
     with monkeypatch.context() as patched:
-        patched.setattr(Appender, "work_out", fail)
+        patched.setattr(Appender, "prepare_turns", fail)
         problem(await writing.commit(), 503, "database_unavailable")
     assert (await writing.read())["content"] == ""
     await says(writing, "text")
@@ -1205,7 +1205,7 @@ async def test_a_turn_that_is_being_committed_is_not_released_when_the_process_s
         await goes_on.wait()
         return await prepare_turns(self, *given)
 
-    monkeypatch.setattr(Appender, "work_out", slowly)
+    monkeypatch.setattr(Appender, "prepare_turns", slowly)
     committing = asyncio.create_task(writing.commit(client=there))
     await begun.wait()
     await streams.close()

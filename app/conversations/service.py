@@ -140,9 +140,8 @@ class Conversations:
         self._jobs = jobs
         self.indexing = Indexing(database, index=index)
         """What the index gets after the append, by jobs."""
-        self._defaults = Defaults(
-            options.limits.max_metadata_bytes, options.compaction, options.facts, options.default_ttl_s
-        )
+        limits = options.limits
+        self._defaults = Defaults(limits.max_metadata_bytes, options.compaction, options.facts, options.default_ttl_s)
         self._history = History(database, cursors=cursors, max_bytes=options.max_answer_bytes)
         self._publisher = publisher = EventPublisher(bus)
         self._titles = titles = DerivedTitles(jobs, model=options.title_model)
@@ -177,8 +176,8 @@ class Conversations:
         self.expiry = ConversationExpiry(ops, publisher=publisher)
         """Deletes conversations whose time is over."""
         self.retention_eraser = RetentionEraser(
-            publisher=publisher, titles=titles, without_summary=options.erase_without_summary
-        )
+            publisher=publisher, titles=titles, without_summary=options.erase_without_summary,
+        )  # fmt: skip
         """Erases what conversations do not keep."""
 
     # conversations

@@ -105,7 +105,7 @@ class Purger:
             counts: Counter[str] = Counter()
             if turn_ids:
                 if told:
-                    counts.update(await self._facts.withdraw(caller, tx, turn_ids=turn_ids))
+                    counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
                 counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
                 counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
                 # the keys of facts are held once in a transaction, all in one order: nobody waits in a circle

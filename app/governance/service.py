@@ -118,7 +118,7 @@ class Governance:
                 caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
             )
             await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(every))
-            await self._facts.withdraw(caller, tx, turn_ids=every)
+            await self._facts.invalidate(caller, tx, turn_ids=every)
         return erased
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
@@ -138,7 +138,7 @@ class Governance:
                 )
                 if done.turn_ids:
                     await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(done.turn_ids))
-                    await self._facts.withdraw(caller, tx, turn_ids=done.turn_ids)
+                    await self._facts.invalidate(caller, tx, turn_ids=done.turn_ids)
             count += len(done.turn_ids)
             swept = done.swept if done.more else None
         if count:

@@ -249,7 +249,7 @@ class Facts:
 
     # when sources change
 
-    async def withdraw(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[str, int]:
+    async def invalidate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[str, int]:
         """Take out what turns said, in the transaction of whoever erases them: facts go with their last evidence."""
         gone = set(turn_ids)
         keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
@@ -262,7 +262,7 @@ class Facts:
     async def withdraw_superseded(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Take out what turns said that others stand in the place of."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            await self.withdraw(caller, tx, turn_ids=turn_ids)
+            await self.invalidate(caller, tx, turn_ids=turn_ids)
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Take out all that rests on a conversation, in the transaction of whoever deletes it."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.memory.facts.merge import Outcome, correct, merge, retract, withdraw
+from app.memory.facts.merge import Outcome, correct, invalidate, merge, retract
 from app.memory.facts.validity import expires_at
 from app.memory.schemas import Tier
 from tests.memory.book import Book, day, read
@@ -166,12 +166,12 @@ def test_a_fact_goes_with_its_last_evidence_and_what_it_ended_is_open_again() ->
     book.say("1 I|lives in|Berlin")
     book.say("5 I|lives in|Rome")
     book.say("7 I|lives in|Rome")
-    book.write(key, withdraw([UUID(int=5)], book.facts[key], book.clock))
+    book.write(key, invalidate([UUID(int=5)], book.facts[key], book.clock))
     assert book.shown() == ["ana|lives_in|Berlin 1-7", "ana|lives_in|Rome 7-"]
-    book.write(key, withdraw([UUID(int=7)], book.facts[key], book.clock))
+    book.write(key, invalidate([UUID(int=7)], book.facts[key], book.clock))
     assert book.shown() == ["ana|lives_in|Berlin 1-"]
-    assert withdraw([UUID(int=7)], book.facts[key], book.clock).outcome is Outcome.IGNORED
-    book.write(key, withdraw([UUID(int=1)], book.facts[key], book.clock))
+    assert invalidate([UUID(int=7)], book.facts[key], book.clock).outcome is Outcome.IGNORED
+    book.write(key, invalidate([UUID(int=1)], book.facts[key], book.clock))
     assert book.facts[key] == []
 
 
@@ -179,7 +179,7 @@ def test_a_denial_that_is_withdrawn_ends_nothing_any_more() -> None:
     book, key = Book(), ("ana", "likes")
     book.say("1 I|likes|jazz")
     book.say("5 -I|likes|jazz")
-    book.write(key, withdraw([UUID(int=5)], book.facts[key], book.clock))
+    book.write(key, invalidate([UUID(int=5)], book.facts[key], book.clock))
     assert book.shown() == ["ana|likes|jazz 1-"]
 
 
@@ -197,7 +197,7 @@ def test_a_retracted_fact_stays_as_a_row_reopens_what_it_ended_and_is_not_said_b
     book.undo(key, retracted)
     assert book.shown() == before
     book.write(key, retract(rome, book.facts[key], book.clock))
-    book.write(key, withdraw([UUID(int=5)], book.facts[key], book.clock))
+    book.write(key, invalidate([UUID(int=5)], book.facts[key], book.clock))
     assert len(book.facts[key]) == 1, "nothing of an erased turn stays, retracted or not"
 
 
@@ -278,7 +278,7 @@ def test_a_turn_that_is_withdrawn_leaves_the_timeline_of_the_others(notes: list[
             without.say(note)
     key = "ana", "lives_in"
     gone = read(notes[which]).sources
-    taken = book.write(key, withdraw(gone, book.facts[key], book.clock))
+    taken = book.write(key, invalidate(gone, book.facts[key], book.clock))
     assert book.shown() == without.shown()
     after = book.shown()
     book.undo(key, taken)

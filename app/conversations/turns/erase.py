@@ -28,47 +28,40 @@ async def erase_turns(
     jobs: JobQueue,
     titles: DerivedTitles,
 ) -> tuple[ErasedTurns, Sequence[UUID]]:
-    """Erase the named turns, all or none, and unless `only_this` every other wording of them; gives all their ids.
+    """Erase the named turns, all or none, and their other wordings unless `only_this`. Return the result and all ids.
 
-    A turn that is not there is NotFound, naming it. Erased ones stay so. Summaries that rest on them go too; what is
-    still live is summarised anew by a job. What retention has emptied is erased as all else is: its salt goes, and the
-    summaries that stand for it.
+    Raises NotFound with the missing turns. A turn that is already erased stays erased. Summaries of erased turns are
+    deleted; a job summarises the turns that are still live. A turn whose content retention has erased loses its salt
+    and its summaries too.
     """
     head = await lock_conversation(caller, tx, conversation_id)
     named = list(dict.fromkeys(turn_ids))
     rows = await conversation_store.find_turns(tx, caller.tenant_id, named, include_content=False)
-    missing = [
-        FieldError(f"/ids/{index}", "no turn of this conversation", "query")
-        for index, turn_id in enumerate(turn_ids)
-        if turn_id not in rows or rows[turn_id].conversation_id != conversation_id
-    ]
-    if missing:
-        raise NotFound("not_found", "There is no such turn in this conversation; nothing was erased.", fields=missing)
-    wanted = named
+    _require_all(conversation_id, turn_ids, rows)
+    erased_ids = named
     if not only_this:
         wordings = await _find_wordings(caller, tx, conversation_id, list(rows.values()))
         others = [turn_id for turn_id in wordings if turn_id not in rows]
-        rows |= (
-            await conversation_store.find_turns(tx, caller.tenant_id, others, include_content=False) if others else {}
-        )
-        wanted = [*named, *others]
-    fresh = [turn_id for turn_id in wanted if rows[turn_id].erased_at is None or rows[turn_id].salt is not None]
-    # superseded turns are in no counter any more, and in no summary
+        if others:
+            rows |= await conversation_store.find_turns(tx, caller.tenant_id, others, include_content=False)
+        erased_ids = [*named, *others]
+    fresh = [turn_id for turn_id in erased_ids if rows[turn_id].erased_at is None or rows[turn_id].salt is not None]
+    # counters and summaries no longer include superseded turns
     stale = [row for turn_id, row in rows.items() if turn_id not in fresh and row.superseded_by is None]
-    told = await list_retained_tombstones(caller, tx, head, stale)
+    retained = await list_retained_tombstones(caller, tx, head, stale)
     rev = head.rev
-    if fresh or told:
+    if fresh or retained:
         rev += 1
         live = [rows[turn_id] for turn_id in fresh if rows[turn_id].superseded_by is None]
         tokens = sum(row.content_tokens for row in live)
-        # before the turns, as whoever ends an open turn does; an erased one counts as given up
+        # locked before the turns, in the same order as when an open turn ends
         await stream_store.delete_open(tx, caller.tenant_id, fresh)
         await turn_store.erase(tx, caller.tenant_id, fresh, rev=rev)
         behind = [row for row in live if (row.position or 0) > head.summarized_position and row.erased_at is None]
         await turn_store.update_after_erase(
             tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens, unsummarised=len(behind)
         )
-        changed = [*((row.id, row.position or 0) for row in live), *told]
+        changed = [*((row.id, row.position or 0) for row in live), *retained]
         if await invalidate(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
             await jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
         await titles.invalidate(caller, tx, head, gone=fresh)
@@ -78,15 +71,25 @@ async def erase_turns(
         already_erased=[format_id(turn_id) for turn_id in named if turn_id not in fresh],
         rev=rev,
     )
-    return erased, wanted
+    return erased, erased_ids
+
+
+def _require_all(conversation_id: ConversationId, turn_ids: Sequence[UUID], rows: Mapping[UUID, TurnRow]) -> None:
+    missing = [
+        FieldError(f"/ids/{number}", "no turn of this conversation", "query")
+        for number, turn_id in enumerate(turn_ids)
+        if turn_id not in rows or rows[turn_id].conversation_id != conversation_id
+    ]
+    if missing:
+        raise NotFound("not_found", "There is no such turn in this conversation; nothing was erased.", fields=missing)
 
 
 async def _find_wordings(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow]
 ) -> Sequence[UUID]:
-    """Every version of these turns, and the drafts that were to take their places.
+    """Return the ids of all versions of these turns, and of the uncommitted drafts of their revisions.
 
-    A draft itself (a turn that was never committed) has no other wording.
+    A draft has no other wording.
     """
     positions = sorted({row.position for row in rows if row.position is not None})
     if not positions:
@@ -96,7 +99,7 @@ async def _find_wordings(
 
 
 def _drafts_of(versions: Mapping[UUID, UUID | None], drafts: Mapping[UUID, UUID | None]) -> list[UUID]:
-    """The drafts that are connected to `versions` by what supersedes what, directly or through other drafts."""
+    """Return the drafts that supersede one of `versions`, directly or through other drafts."""
     by_superseded: dict[UUID, list[UUID]] = {}
     for draft, superseded in drafts.items():
         if superseded is not None:

@@ -135,7 +135,7 @@ def _merge(statement: Statement, held: Sequence[TimelineFact], known: Sequence[E
     return Decision(outcome, changes, fact_id=about.id, added=tuple(fresh))
 
 
-def withdraw(sources: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> Decision:
+def invalidate(sources: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> Decision:
     """What is left when these turns no longer speak: a fact goes with its last evidence, what it ended is open again.
 
     Retracted facts lose the evidence too, and go with the last of it: nothing of an erased turn stays.

@@ -283,7 +283,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(
 ) -> None:
     more = with_agent(fake, internal_agent_timeout_s=2.0, llm_timeout_ms=9000, embedder="none")
     async with open_service(database, tmp_path, **more) as slow, await slow.new_tenant() as user:
-        fake.reply = calls(("recall_memory", {"query": "x"}), delay_s=0.9)
+        fake.replies = [calls(("recall_memory", {"query": "x"})), says("too late", delay_s=8)]
         refusal = await user.post(ASK, json={"query": "x"})
         assert problem(refusal, 503, "agent_timeout")["retryable"] is True
         assert (await user.get("/v1/conversations")).json()["data"] == []

@@ -353,7 +353,7 @@ async def test_a_worker_killed_while_it_fills_is_followed_by_one_that_goes_on(
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(100):
                 while (await vectors(one)).get("openai", 0) < 64:  # noqa: ASYNC110 - another process does it
                     await asyncio.sleep(0.02)
         finally:
@@ -838,7 +838,7 @@ async def test_a_command_that_is_killed_goes_on_where_it_stopped_when_it_is_run_
         fake.delay_s = 0.1
         first = subprocess.Popen(args, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)  # noqa: ASYNC220 - it is killed
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(100):
                 while (await vectors(one)).get("openai", 0) < 64:  # noqa: ASYNC110 - another process does it
                     await asyncio.sleep(0.02)
         finally:

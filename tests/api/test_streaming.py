@@ -513,15 +513,16 @@ async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
     caller = await service.container.tenancy.authenticate(client.key)
     tail = Chunk(offset=8, delta="and not")
     ids = {"turn_id": TurnId(parse_id(writing.id)), "epoch": 1}
-    taken = await streams.chunk(caller, ConversationId(parse_id(conversation)), chunk=tail, wait=False, **ids)
-    assert (taken.offset, taken.durable_offset) == (15, 8)
-    # another process takes over under the same epoch, and gets no answer from this one
+    # another process takes over under the same epoch, before this one has written, and gets no answer from it
     with monkeypatch.context() as patched:
+        patched.setattr(streams._flusher, "_start_writing", lambda: None)  # noqa: SLF001
+        taken = await streams.chunk(caller, ConversationId(parse_id(conversation)), chunk=tail, wait=False, **ids)
+        assert (taken.offset, taken.durable_offset) == (15, 8)
         patched.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
         patched.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
         assert (await writing.chunk(8, "", client=there)).json()["offset"] == 8
     if noticed == "before":
-        await asyncio.sleep(0.5)
+        await streams._flusher.flush()  # noqa: SLF001
     for _ in range(2):
         problem(await writing.commit(), 409, "stream_fenced")
     assert (await writing.read())["status"] == "pending"
@@ -943,8 +944,10 @@ async def test_text_that_came_before_a_refused_commit_is_written(
 
 
 async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_together(
-    client: Client, conversation: str, service: Service
+    client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # long enough for 20 requests on a busy machine
+    monkeypatch.setattr(service.container.conversations.streams._flusher, "_debounce_s", 2.0)  # noqa: SLF001
     writings = [await opened(client, conversation) for _ in range(3)]
     for one in writings:
         await asyncio.gather(*(one.chunk(0, "x" * length) for length in range(1, 21)))

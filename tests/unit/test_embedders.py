@@ -205,7 +205,7 @@ async def test_a_cancelled_call_leaves_no_request_behind(fake: FakeOpenAI) -> No
 
 
 async def test_too_much_waiting_text_is_refused(fake: FakeOpenAI) -> None:
-    embedder = remote(fake, batch=2048)
+    embedder = remote(fake, batch=2048, timeout_s=60.0)
     fake.mode = "slow"
     first = asyncio.create_task(embedder.embed(["x"] * 8000, purpose="document"))
     await asyncio.sleep(0)

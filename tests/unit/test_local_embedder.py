@@ -148,11 +148,13 @@ class SlowModel:
 
     def __init__(self) -> None:
         self.gate = threading.Semaphore(0)
+        self.begun = threading.Event()
         self.order: list[str] = []
         self.purposes: list[Purpose] = []
 
     def embed_one(self, text: str, purpose: Purpose) -> Vectors:
-        assert self.gate.acquire(timeout=20)
+        self.begun.set()
+        assert self.gate.acquire(timeout=60)
         self.order.append(text)
         self.purposes.append(purpose)
         if text == "broken":
@@ -167,11 +169,11 @@ async def test_a_query_waits_for_one_row_and_not_for_the_append_before_it() -> N
     model = SlowModel()
     queue = model.queue()
     append = asyncio.create_task(queue.run([f"document {number}" for number in range(500)], "document"))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(model.begun.wait, 60)
     query = asyncio.create_task(queue.run(["query"], "query"))
     await asyncio.sleep(0)
     model.gate.release(2)
-    await asyncio.wait_for(query, 5)
+    await asyncio.wait_for(query, 60)
     assert model.order == ["document 0", "query"]
     model.gate.release(499)
     assert len(await append) == 500
@@ -182,7 +184,7 @@ async def test_a_small_append_has_its_turn_beside_a_large_one() -> None:
     model = SlowModel()
     queue = model.queue()
     large = asyncio.create_task(queue.run(["large"] * 100, "document"))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(model.begun.wait, 60)
     small = asyncio.create_task(queue.run(["small"] * 3, "document"))
     await asyncio.sleep(0)
     model.gate.release(8)
@@ -200,7 +202,7 @@ async def test_a_flood_of_queries_does_not_stop_documents() -> None:
     append = asyncio.create_task(queue.run(["document"], "document"))
     await asyncio.sleep(0)
     model.gate.release(20)
-    await asyncio.wait_for(append, 5)
+    await asyncio.wait_for(append, 60)
     assert "document" in model.order[:10]
     model.gate.release(100)
     await flood
@@ -211,7 +213,7 @@ async def test_a_full_queue_refuses_what_may_be_tried_again_and_keeps_what_it_ha
     model = SlowModel()
     queue = model.queue(max_rows=4)
     first = asyncio.create_task(queue.run(["one", "two", "three"], "document"))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(model.begun.wait, 60)
     with pytest.raises(Unavailable) as refusal:
         await queue.run(["four", "five", "six"], "document")
     assert refusal.value.code == "embedder_overloaded"
@@ -228,7 +230,7 @@ async def test_a_cancelled_call_leaves_the_queue_and_its_room() -> None:
     model = SlowModel()
     queue = model.queue(max_rows=100)
     abandoned = asyncio.create_task(queue.run(["abandoned"] * 100, "document"))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(model.begun.wait, 60)
     abandoned.cancel()
     with pytest.raises(asyncio.CancelledError):
         await abandoned
@@ -257,7 +259,7 @@ async def test_closing_refuses_what_still_waits() -> None:
     model = SlowModel()
     queue = model.queue()
     waiting = asyncio.create_task(queue.run(["one", "two", "three"], "document"))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(model.begun.wait, 60)
     closing = asyncio.create_task(queue.close())
     await asyncio.sleep(0.05)
     model.gate.release(3)
@@ -272,11 +274,11 @@ async def test_the_backlog_of_a_job_waits_for_documents_and_is_not_forgotten() -
     model = SlowModel()
     queue = model.queue()
     backlog = asyncio.create_task(queue.run(["backlog"] * 20, "backlog"))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(model.begun.wait, 60)
     append = asyncio.create_task(queue.run(["document"] * 20, "document"))
     await asyncio.sleep(0)
     model.gate.release(24)
-    await asyncio.wait_for(append, 5)
+    await asyncio.wait_for(append, 60)
     assert model.order[:10] == ["backlog", *["document"] * 8, "backlog"]
     assert model.order[:23].count("document") == 20
     model.gate.release(40)

@@ -90,10 +90,10 @@ def test_a_hostile_megabyte_is_counted_within_a_few_seconds(
     counters: dict[EncodingName, TiktokenCounter], name: EncodingName, text: str
 ) -> None:
     counters[name].load()
-    started = time.perf_counter()
+    started = time.thread_time()
     assert counters[name].count(text) > 0
-    # About 0.3 s when idle; the allowance is for a busy machine.
-    assert time.perf_counter() - started < 5
+    # About 0.3 s of CPU; a quadratic encoder needs minutes. CPU time does not count the waits of a busy machine.
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -344,7 +344,7 @@ async def test_who_hangs_up_leaves_both_turns_or_none_and_may_have_the_answer_la
         with pytest.raises(httpx.ReadTimeout):
             await http.post(f"http://127.0.0.1:{port}{ASK}", json=body, timeout=0.2)
         async with asyncio.timeout(30):
-            while not (turns := [turn["content"] for turn in await user.history(conversation)]):
+            while not (turns := [turn["content"] for turn in await user.history(conversation)]):  # noqa: ASYNC110 - the server stores them
                 await asyncio.sleep(0.05)
         assert turns == ["Who is there?", "Here I am."]
         answer = await user.post(ASK, json=body, headers=headers)

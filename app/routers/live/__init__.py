@@ -1,1 +1,1 @@
-"""WebSocket and server-sent events."""
+"""Live transports: WebSocket and server-sent events."""

@@ -1,8 +1,8 @@
-"""One WebSocket on a conversation: carries out what its client sends, in order, and sends what it follows.
+"""One WebSocket connection to a conversation: executes client frames in order, and sends answers and subscribed frames.
 
-What always holds: frames are answered in the order they came, each with an `ack`, a `pong` or an `error`; who sends
-faster than it is served is not read for a while; who does not read is dropped by what it follows, then cut; nothing
-that a client sends is repeated to it or written to the log.
+Invariants: frames are answered in the order of arrival, each with an `ack`, a `pong` or an `error`. A client that sends
+faster than it is served is not read for a while. The subscription drops a client that does not read, and the connection
+is closed. Nothing that a client sends is repeated to it or written to the log.
 """
 
 import asyncio
@@ -68,7 +68,10 @@ _CODE_OF_KIND: Final[dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Why a connection ends: the close code, and a word. `by_client`: there is nobody left to tell."""
+    """Close code and reason of the end of a connection.
+
+    `by_client`: the client has disconnected, so no close is sent.
+    """
 
     code: int
     reason: str
@@ -76,7 +79,7 @@ class Closing:
 
 
 def closing_of(error: AppError) -> Closing:
-    """The close code for an error that ends a connection; the one table of this transport."""
+    """Return the close code for an error that ends a connection. The only such table of this transport."""
     return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
 
 
@@ -118,7 +121,7 @@ class LiveSocket:
         self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self) -> Closing:
-        """Serve until one side ends it; says how it ended. The close frame is left to the caller."""
+        """Serve the connection until one side ends it, and return how it ended. The caller sends the close frame."""
         self._set_expiry()
         works = (self._read, self._outbox.send_forever, self._recheck)
         tasks = [asyncio.create_task(self._guarded(work)) for work in works]
@@ -138,7 +141,10 @@ class LiveSocket:
         return closing
 
     async def _guarded(self, work: Callable[[], Awaitable[None]], *, lasts: bool = True) -> None:
-        """Let whatever ends a task end the connection; of one that `lasts`, that it ends at all, however."""
+        """Run `work`, and end the connection if it fails.
+
+        With `lasts`, also end it if `work` returns or is cancelled.
+        """
         try:
             await work()
             if lasts:
@@ -148,11 +154,11 @@ class LiveSocket:
         except AppError as error:
             self._outbox.send_answer(error_frame(error, known=self._known))
             self._end(closing_of(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the peer is told that it was not its fault
+        except Exception as error:  # noqa: BLE001 - the peer must learn of any failure that it did not cause
             _log_failure(error)
             self._end(Closing(FAILED, "internal_error"))
         except asyncio.CancelledError as error:
-            # perhaps not its own: something that it waited for was cancelled
+            # The cancellation may come from an object that the task awaited
             if not self._over.done() and (lasts or asyncio.current_task() is self._pumping):
                 _log_failure(error)
                 self._end(Closing(FAILED, "internal_error"))
@@ -162,14 +168,17 @@ class LiveSocket:
         if not self._over.done():
             self._over.set_result(closing)
 
-    # what is sent
+    # Sending
 
     def on_durable(self, turn_id: TurnId, part: str, offset: int) -> None:
-        """More of a turn that this connection writes is durable."""
+        """Send how much of a turn that this connection writes is durable."""
         self._outbox.durable(turn_id, part, offset)
 
     def on_lost(self, turn_id: TurnId, error: AppError) -> None:
-        """Somebody else writes the turn now, or it has ended. What is still sent under its epoch is refused."""
+        """Send an error: another writer writes the turn now, or the turn has ended.
+
+        Later frames with this epoch are refused.
+        """
         self._forget_ended(turn_id, error)
         self._outbox.send_answer(error_frame(error, turn_id=format_id(turn_id), known=self._known))
 
@@ -177,7 +186,7 @@ class LiveSocket:
         if error.code in _HAS_ENDED:
             self._epochs.end(turn_id)
 
-    # what is received
+    # Receiving
 
     async def _read(self) -> None:
         frames, volume = Bucket(self._settings.live_frames_per_s), Bucket(self._settings.live_bytes_per_s)
@@ -199,7 +208,7 @@ class LiveSocket:
             await self._outbox.wait_for_room()
 
     async def _answer(self, data: bytes) -> None:
-        """Carry a frame out, or say why not."""
+        """Execute a frame, or answer with its error."""
         frame_id: str | None = None
         turn_id: str | None = None
         reservation = BodyReservation(self._bytes_in_flight)
@@ -220,7 +229,7 @@ class LiveSocket:
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
                 self._count_bad()
             return
-        except Exception as error:  # noqa: BLE001 - one frame that breaks is no reason to drop the connection
+        except Exception as error:  # noqa: BLE001 - a failure in one frame does not end the connection
             _log_failure(error)
             broken = AppError("internal_error", "This is our fault; the log has the request id.")
             self._outbox.send_answer(error_frame(broken, frame_id=frame_id, turn_id=turn_id))
@@ -237,7 +246,7 @@ class LiveSocket:
 
     def _renew(self) -> None:
         now = asyncio.get_running_loop().time()
-        # often enough for any lease, and no work for each of many frames
+        # Frequent enough for any lease, without work for each of many frames
         if now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
             self._renewed_at = now
             self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
@@ -325,7 +334,7 @@ class LiveSocket:
                 epoch=epoch,
             )
         self._epochs.end(turn_id)
-        self._outbox.stop_durable_frames(turn_id)  # the turn itself says it all
+        self._outbox.stop_durable_frames(turn_id)  # the committed or aborted turn says all of it
         return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
 
     async def _append(self, frame: AppendFrame) -> AckFrame:
@@ -348,10 +357,10 @@ class LiveSocket:
             head_hash=result.head_hash,
         )
 
-    # who it is
+    # Authentication
 
     async def _authenticate(self, frame: AuthFrame) -> AckFrame:
-        """Go on under another key of the same tenant, before the first one's time is over."""
+        """Authenticate with another key of the same tenant, before the current one expires."""
         caller = await self._container.tenancy.authenticate(frame.token)
         before, now = (require_reader_or_writer(one, self._conversation_id) for one in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
@@ -363,14 +372,14 @@ class LiveSocket:
         return AckFrame(type="ack", id=frame.id)
 
     def _become(self, caller: Caller) -> None:
-        """Go on as this caller, as far as that one may."""
+        """Replace the caller. Restrict epochs and subscription to what the new caller may do."""
         if not _may_write_as(self._caller, caller):
             self._epochs.change_caller()
         self._caller = caller
         self._require_read_scope()
 
     def _set_expiry(self) -> None:
-        """Let the connection end with the token, whatever is under way and whether or not the database answers."""
+        """End the connection when the token expires, even while frames are running or the database does not answer."""
         if self._expiry is not None:
             self._expiry.cancel()
         bound, loop = self._caller.bound, asyncio.get_running_loop()
@@ -382,7 +391,7 @@ class LiveSocket:
         self._end(closing_of(error))
 
     def _require_read_scope(self) -> None:
-        """End what is followed, where whoever it is now may not read; the connection goes on."""
+        """End the subscription if the current caller may not read. The connection stays open."""
         if self._pumping is None or self._pumping.done():
             return
         try:
@@ -400,22 +409,25 @@ class LiveSocket:
             except AppError:
                 if token == self._token:
                     raise
-                continue  # it goes on under another one
+                continue  # the connection has authenticated with another token
             if caller is not None and token == self._token:
                 require_reader_or_writer(caller, self._conversation_id)
                 self._become(caller)
 
-    # what it follows
+    # Subscription
 
     async def _subscribe(self, frame: SubscribeFrame) -> None:
-        """Follow from here on; a connection follows once, so what it followed before ends."""
+        """Subscribe to the conversation from a position.
+
+        A connection has one subscription, so the previous one ends.
+        """
         self._unsubscribe()
         self._subscription = await self._container.subscriptions.subscribe(
             self._caller, self._conversation_id, since=StartPosition(frame.after_seq, frame.after_rev)
         )
         self._outbox.send_answer(AckFrame(type="ack", id=frame.id))
         self._pumping = asyncio.create_task(self._guarded(partial(self._pump, self._subscription), lasts=False))
-        self._require_read_scope()  # who it is may have changed meanwhile
+        self._require_read_scope()  # the caller may have changed meanwhile
 
     def _unsubscribe(self) -> None:
         pumping, self._pumping = self._pumping, None
@@ -448,7 +460,7 @@ class LiveSocket:
 
 
 def _may_write_as(before: Caller, now: Caller) -> bool:
-    """Whether a caller may write all that the one before it could."""
+    """Return whether the caller `now` may write everything that the caller `before` could write."""
     if now.bound is None:
         return Scope.WRITE in now.scopes
     return before.bound is not None and replace(now.bound, expires_at=before.bound.expires_at) == before.bound

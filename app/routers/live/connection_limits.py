@@ -1,4 +1,4 @@
-"""The live connections of one process: how many, how busy, and whether their keys still hold."""
+"""Limits of the live connections of one process: their number, their rates, and rechecks of their keys."""
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
@@ -25,9 +25,9 @@ CREDENTIALS_IN_QUERY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be at once: in all, of a tenant, of a key with its tokens, of who has a token.
+    """Maximum numbers of simultaneous connections: in total, per tenant, per key with its tokens, and per token holder.
 
-    `unknown`: of those that have not said who they are, besides.
+    `unknown`: the maximum of connections that are not authenticated yet. They are counted separately.
     """
 
     most: int
@@ -47,7 +47,10 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Who has a token: its actor in its conversation, whatever token that one has now; else the token itself."""
+    """The holder of a token: its actor in its conversation, for any token of that actor.
+
+    Without an actor, the token itself.
+    """
 
     tenant_id: TenantId
     conversation_id: ConversationId
@@ -55,7 +58,10 @@ class _Holder:
 
 
 def _counted_to(caller: Caller) -> Sequence[_Key | _Holder]:
-    """Whom a caller's connection is counted to, besides its tenant; who has the smallest limit first."""
+    """Return the holders, apart from the tenant, that a caller's connection counts for.
+
+    The smallest limit comes first.
+    """
     key, bound = _Key(caller.key_tenant_id, caller.key_id), caller.bound
     if bound is None:
         return (key,)
@@ -64,32 +70,35 @@ def _counted_to(caller: Caller) -> Sequence[_Key | _Holder]:
 
 
 class Place:
-    """The place that a connection takes up, and whom it is counted to."""
+    """The slot of one connection, and the holders that it counts for."""
 
     def __init__(self, connections: "Connections", caller: Caller) -> None:
-        """RateLimited when the caller has too many."""
+        """Raises RateLimited if the caller has too many connections."""
         self.tenant = caller.key_tenant_id
         self._connections = connections
         self._counted_to = _counted_to(caller)
         connections.acquire(self._counted_to)
 
     def move(self, caller: Caller) -> None:
-        """Count the connection to another caller of the same tenant. RateLimited when that one has too many."""
+        """Count the connection for another caller of the same tenant.
+
+        Raises RateLimited if that caller has too many.
+        """
         before, now = self._counted_to, _counted_to(caller)
         self._connections.acquire([one for one in now if one not in before])
         self._connections.release([one for one in before if one not in now])
         self._counted_to = now
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Release the slot."""
         self._connections.release(self._counted_to)
 
 
 class Connections:
-    """Counts live connections, and refuses those over a limit.
+    """Counts live connections, and refuses connections over a limit.
 
-    Of all places no tenant takes more than so many, of a tenant's no key, of a key's nobody who has one of its tokens.
-    Who has not said who it is takes none of them, and is counted apart.
+    A tenant can use only a part of all slots, a key only a part of its tenant's, and a token holder only a part of its
+    key's. Connections that are not authenticated use none of these slots and are counted separately.
     """
 
     def __init__(self, registry: CollectorRegistry, *, limits: ConnectionLimits) -> None:
@@ -106,7 +115,7 @@ class Connections:
 
     @contextmanager
     def arriving(self) -> Generator[None]:
-        """Count a connection that has not said who it is, as long as the block lasts; RateLimited over the limit."""
+        """Count an unauthenticated connection until the block ends. Raises RateLimited over the limit."""
         if self._unknown >= self._limits.unknown:
             raise _too_many(
                 "Too many connections here have not said yet who they are: bring the key with the connection, in a"
@@ -120,7 +129,7 @@ class Connections:
 
     @contextmanager
     def entered(self, kind: Kind, caller: Caller) -> Generator[Place]:
-        """Count a caller's connection as long as the block lasts; RateLimited when there are too many."""
+        """Count a caller's connection until the block ends. Raises RateLimited if there are too many."""
         tenant_id, limits = caller.key_tenant_id, self._limits
         if self._open >= limits.most:
             raise _too_many("This server has as many live connections as it may; connect again later.")
@@ -142,7 +151,7 @@ class Connections:
             self._gauge.labels(kind).dec()
 
     def acquire(self, whose: Sequence[_Key | _Holder]) -> None:
-        """Count one more of each, or of none: RateLimited when one of them has too many."""
+        """Add one to the count of each holder, or of none: raises RateLimited if one of them has too many."""
         for one in whose:
             if self._of.get(one, 0) >= (self._limits.of_key if isinstance(one, _Key) else self._limits.of_token):
                 raise self._too_many_of(one)
@@ -150,7 +159,7 @@ class Connections:
             _count(self._of, one, 1)
 
     def release(self, whose: Sequence[_Key | _Holder]) -> None:
-        """Count one less of each."""
+        """Subtract one from the count of each holder."""
         for one in whose:
             _count(self._of, one, -1)
 
@@ -185,7 +194,7 @@ def _too_many(detail: str) -> RateLimited:
 
 
 def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
-    """Show who follows in this process."""
+    """Register gauges of the subscribers in this process."""
     subscriptions, list_subscriptions = container.subscriptions, container.list_subscriptions
     shown: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("turnkeep_live_subscribers", "Who follows a conversation.", lambda: subscriptions.subscribers),
@@ -202,7 +211,7 @@ def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
 
 
 class Bucket:
-    """Lets so much through a second; a second's worth may come at once, and what is beyond waits."""
+    """A rate limiter that allows `per_s` per second. One second's amount may come at once; anything more waits."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
@@ -210,7 +219,7 @@ class Bucket:
         self._at = asyncio.get_running_loop().time()
 
     async def take(self, amount: float = 1) -> None:
-        """Wait until so much more may pass."""
+        """Wait until `amount` may pass."""
         now = asyncio.get_running_loop().time()
         self._left = min(self._per_s, self._left + (now - self._at) * self._per_s) - amount
         self._at = now
@@ -219,13 +228,13 @@ class Bucket:
 
 
 def log_closed(kind: Kind, caller: Caller | None, conversation_id: ConversationId | None, **fields: object) -> None:
-    """Say that a live connection has ended."""
+    """Log that a live connection has ended."""
     who: dict[str, object] = {} if caller is None else {"tenant_id": caller.key_tenant_id, "key_id": caller.key_id}
     get_logger().info("live.closed", kind=kind, conversation_id=conversation_id, **who, **fields)
 
 
 def log_connected(kind: Kind, caller: Caller, conversation_id: ConversationId | None) -> None:
-    """Say that a live connection has begun."""
+    """Log that a live connection has begun."""
     get_logger().info(
         "live.connected",
         kind=kind,
@@ -236,7 +245,7 @@ def log_connected(kind: Kind, caller: Caller, conversation_id: ConversationId | 
 
 
 async def recheck(container: Container, token: str | None) -> Caller | None:
-    """The caller a key stands for now; None when nobody can tell at the moment. Raises when it does not hold."""
+    """Return the current caller of a key, or None if this cannot be checked now. Raises if the key is not valid."""
     try:
         return await container.tenancy.authenticate(token)
     except Unavailable:

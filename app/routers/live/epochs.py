@@ -1,8 +1,8 @@
-"""Under which epochs a connection writes turns, by which it is told from whoever wrote them before it, and after.
+"""Epochs under which a connection writes turns. They distinguish it from earlier and later writers of the same turn.
 
-What always holds: a turn's epoch is known until the turn is known to have ended, also where somebody else writes it
-now, so that what is still sent is refused; of so many turns no more are known, far more than can be open in a
-conversation; leases are renewed of those turns alone that the present caller may write.
+Invariants: an epoch is known until the turn is known to have ended, even if another writer writes it now, so that later
+frames are refused. The number of known turns is limited, to far more than can be open in a conversation. Leases are
+renewed only for turns that the current caller may write.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from app.core.ids import TurnId
 
 
 class Epochs:
-    """The turns that one connection opened or resumed, and which of them are its present caller's."""
+    """The turns that one connection opened or resumed, and which of them the current caller writes."""
 
     def __init__(self, *, most: int) -> None:
         self._most = most
@@ -19,7 +19,7 @@ class Epochs:
         self._own: set[TurnId] = set()
 
     def begin(self, turn_id: TurnId, epoch: int) -> None:
-        """The turn was opened or resumed."""
+        """Store the epoch of a turn that was opened or resumed."""
         self._known.pop(turn_id, None)
         self._known[turn_id] = epoch
         self._own.add(turn_id)
@@ -27,23 +27,23 @@ class Epochs:
             self.end(next(iter(self._known)))
 
     def of(self, turn_id: TurnId) -> int | None:
-        """What the connection writes a turn under; None where it neither opened nor resumed it."""
+        """Return the epoch under which the connection writes a turn; None if it neither opened nor resumed the turn."""
         return self._known.get(turn_id)
 
     def wrote(self, turn_id: TurnId) -> None:
-        """The present caller has written to the turn."""
+        """Record that the current caller has written to the turn."""
         if turn_id in self._known:
             self._own.add(turn_id)
 
     def end(self, turn_id: TurnId) -> None:
-        """The turn has ended."""
+        """Remove a turn that has ended."""
         self._known.pop(turn_id, None)
         self._own.discard(turn_id)
 
     def change_caller(self) -> None:
-        """Somebody else is the caller: what that one may write is to be seen."""
+        """Forget which turns the caller writes: a new caller must first write to a turn."""
         self._own.clear()
 
     def own(self) -> Mapping[TurnId, int]:
-        """The turns that the present caller writes."""
+        """Return the turns that the current caller writes, with their epochs."""
         return {turn_id: self._known[turn_id] for turn_id in self._own}

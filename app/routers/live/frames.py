@@ -1,7 +1,7 @@
-"""Frames of a WebSocket: from text to what was asked, and from an error to what is answered.
+"""Frames of a WebSocket: parse client messages, and convert errors to error frames.
 
-What always holds: an error never repeats what the client sent, but for the frame's own `id`; a large frame is read in a
-thread, while everybody else is answered.
+Invariants: an error never repeats anything that the client sent, except the frame's own `id`. A large frame is parsed
+in a thread, so that the event loop is not blocked.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ _ADAPTER: Final[TypeAdapter[ClientFrame]] = TypeAdapter(ClientFrame)
 _MAX_FIELDS: Final = 50
 _MAX_ID: Final = 128
 _INLINE_BYTES: Final = 16 * 2**10
-"""A larger frame is read in a thread: one of small values takes 2 ms here, 0.2 s a megabyte."""
+"""Larger frames are parsed in a thread: at this size, a frame of small values takes 2 ms (0.2 s per megabyte)."""
 
 
 def frame_members() -> frozenset[str]:
-    """The names of all members that clients' frames have."""
+    """Return the names of all members of client frames."""
     return MEMBER_NAMES.union(property_names(cast("JsonValue", _ADAPTER.json_schema())))
 
 
 async def read_message(data: bytes, *, max_depth: int) -> tuple[ClientFrame | AppError, str | None]:
-    """What a message asks, or what is wrong with it; and the frame's `id`, where it has a fit one."""
+    """Return a message's frame or its error, and the frame's `id` if it has a valid one."""
     if len(data) <= _INLINE_BYTES:
         return _parse(data, max_depth)
     return await asyncio.to_thread(_parse, data, max_depth)
 
 
 def asked(read: ClientFrame | AppError) -> ClientFrame:
-    """The frame that was read. Raises what is wrong with it."""
+    """Return the frame that was read, or raise its error."""
     if isinstance(read, AppError):
         raise read
     return read
@@ -51,7 +51,7 @@ def _parse(data: bytes, max_depth: int) -> tuple[ClientFrame | AppError, str | N
 
 
 def parse_frame(data: bytes, *, max_depth: int) -> tuple[JsonValue, str | None]:
-    """Read a frame's JSON, and its `id` where it has a fit one. Raises Malformed and Invalid, as for a body."""
+    """Parse a frame's JSON, and its `id` if it has a valid one. Raises Malformed and Invalid, as for a body."""
     parsed = parse_json(data, max_depth=max_depth)
     if not isinstance(parsed, dict):
         raise Malformed("malformed_json", "A frame is a JSON object.")
@@ -60,7 +60,7 @@ def parse_frame(data: bytes, *, max_depth: int) -> tuple[JsonValue, str | None]:
 
 
 def read_frame(parsed: JsonValue) -> ClientFrame:
-    """What a frame asks. Raises Invalid, naming the members that are wrong."""
+    """Return the validated frame. Raises Invalid, naming the wrong members."""
     try:
         return _ADAPTER.validate_python(parsed)
     except ValidationError as error:
@@ -75,7 +75,7 @@ def error_frame(
     turn_id: str | None = None,
     known: frozenset[str] = frozenset(),
 ) -> ErrorFrame:
-    """Put an error into a frame; pointers stop before the first member that is not among the `known` ones."""
+    """Convert an error to a frame. Pointers stop before the first member that is not in `known`."""
     expected = error.extra.get("expected_offset")
     more = {name: value for name, value in error.extra.items() if name not in ErrorFrame.model_fields}
     return ErrorFrame(

@@ -1,8 +1,7 @@
-"""What a WebSocket is about to be sent, besides what it follows.
+"""Queue of answers to be sent on a WebSocket. Frames of its subscription do not pass through it.
 
-What always holds: answers go in the order they were made, each once, whoever sends them and whoever of those is
-cancelled; of what waits, so many frames and bytes and no more, as long as whoever makes answers waits for `room` before
-the next one.
+Invariants: answers are sent in the order of their creation, each once, even if a sending task is cancelled. The number
+of waiting frames and bytes is limited, if every producer waits for room before its next answer.
 """
 
 import asyncio
@@ -22,11 +21,11 @@ _MAX_FRAMES: Final = 1000
 
 
 async def send_text(websocket: WebSocket, text: str) -> None:
-    """Send; WebSocketDisconnect where the client has gone."""
+    """Send text. Raises WebSocketDisconnect if the client has disconnected."""
     try:
         await websocket.send_text(text)
     except RuntimeError:
-        # it has closed, which uvicorn has answered and not told us yet
+        # The socket is closed: uvicorn knows it, and has not reported the disconnect yet
         raise WebSocketDisconnect(GONE) from None
 
 
@@ -47,11 +46,11 @@ class Outbox:
 
     @property
     def bytes_waiting(self) -> int:
-        """How much waits."""
+        """Return the number of bytes that wait."""
         return self._bytes
 
     def send_answer(self, frame: BaseModel) -> None:
-        """Queue an answer. Whoever makes many waits for room first."""
+        """Queue an answer. Callers that send many wait for room first."""
         text = frame.model_dump_json(exclude_unset=isinstance(frame, AckFrame))
         size = len(text.encode())
         self._waiting.append((text, size))
@@ -61,31 +60,31 @@ class Outbox:
         self._to_send.set()
 
     def durable(self, turn_id: TurnId, part: str, offset: int) -> None:
-        """More of a turn is durable: of several such acks the last is enough."""
+        """Queue the durable offset of a part of a turn. Only the latest offset is sent."""
         self._durable[turn_id, part] = offset
         self._to_send.set()
 
     def stop_durable_frames(self, turn_id: TurnId) -> None:
-        """Say no more of how much of a turn is durable."""
+        """Remove the queued durable offsets of a turn."""
         for known in [key for key in self._durable if key[0] == turn_id]:
             del self._durable[known]
 
     async def wait_for_room(self) -> None:
-        """Wait until one more answer may be made."""
+        """Wait until there is room for another answer."""
         await self._has_room.wait()
 
     async def send_forever(self) -> None:
-        """Send what comes, until cancelled."""
+        """Send queued frames until cancelled."""
         while True:
             await self._to_send.wait()
             self._to_send.clear()
             await self.flush()
 
     async def flush(self) -> None:
-        """Send all that waits."""
+        """Send all queued frames."""
         async with self._sending:
             while self._waiting or self._durable:
-                # what was not sent, because who sent it was cancelled, still waits
+                # A frame stays queued if the task that sends it is cancelled
                 if self._waiting:
                     await self._send_answer()
                 else:
@@ -104,7 +103,7 @@ class Outbox:
         (turn_id, part), offset = next(iter(self._durable.items()))
         ack = AckFrame(type="ack", turn_id=format_id(turn_id), part=part, durable_offset=offset)
         await send_text(self._websocket, ack.model_dump_json(exclude_unset=True))
-        # meanwhile there may be more, or nothing any more
+        # During the send, the offset may have changed or been removed
         if self._durable.get((turn_id, part)) == offset:
             del self._durable[turn_id, part]
 

@@ -1,4 +1,4 @@
-"""Server-sent events: one conversation as it grows, and a project's list of conversations."""
+"""Server-sent events: the changes of one conversation, and of a project's list of conversations."""
 
 import asyncio
 import math
@@ -49,7 +49,7 @@ from app.tenancy.schemas import Scope as KeyScope
 EVENTS_MEDIA_TYPE: Final = "text/event-stream"
 _RETRY_MS: Final = 1000
 _COMMENT: Final = b": keep-alive\n\n"
-"""What readers of events pass over, and proxies take for a sign of life."""
+"""A comment line: event readers ignore it, and proxies see activity."""
 
 TurnEvent = (
     SnapshotFrame
@@ -69,7 +69,7 @@ ListEvent = ConversationUpdatedFrame | ConversationDeletedFrame | RelistFrame | 
 
 
 def event_content(data: Mapping[str, object]) -> dict[str, object]:
-    """Declare an answer in events by the schema of the `data` of each of them."""
+    """Declare a response of events in OpenAPI, with the schema of the `data` of each event."""
     # "type" replaces the "string" that FastAPI declares for a body that is not JSON
     return {EVENTS_MEDIA_TYPE: {"schema": {"type": "object", **data}}}
 
@@ -93,7 +93,7 @@ def _responses(*models: type[BaseModel]) -> dict[int | str, dict[str, object]]:
 
 
 class EventStream(Response):
-    """Sends events as they come, until there are none any more or the client has gone; then closes `stack`."""
+    """A response that sends events until there are no more or the client disconnects, and then closes `stack`."""
 
     media_type = EVENTS_MEDIA_TYPE
 
@@ -102,11 +102,11 @@ class EventStream(Response):
         self._stack = stack
         self.status_code = 200
         self.background = None
-        # proxies hand each event on at once
+        # Makes proxies pass each event on without buffering
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until one side ends it."""
+        """Send until one side ends the stream."""
         del scope
         async with self._stack, aclosing(self._events):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -131,7 +131,7 @@ class EventStream(Response):
 
 
 async def kept_alive(events: AsyncGenerator[bytes], *, every_s: float) -> AsyncGenerator[bytes]:
-    """The same events, with a comment whenever there was none for so long: proxies cut connections that are silent."""
+    """Yield the events, and a comment after `every_s` seconds without one, because proxies cut silent connections."""
     async with aclosing(events):
         while True:
             coming = asyncio.create_task(_next(events))
@@ -139,7 +139,7 @@ async def kept_alive(events: AsyncGenerator[bytes], *, every_s: float) -> AsyncG
                 while not (await asyncio.wait({coming}, timeout=every_s))[0]:
                     yield _COMMENT
             finally:
-                # who went away is not waited for any more; cancelling what is done changes nothing
+                # Do not wait for a source whose reader left; cancelling a finished task has no effect
                 coming.cancel()
                 await asyncio.wait({coming})
             data = coming.result()
@@ -153,14 +153,14 @@ async def _next(events: AsyncGenerator[bytes]) -> bytes | None:
 
 
 async def until_gone(receive: Receive) -> None:
-    """Wait until a client has hung up."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Whose key is looked up again, and where its connection is counted."""
+    """Token of an event stream, which is rechecked, with the services and the counter of its connection."""
 
     token: Annotated[str | None, Depends(get_token)]
     services: Services
@@ -168,7 +168,7 @@ class Following:
 
     @property
     def connections(self) -> Connections:
-        """The live connections of this process."""
+        """Return the live connections of this process."""
         return cast("Connections", self.request.app.state.connections)
 
 
@@ -250,7 +250,7 @@ async def follow_conversations(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where events come from: the next ones (None: no more), whether waiting may be cut short, and a last word."""
+    """Source of events: `batch` (None: no more), whether waiting for it may be interrupted, and the last event."""
 
     batch: Callable[[], Awaitable[bytes | None]]
     is_live: Callable[[], bool]
@@ -263,7 +263,7 @@ async def _stream(
     open_source: Callable[[AsyncExitStack], Awaitable[Source]],
     conversation_id: ConversationId | None,
 ) -> Response:
-    """Open what is followed, so that what is wrong is a problem, and answer with its events."""
+    """Open the source, so that its errors become problem responses, and return a response with its events."""
     async with AsyncExitStack() as opening:
         opening.enter_context(follows.connections.entered("events", caller))
         source = await open_source(opening)
@@ -276,13 +276,13 @@ async def _stream(
 
 @dataclass(slots=True)
 class _Tally:
-    """Since when a stream is sent, and how much of it."""
+    """Start time of a stream, and its number of batches."""
 
     started: float
     count: int = 0
 
     def log(self, caller: Caller, conversation_id: ConversationId | None) -> None:
-        """Say that it has ended."""
+        """Log the end of the stream."""
         duration_ms = round((asyncio.get_running_loop().time() - self.started) * 1000, 1)
         log_closed("events", caller, conversation_id, count=self.count, duration_ms=duration_ms)
 
@@ -358,7 +358,7 @@ def _event(frame: Frame) -> bytes:
 
 
 def _lines(kind: str, text: str, event_id: str | None) -> bytes:
-    # JSON has no line ends of its own
+    # JSON text contains no line ends
     named = "" if event_id is None else f"id: {event_id}\n"
     return f"event: {kind}\n{named}data: {text}\n\n".encode()
 

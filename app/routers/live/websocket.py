@@ -1,7 +1,7 @@
-"""The WebSocket of a conversation: who connects, how it says who it is, and how it ends.
+"""The WebSocket endpoint of a conversation: accept, authenticate, and close.
 
-A browser sees neither status nor body of a refused upgrade, so a connection is accepted first and then closed with a
-code that says why (`docs/live.md`).
+A browser sees neither status nor body of a refused upgrade. So a connection is accepted first, and then closed with a
+code that gives the reason (`docs/live.md`).
 """
 
 import asyncio
@@ -38,13 +38,16 @@ SUBPROTOCOL: Final = "turnkeep.v1"
 _BEARER: Final = "bearer."
 _MAX_REASON_BYTES: Final = 120
 _FIRST_FRAME_BYTES: Final = 8 * 2**10
-"""Whoever sends it may be anybody: nothing larger is parsed. The server has taken up to `live_frame_bytes` of it."""
+"""The sender is not authenticated, so nothing larger is parsed.
+
+The server has received up to `live_frame_bytes` of it.
+"""
 
 router = APIRouter(include_in_schema=False)
 
 
 class _ClosedError(Exception):
-    """Raised where a connection has to end before it began."""
+    """Raised if a connection has to end before it began."""
 
     def __init__(self, closing: Closing) -> None:
         super().__init__(closing.reason)
@@ -109,7 +112,7 @@ async def _close(websocket: WebSocket, closing: Closing) -> None:
     try:
         await websocket.close(closing.code, closing.reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore"))
     except (WebSocketDisconnect, RuntimeError, OSError):
-        return  # gone meanwhile
+        return  # the client disconnected meanwhile
 
 
 async def _explain(websocket: WebSocket, error: AppError) -> None:
@@ -127,7 +130,7 @@ def _conversation_id(text: str) -> ConversationId:
 async def _authenticate(
     websocket: WebSocket, container: Container, connections: Connections, offered: list[str]
 ) -> tuple[Caller, str | None]:
-    """Who connects: by header, by subprotocol, or by a first frame."""
+    """Return the caller and its token, from a header, a subprotocol or a first frame."""
     if any(name.lower() in CREDENTIALS_IN_QUERY for name in websocket.query_params):
         raise _ClosedError(Closing(NO_KEY, "a key never goes into the URL: send a header, a subprotocol or `auth`"))
     token = _token(websocket, offered)

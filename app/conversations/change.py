@@ -1,4 +1,4 @@
-"""Changes what of a conversation may change, in the transaction of whoever changes it."""
+"""Apply changes to a conversation, in the caller's transaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from app.tenancy.schemas import Caller
 
 @dataclass(frozen=True, slots=True)
 class ChangeConditions:
-    """How a change is applied. `tags`: the revs that the conversation may have; None is any."""
+    """Conditions of a change. `tags`: the accepted revs of the conversation; None accepts any rev."""
 
     max_metadata_bytes: int
     replaces_metadata: bool = False
@@ -40,14 +40,14 @@ async def change_conversation(
     titles: DerivedTitles,
     conditions: ChangeConditions,
 ) -> tuple[ConversationRow, bool]:
-    """Change what was given; everything left out stays. Says whether the conversation got an owner.
+    """Change the given fields and keep all others. Return the row, and whether the conversation got an owner.
 
-    A job erases what is not to be kept any more. A conversation whose title is cleared gets a derived one. Raises
-    Conflict `revision_changed`, and `conversation_owned` where it has another owner; Invalid for too much metadata.
+    Enqueues a job that erases the turns that the new retention does not keep. Clearing the title derives a new one.
+    Raises Conflict `revision_changed`, or `conversation_owned` if it has another owner; Invalid for too much metadata.
     """
     given = body.model_fields_set
     await lock_conversation(caller, tx, conversation_id)
-    # read only now that the head is held, so that no change made meanwhile is lost
+    # Read the row under the lock, so that no concurrent change is lost.
     row = await get_conversation(caller, tx, conversation_id)
     _require_revision(row, conditions)
     owner = _owner(row, body)
@@ -118,9 +118,9 @@ def _owner(row: ConversationRow, body: ConversationUpdate) -> str | None:
 async def _participants(
     caller: Caller, tx: Transaction, row: ConversationRow, given: Sequence[Participant]
 ) -> tuple[list[JsonObject], list[JsonObject]]:
-    """Return the speakers and the tools: the participants that are given, and those before that wrote turns.
+    """Return the speakers and the tools: the given participants, and earlier participants that wrote turns.
 
-    A list hides no author. The turns of an author say whether it is a speaker; of others `role` says so.
+    A list cannot remove an author. The turns of an author decide whether it is a speaker; for others `role` decides.
     """
     named = {one.actor: one for one in given}
     uncovered_ranges = {

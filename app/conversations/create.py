@@ -1,4 +1,4 @@
-"""Makes conversations, or gets those that are there already, in the transaction of whoever needs one."""
+"""Create conversations, or return existing ones, in the caller's transaction."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from app.tenancy.schemas import Caller, RequestResult
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a new conversation has that names nothing else."""
+    """Values of a new conversation for fields that the request does not set."""
 
     max_metadata_bytes: int
     compaction: JsonObject
@@ -30,8 +30,7 @@ async def get_or_create(
 ) -> RequestResult[ConversationRow]:
     """Create a conversation, or return the one with this id or external id.
 
-    Of two calls at the same time the second waits for the first.
-    Raises Invalid, Conflict `conversation_conflict`, Busy.
+    Of two concurrent calls, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`, Busy.
     """
     require_small(body.metadata, maximum=defaults.max_metadata_bytes)
     created = await conversation_store.insert_conversation(

@@ -1,9 +1,9 @@
-"""Derived titles: what a conversation is called when its callers gave it no title.
+"""Derived titles: titles of conversations that have no title from a caller.
 
-The first words of the first question, from the moment that it is stored. Where a chat model is configured, a job then
-writes a title from the first question and its answer (`app/context/titles.py`). A derived title is kept beside the
-caller's, which always wins. It names the turns that it was derived from: when one of them is superseded or erased, the
-title goes in the same transaction, and is derived anew from what is left.
+A derived title is the first words of the first question, from the time that the question is stored. If a chat model is
+configured, a job then writes a title from the first question and its answer (`app/context/titles.py`). A derived title
+is stored next to the caller's title, which has priority. It lists the turns that it was derived from. When one of them
+is superseded or erased, the title is deleted in the same transaction, and derived again from the remaining turns.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,13 +27,13 @@ from app.formats.schemas import Kind
 from app.tenancy.schemas import Caller
 
 TITLE_JOB: Final = "conversation.title"
-"""Let the chat model give a conversation a title; the subject is its id."""
+"""Job kind: the chat model writes a title for a conversation; the subject is its id."""
 
 TITLE_CHARACTERS: Final = 60
 
 
 def title_job(conversation_id: UUID) -> NewJob:
-    """The job that lets the model give a conversation a title; one waits at a time."""
+    """Return the job that lets the model write a title for a conversation; at most one is queued at a time."""
     return NewJob(TITLE_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
 
 
@@ -48,7 +48,7 @@ def _has_text(draft: Draft, kind: Kind) -> bool:
 async def title_of_new(
     caller: Caller, tx: Transaction, head: ConversationRow, rows: Sequence[TurnRow], drafts: Sequence[Draft]
 ) -> DerivedTitle | None:
-    """The title that a conversation without any gets from turns that were just inserted; None where it gets none."""
+    """Return the title for a conversation without one, derived from just inserted turns; None if it gets none."""
     if head.title is not None or head.derived_title is not None:
         return None
     asked = [row for row, draft in zip(rows, drafts, strict=True) if _has_text(draft, Kind.USER_MESSAGE)]
@@ -60,7 +60,7 @@ async def title_of_new(
 
 
 async def find_title(caller: Caller, tx: Transaction, head: ConversationRow) -> DerivedTitle | None:
-    """The title of the first words of the first question that is live."""
+    """Return a title from the first words of the first live question; None without one."""
     found = await _first_question(caller, tx, head)
     return None if found is None else _from_question(found.id, found.text)
 
@@ -72,15 +72,15 @@ async def _first_question(caller: Caller, tx: Transaction, head: ConversationRow
 
 
 class DerivedTitles:
-    """Keeps derived titles true to their turns, in the transactions that change the turns."""
+    """Derived titles, kept consistent with their turns in the transactions that change the turns."""
 
     def __init__(self, jobs: JobQueue, *, model: str | None) -> None:
-        """`model`: the chat model that a job asks for titles; None where there is none."""
+        """`model`: the chat model that a job asks for titles; None if none is configured."""
         self._jobs = jobs
         self._model = model
 
     def due(self, head: ConversationRow, drafts: Sequence[Draft], title: DerivedTitle | None) -> list[NewJob]:
-        """The job that is due when these turns have been appended: the first answer to a first question is there."""
+        """Return the job that is due after appending these turns: when the first question gets its first answer."""
         has_question = title is not None or head.derived_title is not None
         if self._model is None or head.title is not None or not has_question:
             return []
@@ -89,7 +89,7 @@ class DerivedTitles:
         return [title_job(head.id)] if any(_has_text(draft, Kind.AGENT_MESSAGE) for draft in drafts) else []
 
     async def renew(self, caller: Caller, tx: Transaction, head: ConversationRow) -> None:
-        """Derive the title of a conversation anew, behind its locked head."""
+        """Derive the title of a conversation again. The caller has locked its head."""
         title = await find_title(caller, tx, head)
         if title is None:
             return
@@ -109,7 +109,7 @@ class DerivedTitles:
         gone: Collection[UUID],
         sources: Collection[TitleSource] = tuple(TitleSource),
     ) -> None:
-        """Take away a title that was derived from turns that are gone, and derive it anew, behind the locked head."""
+        """Delete a title that was derived from removed turns, and derive it again. The caller has locked the head."""
         conversation_id = ConversationId(head.id)
         if gone and await title_store.clear_title(
             tx, caller.tenant_id, conversation_id, turn_ids=gone, sources=[source.value for source in sources]
@@ -118,14 +118,14 @@ class DerivedTitles:
 
 
 class Titles:
-    """What a model needs to write a title, and the derived write that stores it."""
+    """Reads the exchange for a model that writes a title, and stores the title as a derived write."""
 
     def __init__(self, database: Database, *, publisher: EventPublisher) -> None:
         self._database = database
         self._publisher = publisher
 
     async def exchange(self, caller: Caller, conversation_id: ConversationId) -> Exchange | None:
-        """The exchange to write a title from; None where the conversation has a title, or has no answer yet.
+        """Return the exchange for a title; None if the conversation has a title or no answer yet.
 
         Raises NotFound.
         """
@@ -147,9 +147,9 @@ class Titles:
     async def store(
         self, caller: Caller, conversation_id: ConversationId, *, title: str, model: str, sources: Mapping[UUID, bytes]
     ) -> bool:
-        """Store a title that a model wrote, unless there is one or a source has changed; says whether it was stored.
+        """Store a title that a model wrote, and return whether it was stored.
 
-        Raises NotFound.
+        It is not stored if the conversation has a title or a source has changed. Raises NotFound.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await self._unchanged(caller, tx, conversation_id, sources)
@@ -165,7 +165,7 @@ class Titles:
     async def decline(
         self, caller: Caller, conversation_id: ConversationId, *, model: str, sources: Mapping[UUID, bytes]
     ) -> None:
-        """Note that a model gives no title to this exchange, so that it is not asked again. Raises NotFound."""
+        """Record that a model gives no title for this exchange, so that it is not asked again. Raises NotFound."""
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await self._unchanged(caller, tx, conversation_id, sources)
             if head is not None:
@@ -177,9 +177,9 @@ class Titles:
     async def _unchanged(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, sources: Mapping[UUID, bytes]
     ) -> ConversationRow | None:
-        """The conversation, locked, if it has no title yet and the sources are what they were."""
+        """Return the locked conversation, or None if it has a title or a source has changed."""
         await lock_conversation(caller, tx, conversation_id)
-        # read behind the lock: the lock's own statement may give the row as it was before it waited
+        # Read under the lock: the locking statement may return the row as it was before it waited.
         head = await get_conversation(caller, tx, conversation_id)
         if _is_titled(head):
             return None

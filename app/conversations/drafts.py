@@ -1,7 +1,7 @@
-"""From what a caller sent to what can be stored. Pure: checks every rule that needs no database.
+"""Convert the turns of a request to drafts that can be stored. Pure: checks every rule that needs no database.
 
-A draft has its defaults filled in, its JSON written, its search text cut out. Errors name the field by a pointer and
-never repeat its content.
+A draft has its default values, its JSON text and its search text. Errors name the field by a pointer and never repeat
+its content.
 """
 
 import json
@@ -23,20 +23,20 @@ _MAX_NAME = 256
 _MANY_PIECES = 500
 _MANY_CHARACTERS = 256 * 2**10
 
-# what a turn's kind is by default; any other was given by hand
+# The default kinds of each role. The caller set any other kind explicitly.
 USUAL_KINDS = {
     Role.USER: {Kind.USER_MESSAGE},
     Role.ASSISTANT: {Kind.AGENT_MESSAGE, Kind.TOOL_CALL_REQUEST},
     Role.SYSTEM: {Kind.SYSTEM_INSTRUCTION},
     Role.TOOL: {Kind.TOOL_RESULT},
 }
-# kinds that a turn of any role may be given
+# Kinds that a turn of any role may have.
 _KINDS_OF_ANY_ROLE = {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedFields:
-    """What a turn that takes another's place may inherit from it."""
+    """Fields that a revision may inherit from the turn that it replaces."""
 
     id: UUID
     role: Role
@@ -56,9 +56,9 @@ class DraftLimits:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One turn, ready to be given its place. JSON columns are text; `fields` are what the content hash covers.
+    """A checked turn without a position. JSON columns are text; `fields` are the input of the content hash.
 
-    `created_at`: when a streamed turn was opened; None for what is made now.
+    `created_at`: when a streamed turn was opened; None for a turn that is created now.
     """
 
     id: UUID | None
@@ -83,22 +83,22 @@ class Draft:
 
     @property
     def size(self) -> int:
-        """Characters of what is worked on: the JSON that is hashed, and the text that is counted and searched."""
+        """Number of characters to process: the JSON that is hashed, and the text that is counted and searched."""
         return len(self.text) + sum(map(len, filter(None, (self.content, self.tool_calls, self.tool_results))))
 
     def form(self, *, with_time: bool) -> bytes:
-        """What is hashed, with the time the caller gave or without it (see `counts_time`)."""
+        """Return the bytes to hash, with or without the time that the caller gave (see `counts_time`)."""
         if not with_time or self.occurred_at is None:
             return canonical_form(self.fields)
         return canonical_form({**self.fields, "occurred_at": format_time(self.occurred_at)})
 
     def counts_time(self, created_at: datetime) -> bool:
-        """Whether `occurred_at` is hashed: only when the caller gave one that is not simply the time of writing."""
+        """Return whether `occurred_at` is hashed: if the caller gave it and it is not the time of writing."""
         return self.occurred_at is not None and self.occurred_at != created_at
 
 
 def make_revision(old: InheritedFields, given: Revision, *, limits: DraftLimits, now: datetime) -> Draft:
-    """The draft of a turn that takes another's place; what it leaves out of role, kind and actor is the old one's."""
+    """Return the draft of a revision. It inherits role, kind and actor from the old turn if they are not given."""
     role = given.role or old.role
     members = {name: getattr(given, name) for name in TurnContent.model_fields}
     if role is old.role:
@@ -118,7 +118,7 @@ def make_draft(
     created_at: datetime | None = None,
     root: str = "",
 ) -> Draft:
-    """The draft of one turn. Raises Invalid or TooLarge, naming the wrong field below `root`."""
+    """Return the draft of one turn. Raises Invalid or TooLarge, naming the wrong field below `root`."""
     error = _first_error(turn, root, limits, now)
     if error is not None:
         raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[error])
@@ -126,7 +126,7 @@ def make_draft(
 
 
 def is_much(turns: Sequence[TurnInput]) -> bool:
-    """Whether `make_drafts` takes so long that it is called in a thread: for many things, or for long texts."""
+    """Return whether `make_drafts` is slow enough to need a thread: for many items, or for long texts."""
     pieces = characters = 0
     for turn in turns:
         parts = turn.content if isinstance(turn.content, list) else ()
@@ -141,7 +141,7 @@ def _length(part: JsonObject) -> int:
 
 
 def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:
-    """All drafts of one append. Raises Invalid or TooLarge, naming the first wrong field of every wrong turn."""
+    """Return all drafts of one append. Raises Invalid or TooLarge, naming the first wrong field of every wrong turn."""
     if len(turns) > limits.max_turns:
         raise Invalid(
             "invalid_request",
@@ -223,7 +223,7 @@ def _content_errors(content: object, at: str, limits: DraftLimits) -> Iterator[F
 
 
 def _text_errors(text: str, at: str, limits: DraftLimits) -> Iterator[FieldError]:
-    # a code point takes at most four bytes, so most texts need no encoding to be known as small enough
+    # A code point takes at most four bytes, so most texts are accepted without encoding them.
     if len(text) * 4 > limits.max_text_bytes and len(text.encode()) > limits.max_text_bytes:
         raise TooLarge(
             "text_too_large",
@@ -319,7 +319,7 @@ def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:
 
 
 def plain_text(turn: TurnInput | Turn) -> str:
-    """What of a turn is counted and searched: its text, its tool calls' names and arguments, its results' text."""
+    """Return the text that is counted and searched: content, names and arguments of tool calls, text of results."""
     pieces = [content_text(turn.content)]
     for call in turn.tool_calls:
         function = call.get("function")

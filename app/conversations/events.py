@@ -1,6 +1,6 @@
-"""Events of conversations for the other processes: rows changed, or text of an open turn before it is stored.
+"""Events of conversations for other processes: changed rows, and text of an open turn before it is stored.
 
-Every event names its tenant and conversation. A lost event delays a subscriber, and never gives it wrong data.
+Every event names its tenant and conversation. A lost event delays a subscriber, but never causes wrong data.
 """
 
 import json
@@ -94,7 +94,7 @@ class EventPublisher:
 
 
 def _split_text(text: str) -> Iterator[str]:
-    # a code point takes at most six bytes in JSON, so most texts need no encoding here
+    # A code point takes at most six bytes in JSON, so most texts need no encoding here.
     if len(text) * 6 <= _MAX_TEXT_BYTES or len(json.dumps(text, ensure_ascii=False).encode()) <= _MAX_TEXT_BYTES:
         yield text
         return
@@ -117,7 +117,7 @@ def _encode(event: BusEvent) -> Message:
 
 
 def parse_event(message: Message) -> BusEvent | None:
-    """Decode a bus message; None when it is not about a conversation."""
+    """Decode a bus message. Return None if it is not about a conversation."""
     match message:
         case {"k": "changed" | "deleted" as kind, "t": str(tenant), "c": str(conversation), **rest}:
             rev = rest.get("r", 0)

@@ -1,4 +1,4 @@
-"""Finds a conversation, or says that there is none. Absent and foreign are the same: row security hides the latter."""
+"""Find conversations and turns, or raise NotFound. Row security hides other tenants' rows, as if absent."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _NO_CONVERSATION = "There is no such conversation."
 
 
 async def get_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
-    """A conversation; NotFound without it."""
+    """Return a conversation. Raises NotFound."""
     row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)
     if row is None:
         raise NotFound("not_found", _NO_CONVERSATION)
@@ -29,7 +29,7 @@ async def get_first_conversation(caller: Caller, tx: Transaction, ids: Sequence[
 
 
 async def get_rev(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> int:
-    """The rev of a conversation; NotFound without it."""
+    """Return the rev of a conversation. Raises NotFound."""
     rev = await conversation_store.find_rev(tx, caller.tenant_id, conversation_id)
     if rev is None:
         raise NotFound("not_found", _NO_CONVERSATION)
@@ -37,7 +37,7 @@ async def get_rev(caller: Caller, tx: Transaction, conversation_id: Conversation
 
 
 async def lock_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
-    """A conversation, held until the transaction ends; NotFound without it."""
+    """Return a conversation, locked until the transaction ends. Raises NotFound."""
     row = await conversation_store.lock_conversation(tx, caller.tenant_id, conversation_id)
     if row is None:
         raise NotFound("not_found", _NO_CONVERSATION)
@@ -45,7 +45,7 @@ async def lock_conversation(caller: Caller, tx: Transaction, conversation_id: Co
 
 
 async def get_turn(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> TurnRow:
-    """A turn of a conversation; NotFound without it."""
+    """Return a turn of a conversation. Raises NotFound."""
     row = await conversation_store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
     if row is None:
         raise turn_missing()
@@ -55,7 +55,7 @@ async def get_turn(caller: Caller, tx: Transaction, conversation_id: Conversatio
 async def get_live_turn(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
 ) -> tuple[int, int]:
-    """The seq and the position of a live turn. NotFound without it, Conflict where another stands in its place."""
+    """Return the seq and the position of a live turn. Raises NotFound, or Conflict if it is superseded."""
     row = await conversation_store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
     if row is None or row.status != "committed" or row.seq is None or row.position is None:
         raise turn_missing()
@@ -69,16 +69,16 @@ async def get_live_turn(
 
 
 def turn_missing() -> NotFound:
-    """The error where a conversation has no such turn."""
+    """Return the error for a turn that the conversation does not have."""
     return NotFound("not_found", "There is no such turn in this conversation.")
 
 
 async def get_partial_turn(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
 ) -> TurnRow:
-    """A turn of a conversation; one that is being written has what is durable of its content.
+    """Return a turn of a conversation; an open turn with the durable part of its content.
 
-    A pending turn that has its content already (a message of an exchange) is given as it is.
+    A pending turn that already has its content (a message of an exchange) is returned unchanged.
     """
     row = await get_turn(caller, tx, conversation_id, turn_id)
     if row.status != "pending" or row.content is not None:

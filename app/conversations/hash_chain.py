@@ -1,16 +1,16 @@
 """The hash chain over a conversation's turns. Pure.
 
-`content_hash` = SHA-256(salt, then the RFC 8785 form of an object with the caller-given fields as they are stored):
+`content_hash` = SHA-256(salt, then the RFC 8785 form of an object with the caller's fields as they are stored):
 
 - role, kind and actor (after their defaults), content, tool_calls, tool_call_id, tool_results, usage, model, adapter,
-  metadata; what is null, and an empty tool_calls, tool_results or metadata, is left out
-- supersedes, the id of the turn whose place it took as a ULID, where there is one
-- occurred_at as RFC 3339 in UTC with milliseconds, only where it differs from created_at
+  metadata; null values, and an empty tool_calls, tool_results or metadata, are left out
+- supersedes, the id (a ULID) of the turn that this turn replaces, if any
+- occurred_at as RFC 3339 in UTC with milliseconds, only if it differs from created_at
 
-The salt is 32 random bytes of that turn: once it is erased with the content, the text cannot be guessed from the hash.
+The salt is 32 random bytes per turn. It is erased with the content, so that the text cannot be guessed from the hash.
 `chain_hash` = SHA-256(previous chain_hash, then the UTF-8 of six lines: id as a ULID, seq, role, kind, created_at, hex
-content_hash), with a newline between lines and none at the end. The first turn's previous hash is 32 zero bytes;
-a fork's is the chain_hash of its parent where it left it.
+content_hash), with a newline between lines and none at the end. The first turn's previous hash is 32 zero bytes; a fork
+starts with the chain_hash of its parent at the fork.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ _SALT_BYTES = 32
 
 
 def new_salt() -> bytes:
-    """32 random bytes."""
+    """Return 32 random bytes."""
     return secrets.token_bytes(_SALT_BYTES)
 
 
 def canonical_form(fields: Mapping[str, JsonValue]) -> bytes:
-    """RFC 8785 form of the fields that are not None."""
+    """Return the RFC 8785 form of the fields that are not None."""
     return rfc8785.dumps({name: value for name, value in fields.items() if value is not None})  # pyright: ignore[reportArgumentType]
 
 
 def content_hash(salt: bytes, form: bytes) -> bytes:
-    """The hash of one turn's content (32 bytes)."""
+    """Return the hash of one turn's content (32 bytes)."""
     hashed = hashlib.sha256(salt)
     hashed.update(form)
     return hashed.digest()
@@ -48,6 +48,6 @@ def content_hash(salt: bytes, form: bytes) -> bytes:
 
 def chain_hash(previous: bytes, *, turn_id: UUID, seq: int, role: str, kind: str, created_at: datetime,
                content: bytes) -> bytes:  # fmt: skip
-    """The chain's value after this turn (32 bytes)."""
+    """Return the chain hash after this turn (32 bytes)."""
     lines = (format_id(turn_id), str(seq), role, kind, format_time(created_at), content.hex())
     return hashlib.sha256(previous + "\n".join(lines).encode()).digest()

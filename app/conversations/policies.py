@@ -1,4 +1,4 @@
-"""What a conversation is created or changed with, checked and completed. Pure."""
+"""Check and complete the policies and metadata of a conversation. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from app.core.jobs import NewJob
 from app.formats.schemas import JsonObject
 
 FACTS_JOB = "conversation.facts"
-"""Look through what a conversation has new for facts; the subject is its id."""
+"""Job kind: extract facts from new turns of a conversation; the subject is its id."""
 WITHDRAW_JOB = "facts.withdraw"
-"""Take out of the facts what superseded turns said; the subjects are their ids."""
+"""Job kind: withdraw the evidence of superseded turns from the facts; the subjects are the turn ids."""
 _TURNS_PER_JOB = 500
 
 
 def require_small(metadata: JsonObject, *, maximum: int) -> None:
-    """Raise Invalid for metadata of more bytes, as JSON in UTF-8."""
+    """Raise Invalid if the metadata exceeds `maximum` bytes of JSON in UTF-8."""
     if len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode()) > maximum:
         raise Invalid(
             "invalid_request",
@@ -27,7 +27,7 @@ def require_small(metadata: JsonObject, *, maximum: int) -> None:
 
 
 def merge_patch(base: JsonObject, patch: JsonObject) -> JsonObject:
-    """Merge a patch into an object by RFC 7396: objects are merged, null removes a member, all else is replaced."""
+    """Return an object merged with a patch by RFC 7396: objects merge, null removes a member, other values replace."""
     merged = dict(base)
     for name, value in patch.items():
         if value is None:
@@ -41,7 +41,7 @@ def merge_patch(base: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def compaction_policy(given: CompactionIn, base: JsonObject) -> JsonObject:
-    """A policy of compaction with what was given changed; null clears the model."""
+    """Return the compaction policy `base` with the given fields changed. An explicit null clears the model."""
     changed = given.model_dump(exclude_none=True)
     if "summarizer_model" in given.model_fields_set:
         changed["summarizer_model"] = given.summarizer_model
@@ -49,17 +49,17 @@ def compaction_policy(given: CompactionIn, base: JsonObject) -> JsonObject:
 
 
 def facts_policy(given: FactsIn, base: JsonObject) -> JsonObject:
-    """Whether facts are extracted and redacted, with what was given changed."""
+    """Return the facts policy `base` (extraction and redaction) with the given fields changed."""
     return {**base, **given.model_dump(exclude_none=True)}
 
 
 def facts_job(conversation_id: UUID) -> NewJob:
-    """The job that looks through a conversation for facts; one waits at a time."""
+    """Return the job that extracts facts from a conversation; at most one is queued at a time."""
     return NewJob(FACTS_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
 
 
 def withdraw_jobs(turn_ids: Sequence[UUID]) -> list[NewJob]:
-    """The jobs that take what these turns said out of the facts."""
+    """Return the jobs that withdraw the evidence of these turns from the facts."""
     return [
         NewJob(WITHDRAW_JOB, subject_ids=turn_ids[start : start + _TURNS_PER_JOB])
         for start in range(0, len(turn_ids), _TURNS_PER_JOB)

@@ -1,15 +1,15 @@
-"""The beginning of a text, on one line. Pure."""
+"""Shorten a text to its beginning, on one line. Pure."""
 
 from typing import Final
 
 PREVIEW_CHARACTERS: Final = 200
 _ELLIPSIS: Final = "…"
 _MIN_KEPT: Final = 0.6
-"""A cut at a word boundary keeps at least this part of the length; a text without spaces is cut within a word."""
+"""Minimum part of the length that a cut at a word boundary keeps; else the cut is inside a word."""
 
 
 def first_words(text: str, *, max_characters: int) -> str:
-    """The first words of a text with whitespace collapsed, at most so many characters.
+    """Return the first words of a text with whitespace collapsed, at most `max_characters`.
 
     A longer text is cut at a word boundary and ends with an ellipsis.
     """

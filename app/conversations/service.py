@@ -1,8 +1,8 @@
 """Conversations and their turns: create, read, change, append.
 
-What always holds: seq is gapless in commit order (the head's row lock serialises appends of one conversation), an
-append is stored whole or not at all, every turn extends the hash chain and is in the search index in the same
-transaction, and a repeated turn id or Idempotency-Key stores nothing twice.
+Invariants: seq is gapless in commit order, because the head's row lock serialises appends of one conversation. An
+append is stored completely or not at all. Every turn extends the hash chain and is in the search index in the same
+transaction. A repeated turn id or Idempotency-Key stores nothing twice.
 """
 
 import json
@@ -117,7 +117,7 @@ class ConversationOptions:
 
 
 class Conversations:
-    """The door to conversations and turns."""
+    """Public API of conversations and turns."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Conversations:
         self._index = index
         self._jobs = jobs
         self.indexing = Indexing(database, index=index)
-        """What the index gets after the append, by jobs."""
+        """Indexing jobs that run after the append."""
         limits = options.limits
         self._defaults = Defaults(limits.max_metadata_bytes, options.compaction, options.facts, options.default_ttl_s)
         self._history = History(database, cursors=cursors, max_bytes=options.max_answer_bytes)
@@ -160,25 +160,25 @@ class Conversations:
             database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, publisher=publisher,
             limits=options.limits, options=options.streams, jobs=jobs,
         )  # fmt: skip
-        """Turns that are written while they stream."""
+        """Open turns."""
         self.summaries = Summaries(
             database, ops, tenancy=tenancy, index=index, jobs=jobs, publisher=publisher, cursors=cursors,
             max_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
-        """Text that stands for older turns."""
+        """Summaries of older turns."""
         self.sources = Sources(database, jobs=jobs, publisher=publisher)
-        """Turns, for what is derived from them above."""
+        """Reads turns for packages that derive data from them."""
         self.sessions = Sessions(
             database, appender=self._appender, publisher=publisher, limits=options.limits, defaults=self._defaults,
             lock_wait_ms=options.session_lock_wait_ms,
         )  # fmt: skip
-        """Conversations by their callers' own names, made at first use."""
+        """Conversations by external id, created at first use."""
         self.expiry = ConversationExpiry(ops, publisher=publisher)
-        """Deletes conversations whose time is over."""
+        """Deletes expired conversations."""
         self.retention_eraser = RetentionEraser(
             publisher=publisher, titles=titles, without_summary=options.erase_without_summary,
         )  # fmt: skip
-        """Erases what conversations do not keep."""
+        """Erases turns that retention does not keep."""
 
     # conversations
 
@@ -196,13 +196,13 @@ class Conversations:
         return made.with_value(conversation_view_for(caller, made.value, external_id=body.external_id))
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
-        """One conversation. Tokens reach it."""
+        """Return one conversation. Conversation tokens are accepted."""
         caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return conversation_view(await get_conversation(caller, tx, conversation_id))
 
     async def id_of(self, caller: Caller, *, project: str, external_id: str) -> ConversationId:
-        """Return the id of the conversation with an external id. Raises NotFound without one. Tokens find their own."""
+        """Return the id of the conversation with an external id. Raises NotFound. A token finds only its own."""
         if caller.bound is not None:
             conversation = await self.get(caller, caller.bound.conversation_id)
             if (conversation.project, conversation.external_id) != (project, external_id):
@@ -215,7 +215,7 @@ class Conversations:
         return ConversationId(row.id)
 
     async def outline(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
-        """One conversation as an answer to a write shows it: without content for a key that may not read."""
+        """Return a conversation as the response to a write: without content if the API key may not read."""
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return conversation_view_for(caller, await get_conversation(caller, tx, conversation_id))
@@ -223,9 +223,9 @@ class Conversations:
     async def list_conversations(
         self, caller: Caller, *, where: ConversationFilter, order: Order, limit: int, cursor: str | None
     ) -> Page[ListedConversation]:
-        """Conversations by latest activity, with previews: for callers that may read.
+        """Return conversations by latest activity, with previews, for callers that may read.
 
-        A page of conversations with many names and large metadata has fewer than `limit`, and says that there are more.
+        A page has fewer than `limit` if conversations have many names and large metadata; `has_more` is then true.
         """
         scope = f"conversations|{caller.tenant_id}|{order}|{where!r}"
         after: tuple[datetime, UUID] | None = None
@@ -246,7 +246,7 @@ class Conversations:
         )
 
     async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[ListedConversation]:
-        """Conversations that are all that is asked for, by latest activity."""
+        """Return the conversations that match all given filters, by latest activity."""
         given = request.model_dump(exclude={"order", "limit", "cursor", "metadata"})
         metadata = None if request.metadata is None else json.dumps(request.metadata, sort_keys=True)
         where = ConversationFilter(**given, metadata=metadata)
@@ -258,9 +258,9 @@ class Conversations:
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, body: ConversationUpdate,
         tags: frozenset[str] | None, replaces_metadata: bool,
     ) -> tuple[Conversation, bool]:  # fmt: skip
-        """Change what was given, in the transaction of the caller; everything left out stays.
+        """Change the given fields in the caller's transaction and keep all others.
 
-        Says whether the conversation got an owner: what is derived from it is then to get that owner too.
+        Also return whether the conversation got an owner: data derived from it then gets that owner too.
         """
         max_bytes = self._options.limits.max_metadata_bytes
         row, is_claimed = await change_conversation(
@@ -271,28 +271,28 @@ class Conversations:
         return conversation_view_for(caller, row), is_claimed
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
-        """Delete a conversation and its turns, in the transaction of whoever erases."""
+        """Delete a conversation and its turns, in the caller's transaction."""
         self._publisher.publish_deleted(tx, caller.tenant_id, conversation_id)
         return await stream_store.delete_conversation(tx, caller.tenant_id, conversation_id)
 
     async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
-        """Hold a conversation until the transaction ends: nothing is appended meanwhile. NotFound without it."""
+        """Lock a conversation until the transaction ends, so that nothing is appended. Raises NotFound."""
         await lock_conversation(caller, tx, conversation_id)
 
     async def fork(
         self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest,
         idempotency_key: IdempotencyKey | None,
     ) -> RequestResult[Conversation]:  # fmt: skip
-        """Copy the live turns through one into a new conversation.
+        """Copy the live turns through a given turn into a new conversation.
 
-        Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id that
-        stands) or `conversation_conflict`.
+        Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id of the
+        live turn) or `conversation_conflict`.
         """
         require_small(body.metadata or {}, maximum=self._options.limits.max_metadata_bytes)
         return await self._forker.fork(caller, conversation_id, body=body, idempotency_key=idempotency_key)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
-        """Walk the hash chain and name the first break."""
+        """Check the hash chain and return the first break."""
         return await verify(self._database, caller, conversation_id)
 
     # turns
@@ -301,10 +301,10 @@ class Conversations:
         self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId, body: Revision,
         idempotency_key: IdempotencyKey | None = None,
     ) -> RequestResult[RevisionResult]:  # fmt: skip
-        """Store a turn in the place of a live one.
+        """Store a revision of a live turn.
 
-        Raises NotFound; Conflict `already_superseded` (with the id that stands), `conversation_advanced`,
-        `turn_id_conflict`, `turn_erased`, `idempotency_mismatch`; Invalid where the turn breaks a rule.
+        Raises NotFound; Conflict `already_superseded` (with the id of the live turn), `conversation_advanced`,
+        `turn_id_conflict`, `turn_erased`, `idempotency_mismatch`; Invalid if the turn breaks a rule.
         """
         return await self._reviser.revise(
             caller, conversation_id, turn_id=turn_id, body=body, idempotency_key=idempotency_key,
@@ -320,9 +320,9 @@ class Conversations:
         turn_ids: Sequence[UUID],
         only_this: bool,
     ) -> tuple[ErasedTurns, Sequence[UUID]]:
-        """Erase turns and, unless `only_this`, their other wordings, in the transaction of the caller; gives their ids.
+        """Erase turns and, unless `only_this`, their other revisions, in the caller's transaction.
 
-        NotFound names those that are not there.
+        Also return the ids of all erased turns. Raises NotFound, naming the missing turns.
         """
         erased, every = await erase_turns(
             caller, tx, conversation_id, turn_ids, only_this=only_this, index=self._index, jobs=self._jobs,
@@ -338,7 +338,8 @@ class Conversations:
         """Append turns, all or none.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
-        Invalid where a turn breaks a rule. Tokens reach it, with Forbidden `token_not_allowed` for what is not theirs.
+        Invalid if a turn breaks a rule. Conversation tokens are accepted; Forbidden `token_not_allowed` for turns that
+        the token does not permit.
         """
         writer = caller.require_conversation(Scope.WRITE, conversation_id)
         return await self._appender.append(
@@ -356,16 +357,16 @@ class Conversations:
         return await self._appender.find_result(caller, idempotency_key)
 
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
-        """One turn of a conversation. Tokens reach it."""
+        """Return one turn of a conversation. Conversation tokens are accepted."""
         caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return turn_view(await get_partial_turn(caller, tx, conversation_id, turn_id))
 
     async def history(self, caller: Caller, conversation_id: ConversationId, *, query: HistoryQuery) -> HistoryPage:
-        """A page of the turns of a conversation. Tokens reach it.
+        """Return a page of the turns of a conversation. Conversation tokens are accepted.
 
-        With `include_superseded` all committed versions, those of one position in the order of their seq. A page of
-        large turns has fewer than `limit`, and says that there are more. Raises NotFound, Invalid.
+        With `include_superseded` it has all committed revisions, those of one position ordered by seq. A page of large
+        turns has fewer than `limit`; `has_more` is then true. Raises NotFound, Invalid.
         """
         caller = caller.require_conversation(Scope.READ, conversation_id)
         return await self._history.page(caller, conversation_id, query)
@@ -373,7 +374,7 @@ class Conversations:
     # for recall and context
 
     async def recent(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> list[CanonicalTurn]:
-        """The newest live turns that still have content, oldest first."""
+        """Return the newest live turns that still have content, oldest first."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             max_bytes = self._options.max_answer_bytes
             return await recent_turns(caller, tx, conversation_id, limit=limit, max_bytes=max_bytes)
@@ -381,8 +382,8 @@ class Conversations:
     async def context_turns(
         self, caller: Caller, conversation_id: ConversationId, *, wanted: ContextTurnsQuery
     ) -> ContextTurns:
-        """The turns and summaries that a context may show. Raises NotFound."""
-        # a summary that is stored between two of the statements would cover turns, and not be among those read
+        """Return the turns and summaries that a context may show. Raises NotFound."""
+        # One snapshot: a summary stored between two statements would cover turns without being read itself.
         is_snapshot = wanted.accepts is not None
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=is_snapshot) as tx:
             max_bytes = self._options.max_answer_bytes
@@ -391,14 +392,14 @@ class Conversations:
     async def count_omitted(
         self, caller: Caller, conversation_id: ConversationId, *, ranges: Sequence[tuple[int, int]]
     ) -> OmittedTurns:
-        """How many live turns stand in these ranges of positions, both ends included."""
+        """Count the live turns in these ranges of positions, both ends included."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return await count_omitted(caller, tx, conversation_id, ranges=ranges)
 
     async def display_names(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Collection[UUID | None]
     ) -> dict[UUID, str]:
-        """What conversations are called: the title that callers gave, else external id, derived title, id."""
+        """Return the names of conversations by id: the caller's title, else external id, derived title, id."""
         ids = [one for one in conversation_ids if one is not None]
         names = await conversation_store.find_names(tx, caller.tenant_id, ids)
         return {one: names.get(one) or format_id(one) for one in ids}
@@ -406,7 +407,7 @@ class Conversations:
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
     ) -> CanonicalTurn | None:
-        """The newest live turn in this role that still says something, of one of `actors` where they are given."""
+        """Return the newest live turn with this role that still has content, by one of `actors` if they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await conversation_store.list_turns(
                 tx,
@@ -433,7 +434,7 @@ class Conversations:
         limit: int,
         max_people: int,
     ) -> dict[UUID, list[Participant]]:
-        """The speakers of conversations of a scope, the latest first; those beyond `max_people` without any."""
+        """Return the speakers of the conversations of a scope, latest first; without any beyond `max_people`."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_participants(
                 tx,
@@ -447,9 +448,9 @@ class Conversations:
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
-        """Turns by id, for whoever found them, in that one's transaction; the first ids' where not all fit."""
+        """Return turns by id, in the caller's transaction. If not all fit, the first ids', and the ids left out."""
         found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._options.max_answer_bytes)
-        # what was superseded or erased since it was found is not shown any more
+        # Turns that were superseded or erased since the search are not shown.
         shown = {
             row.id: (turn_view(row), canonical_turn(row))
             for row in found.rows
@@ -461,9 +462,9 @@ class Conversations:
     async def neighbours(
         self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
     ) -> tuple[list[Turn], bool]:
-        """Live turns around places (conversation, position), the places themselves included; whether some are left out.
+        """Return live turns around and at places (conversation, position), and whether some are left out.
 
-        One turn stands beside up to twice `reach` places, and is shown at each.
+        One turn can be near up to twice `reach` places, and is returned for each.
         """
         max_bytes = self._options.max_answer_bytes // (2 * reach)
         found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)

@@ -1,7 +1,7 @@
-"""Rows of conversations, their heads and their turns.
+"""Tables of conversations, their heads and their turns.
 
-The head holds every counter of a conversation and no index, so that its many updates stay HOT. A turn's JSON columns
-are `json`, not `jsonb`: what a caller gave comes back exactly as it was, key order included.
+The head has every counter of a conversation and no index, so that its many updates stay HOT. A turn's JSON columns are
+`json`, not `jsonb`, so that values are returned exactly as the caller gave them, key order included.
 """
 
 from sqlalchemy import (

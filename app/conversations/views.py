@@ -1,4 +1,4 @@
-"""From rows to what callers see. Pure."""
+"""Convert rows to the schemas of the API. Pure."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ def _id(value: UUID | None) -> str | None:
 
 
 def json_column(text: str | None, default: Value) -> Value:
-    """What a JSON column holds; the default where it is null."""
+    """Return the parsed value of a JSON column, or the default if it is null."""
     return default if text is None else cast("Value", json.loads(text))
 
 
@@ -50,7 +50,7 @@ def _title_source(row: ConversationRow) -> Literal["caller", "model", "question"
 
 
 def _participants(row: ConversationRow) -> list[ParticipantOut]:
-    """The speakers, then the tools. An actor that is both is a speaker."""
+    """Return the speakers, then the tools. An actor that is both is a speaker."""
     speakers = [ParticipantOut.model_validate(item) for item in row.participants]
     actors = {one.actor for one in speakers}
     tools = [ParticipantOut.model_validate(item | {"role": "tool"}) for item in row.tools]
@@ -58,7 +58,7 @@ def _participants(row: ConversationRow) -> list[ParticipantOut]:
 
 
 def conversation_view(row: ConversationRow) -> Conversation:
-    """A conversation as callers see it."""
+    """Return a conversation as an API schema."""
     expires_at = None if row.ttl_s is None else row.updated_at + timedelta(seconds=row.ttl_s)
     return Conversation(
         id=format_id(row.id),
@@ -88,7 +88,7 @@ def conversation_view(row: ConversationRow) -> Conversation:
 
 
 def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: str | None = None) -> Conversation:
-    """A conversation as its caller may see it: without content for a key that may not read.
+    """Return a conversation as this caller may see it: without content if its API key may not read.
 
     Such a key sees ids, policies, counters, times and the hash; `external_id` is the one that its request named.
     """
@@ -101,7 +101,7 @@ def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: 
 
 
 def listed_view(row: ListedRow) -> ListedConversation:
-    """A conversation as lists show it to callers that may read."""
+    """Return a conversation as an item of a list, for callers that may read."""
     return ListedConversation(
         **dict(conversation_view(row.conversation)),
         first_message=_preview(row.first_message),
@@ -122,7 +122,7 @@ def _preview(row: MessageRow | None) -> MessagePreview | None:
 
 
 def turn_view(row: TurnRow, *, content: JsonValue | None = None) -> Turn:
-    """A turn as callers see it. `content`: the value of `row.content`, where it is parsed already."""
+    """Return a turn as an API schema. `content`: the value of `row.content`, if it is parsed already."""
     return Turn(
         id=format_id(row.id),
         conversation_id=format_id(row.conversation_id),
@@ -156,9 +156,9 @@ def turn_view(row: TurnRow, *, content: JsonValue | None = None) -> Turn:
 
 
 def turn_view_for(caller: Caller, row: TurnRow, *, content: JsonValue | None = None) -> Turn:
-    """A turn as its caller may see it: without content for a key that may not read.
+    """Return a turn as this caller may see it: without content if its API key may not read.
 
-    What is left is what a tombstone has; in place of the actor stands the name of the role.
+    The remaining fields are those of a tombstone, with the role in place of the actor.
     """
     if Scope.READ in caller.scopes:
         return turn_view(row, content=content)
@@ -167,7 +167,7 @@ def turn_view_for(caller: Caller, row: TurnRow, *, content: JsonValue | None = N
 
 
 def canonical_turn(row: TurnRow) -> CanonicalTurn:
-    """A live turn as context assembly and formats see it."""
+    """Return a live turn in canonical form, for context assembly and message formats."""
     calls = json_column(row.tool_calls, list[JsonObject]())
     results = json_column(row.tool_results, list[JsonObject]())
     return CanonicalTurn(
@@ -187,12 +187,12 @@ def canonical_turn(row: TurnRow) -> CanonicalTurn:
 
 
 def summary_text(row: SummaryRow) -> str:
-    """The text of a summary: of highlights, their lines."""
+    """Return the text of a summary; for highlights, their lines."""
     return "\n".join(line.text for line in row.lines) if row.lines else row.text or ""
 
 
 def summary_view(row: SummaryRow) -> Summary:
-    """A summary as callers see it."""
+    """Return a summary as an API schema."""
     return Summary(
         id=format_id(row.id),
         conversation_id=format_id(row.conversation_id),
@@ -215,18 +215,18 @@ def summary_view(row: SummaryRow) -> Summary:
 
 
 def summary_view_for(caller: Caller, row: SummaryRow) -> Summary:
-    """A summary as its caller may see it: its range without its text for a key that may not read."""
+    """Return a summary as this caller may see it: its range without its text if its API key may not read."""
     if Scope.READ in caller.scopes:
         return summary_view(row)
     return summary_view(replace(row, actors=[], text=None, abstract=None, lines=[]))
 
 
 def participants_column(given: Iterable[Participant]) -> list[JsonObject]:
-    """Participants as they are stored, each actor once. The column says which of them are tools, not the items."""
+    """Return participants as they are stored, each actor once. The column, not the item, decides which are tools."""
     by_actor = {item.actor: item.model_dump(exclude={"role"}) for item in given}
     return list(by_actor.values())
 
 
 def activity_key(row: ListedRow) -> Key:
-    """Where a conversation stands in lists by latest activity."""
+    """Return the sort key of a conversation in lists by latest activity."""
     return [row.conversation.active_at.isoformat(), str(row.conversation.id)]

@@ -1,4 +1,4 @@
 """Queries of this capability, one module per subject. Each takes the open transaction first and names the tenant.
 
-They stand together because turns, streams, summaries and retention read each other's rows.
+They are in one package because turns, streams, summaries and retention read each other's rows.
 """

@@ -17,9 +17,9 @@ from app.formats.schemas import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class ConversationRow:
-    """A conversation with its head. JSON columns are read.
+    """A conversation with its head. JSON columns are parsed.
 
-    `active_at` is when a turn was last written. `listed_at` is the indexed copy of it, at most `ACTIVITY_GRAIN` behind.
+    `active_at`: when a turn was last written. `listed_at`: its indexed copy, at most `ACTIVITY_GRAIN` older.
     """
 
     id: UUID
@@ -63,7 +63,7 @@ class ConversationRow:
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
-    """A turn as it lies in the table; JSON columns are text."""
+    """A row of the table `turns`; JSON columns are text."""
 
     id: UUID
     conversation_id: UUID
@@ -139,31 +139,31 @@ FROM_CONVERSATIONS = """
 NOT_DELETING = """(
     select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
 ) is null"""
-"""The condition that conversation $2 of tenant $1 is not being deleted; looked up once for a statement."""
+"""SQL condition: conversation $2 of tenant $1 is not being deleted. Evaluated once per statement."""
 OF_NOT_DELETING = """(
     select h.deleting_at from conversation_heads h
     where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
 ) is null"""
-"""The condition that the conversation of a turn or summary `t` is not being deleted."""
+"""SQL condition: the conversation of a turn or summary `t` is not being deleted."""
 ACTIVITY_GRAIN = timedelta(minutes=1)
-"""How far the indexed `conversations.active_at` may lie behind `conversation_heads.active_at`."""
+"""Maximum time by which the indexed `conversations.active_at` is older than `conversation_heads.active_at`."""
 _MAX_SAFE_INTEGER = 2**53 - 1
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRows:
-    """Turns in order. `cut`: more were asked for and are there, but their texts would have been too much at once."""
+    """Turns in order. `cut`: the query found more turns, but their texts exceed its byte limit."""
 
     rows: list[TurnRow]
     cut: bool
 
 
 def limit_bytes(turns: str, *, order: str, max_bytes: str) -> str:
-    """The statement that gives of ordered `turns` those up to where their texts reach `max_bytes`, an argument.
+    """Return a statement that selects rows of ordered `turns` until their texts reach `max_bytes`.
 
-    One turn may have a whole request of text, and a page of such would take the process's memory. The first is given
-    whatever it has. `turns` has the columns of a turn, `order` says theirs again.
+    `turns` is SQL with the columns of a turn, `order` repeats its order, `max_bytes` names a parameter. The first turn
+    is always selected. One turn can be as large as a request: a page of such turns could exhaust the process's memory.
     """
     return f"""
         select {_TURN_COLUMNS_T}, t.there from (
@@ -175,13 +175,13 @@ def limit_bytes(turns: str, *, order: str, max_bytes: str) -> str:
 
 
 def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
-    """What a statement made by `within` gave."""
+    """Return the turns in the rows of a statement made by `limit_bytes`."""
     found = [row_as(TurnRow, row) for row in rows]
     return TurnRows(found, cut=bool(rows) and rows[0]["there"] > len(rows))
 
 
 def conversation_row(row: asyncpg.Record) -> ConversationRow:
-    """The conversation in a row that a query for `CONVERSATION_COLUMNS`, and perhaps more, gave."""
+    """Return the conversation in a row that has the `CONVERSATION_COLUMNS` and possibly others."""
     values = {name: row[name] for name in _CONVERSATION_FIELDS}
     for name in ("participants", "tools", "metadata", "compaction", "facts"):
         values[name] = json.loads(values[name], parse_int=_number)
@@ -189,7 +189,7 @@ def conversation_row(row: asyncpg.Record) -> ConversationRow:
 
 
 def _number(digits: str) -> int | float:
-    # jsonb writes 1e22 as its 23 digits, which not every JSON reader holds as an integer
+    # jsonb writes 1e22 as 23 digits; not every JSON reader can represent such an integer
     value = int(digits)
     return value if abs(value) <= _MAX_SAFE_INTEGER else float(value)
 
@@ -203,7 +203,7 @@ async def insert_conversation(
     owner: str | None, title: str | None, participants: Sequence[JsonValue], tools: Sequence[JsonValue],
     metadata: JsonObject, retention: str, compaction: JsonObject, facts: JsonObject, ttl_s: int | None, genesis: bytes,
 ) -> bool:  # fmt: skip
-    """Make a conversation and its head; false when its id or external id is taken."""
+    """Insert a conversation and its head; return false if its id or external id is already used."""
     made = await tx.fetchrow(
         """
         insert into conversations (tenant_id, id, project, external_id, owner, title, participants, metadata, retention,
@@ -233,7 +233,7 @@ async def insert_conversation(
 async def find_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
 ) -> ConversationRow | None:
-    """One conversation by its id."""
+    """Return a conversation by its id."""
     row = await tx.fetchrow(
         f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",
         tenant_id,
@@ -245,7 +245,7 @@ async def find_conversation(
 async def find_names(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Collection[UUID]
 ) -> dict[UUID, str | None]:
-    """The title that callers gave each of these conversations, else its external id, else its derived title."""
+    """Return for each conversation the title that callers gave it, else its external id, else its derived title."""
     rows = await tx.fetch(
         f"""
         select c.id, coalesce(nullif(c.title, ''), c.external_id, c.derived_title) as name
@@ -258,7 +258,7 @@ async def find_names(
 
 
 async def find_rev(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int | None:
-    """The rev of one conversation."""
+    """Return the rev of a conversation."""
     row = await tx.fetchrow(
         """
         select h.rev from conversation_heads h
@@ -273,7 +273,7 @@ async def find_rev(tx: Transaction, tenant_id: TenantId, conversation_id: Conver
 async def find_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:
-    """One conversation by the caller's own name for it."""
+    """Return a conversation by its external id."""
     row = await tx.fetchrow(
         f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
         " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3",
@@ -287,9 +287,9 @@ async def find_by_external_id(
 async def lock_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
 ) -> ConversationRow | None:
-    """One conversation, its head locked until the transaction ends.
+    """Return a conversation with its head locked until the transaction ends.
 
-    Of the rest of the row, a statement that had to wait gives what stood there before: read it again to change it.
+    If the statement waited, the columns of `conversations` are from before the wait: read them again to change them.
     """
     row = await tx.fetchrow(
         f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2 for update of h",
@@ -302,7 +302,7 @@ async def lock_conversation(
 async def lock_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:
-    """One conversation by the caller's own name for it, held as by `lock_conversation`."""
+    """Return a conversation by its external id, with its head locked as by `lock_conversation`."""
     row = await tx.fetchrow(
         f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
         " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3 for update of h",
@@ -318,7 +318,7 @@ async def update_conversation(
     participants: Sequence[JsonValue], tools: Sequence[JsonValue], metadata: JsonObject, retention: str,
     compaction: JsonObject, facts: JsonObject, ttl_s: int | None,
 ) -> None:  # fmt: skip
-    """Write everything of a conversation that may change, behind its locked head, whose rev moves on."""
+    """Write all fields of a conversation that can change, under the lock of its head, and increase its rev."""
     await tx.execute(
         "update conversation_heads set rev = rev + 1 where tenant_id = $1 and conversation_id = $2",
         tenant_id,
@@ -338,7 +338,7 @@ async def update_conversation(
 
 
 def _with_new(column: str, items: str) -> str:
-    """SQL of `column` with those of `items`, an argument, whose actor it does not have yet."""
+    """Return SQL of `column` plus those of `items`, a parameter, whose actor is not in it yet."""
     return f"""{column} || coalesce((
         select jsonb_agg(n.item order by n.place)
         from jsonb_array_elements({items}::jsonb) with ordinality n (item, place)
@@ -356,9 +356,9 @@ async def update_activity(
     tools: Sequence[JsonValue],
     title: DerivedTitle | None,
 ) -> None:
-    """Write the indexed copy of a conversation's `active_at`, and add what it does not have yet.
+    """Write the indexed `active_at` of a conversation, and add what it does not have yet.
 
-    These are the `participants` and `tools` that are not among its own, and a derived title.
+    These are `participants` and `tools`, by actor, and a derived title. The expiry time moves as well.
     """
     await tx.execute(
         f"""
@@ -383,7 +383,7 @@ async def update_head(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
     token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, updated_at: datetime,
 ) -> str | None:  # fmt: skip
-    """Write the counters of a locked head, after a turn was written at `updated_at`. Gives the conversation's owner."""
+    """Write the counters of a locked head after a turn was written at `updated_at`; return the conversation's owner."""
     row = await tx.fetchrow(
         """
         update conversation_heads set last_seq = $3, rev = $4, turn_count = $5, token_count = $6, chain_hash = $7,
@@ -398,7 +398,7 @@ async def update_head(
 
 
 async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[TurnRow]) -> None:
-    """Insert turns, all in one statement."""
+    """Insert turns in one statement."""
     columns = [[getattr(row, name) for row in rows] for name in _TURN_FIELDS]
     await tx.execute(_INSERT_TURNS, tenant_id, *columns)
 
@@ -406,7 +406,7 @@ async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[Turn
 async def find_turns(
     tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, include_content: bool = True
 ) -> dict[UUID, TurnRow]:
-    """Turns by id, in whatever conversation of the tenant; `include_content=False` leaves out their content."""
+    """Return turns of any conversation of the tenant by id; `include_content=False` leaves out their content."""
     rows = await tx.fetch(
         f"select {_TURN_COLUMNS if include_content else _COLUMNS_WITHOUT_CONTENT} from turns t"  # noqa: S608
         f" where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_NOT_DELETING}",
@@ -432,9 +432,9 @@ async def list_turns(
     erased_through: int | None = None,
     role: str | None = None,
 ) -> TurnRows:
-    """Live turns in the order of their position, between two positions (both exclusive).
+    """Return live turns in the order of their position, between two positions (both exclusive).
 
-    `actors` and `role` narrow. Without `with_erased`, tombstones are left out; with `erased_through`, those behind it.
+    `actors` and `role` filter. `with_erased=False` leaves out tombstones, `erased_through` those after that position.
     """
     args: list[object] = [tenant_id, conversation_id]
     conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and {NOT_DELETING}"]
@@ -443,7 +443,7 @@ async def list_turns(
     if erased_through is not None:
         args.append(erased_through)
         conditions.append(f"(t.erased_at is null or t.position <= ${len(args)})")
-    if beyond is not None:  # live turns share no position, so a cursor's says it all
+    if beyond is not None:  # live turns have distinct positions, so the cursor's is enough
         after, before = (after, beyond[0]) if newest_first else (beyond[0], before)
     for bound, side in ((after, ">"), (before, "<")):
         if bound is not None:
@@ -475,7 +475,7 @@ async def list_answers(
     limit: int,
     max_bytes: int,
 ) -> TurnRows:
-    """Live tool turns that answer these calls, between two positions (both exclusive), the newest first."""
+    """Return live tool turns that answer these calls, between two positions (both exclusive), newest first."""
     turns = f"""
         select {_TURN_COLUMNS_T} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.role = 'tool'
@@ -493,7 +493,7 @@ async def list_answers(
 async def find_turn(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, turn_id: TurnId
 ) -> TurnRow | None:
-    """One turn of one conversation."""
+    """Return a turn of a conversation."""
     rows = await find_turns(tx, tenant_id, [turn_id])
     row = rows.get(turn_id)
     return row if row is not None and row.conversation_id == conversation_id else None

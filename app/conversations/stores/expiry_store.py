@@ -1,9 +1,9 @@
-"""Queries on conversations whose time is over, and on those that are being deleted.
+"""Queries on expired conversations, and on conversations that are being deleted.
 
-A conversation is being deleted from the moment its head says so (`deleting_at`): every query of the other stores passes
-it over. `conversations.expires_at` is what the sweep finds it by: a time at or before the one it expires at, since
-appends move that one and not the column; and the past, of one that is being deleted. Each names the tenant, but for
-those of the sweep.
+A conversation is being deleted from the moment its head has `deleting_at`; all queries of the other stores skip it. The
+sweep finds conversations by `conversations.expires_at`. It is at or before the actual expiry time, because an append
+moves that time and does not always write the column. For a conversation that is being deleted it is in the past. Each
+query names the tenant, except those of the sweep.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _EXPIRES_AT = "greatest(c.updated_at, h.updated_at) + make_interval(secs => c.tt
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A conversation that may have expired, or is being deleted."""
+    """A conversation that may have expired, or that is being deleted."""
 
     expires_at: datetime
     tenant_id: TenantId
@@ -27,7 +27,7 @@ class Candidate:
 
 
 async def list_candidates(tx: Transaction, *, after: tuple[datetime, UUID, UUID] | None, limit: int) -> list[Candidate]:
-    """The next conversations of any tenant that may have expired, those due longest first (ops role)."""
+    """Return the next conversations of all tenants that may have expired, oldest `expires_at` first (ops role)."""
     moment, tenant_id, conversation_id = after or (None, None, None)
     rows = await tx.fetch(
         """
@@ -45,7 +45,7 @@ async def list_candidates(tx: Transaction, *, after: tuple[datetime, UUID, UUID]
 
 
 async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:
-    """Whether a conversation has turns, open ones too, and not only such as were given up."""
+    """Return whether a conversation has turns, open ones included, that are not aborted."""
     row = await tx.fetchrow(
         "select 1 from turns where tenant_id = $1 and conversation_id = $2 and status <> 'aborted' limit 1",
         tenant_id,
@@ -55,7 +55,7 @@ async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: Conve
 
 
 async def lock_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
-    """Hold the heads of those of these conversations that nobody else holds, until the transaction ends."""
+    """Lock the heads of those conversations that no other transaction has locked, and return their ids."""
     rows = await tx.fetch(
         """
         select conversation_id from conversation_heads where tenant_id = $1 and conversation_id = any($2::uuid[])
@@ -68,7 +68,7 @@ async def lock_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Seq
 
 
 async def list_expired(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
-    """Which of these conversations, whose heads are held, have expired and have no open turn."""
+    """Return which of these conversations, whose heads are locked, have expired and have no open turn."""
     rows = await tx.fetch(
         f"""
         select c.id from conversations c
@@ -86,7 +86,7 @@ async def list_expired(tx: Transaction, tenant_id: TenantId, conversation_ids: S
 
 
 async def put_off(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
-    """Say of these conversations, whose heads are held, when they expire as things are."""
+    """Write the current expiry time of these conversations, whose heads are locked."""
     await tx.execute(
         f"""
         update conversations c set expires_at = {_EXPIRES_AT} from conversation_heads h
@@ -99,7 +99,10 @@ async def put_off(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequen
 
 
 async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
-    """Let conversations whose heads are held be gone for everybody; the sweep finds them. Their names are free."""
+    """Hide conversations whose heads are locked from all other queries, and delete their streams.
+
+    The sweep finds them by `expires_at`. Their external ids are free for new conversations.
+    """
     await tx.execute(
         """
         update conversation_heads set deleting_at = clock_timestamp()
@@ -134,9 +137,9 @@ async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[
 async def lock_deleting(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, waiting: bool
 ) -> dict[UUID, bool]:
-    """Hold those of these conversations that are being deleted; whether each has had facts.
+    """Lock those of these conversations that are being deleted; return for each whether it has had facts.
 
-    Unless `waiting`, those that somebody else is at are left out.
+    Unless `waiting`, conversations that another transaction has locked are left out.
     """
     rows = await tx.fetch(
         f"""
@@ -151,7 +154,7 @@ async def lock_deleting(
 
 
 async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:
-    """Those of these conversations that are being deleted."""
+    """Return which of these conversations are being deleted."""
     rows = await tx.fetch(
         """
         select conversation_id from conversation_heads
@@ -166,7 +169,7 @@ async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: 
 async def lock_turns_of(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> list[UUID]:
-    """Some turns of conversations, held: nothing is derived from them until the transaction ends."""
+    """Lock up to `limit` turns of conversations, so that nothing is derived from them until the transaction ends."""
     rows = await tx.fetch(
         """
         select id from turns where tenant_id = $1 and conversation_id = any($2::uuid[]) limit $3 for update
@@ -179,14 +182,14 @@ async def lock_turns_of(
 
 
 async def delete_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> int:
-    """Delete turns of conversations that are being deleted; says how many."""
+    """Delete turns of conversations that are being deleted; return their number."""
     return await tx.execute("delete from turns where tenant_id = $1 and id = any($2::uuid[])", tenant_id, turn_ids)
 
 
 async def delete_summaries(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> int:
-    """Delete some summaries of conversations; says how many."""
+    """Delete up to `limit` summaries of conversations; return their number."""
     return await tx.execute(
         """
         delete from summaries where tenant_id = $1 and id in (
@@ -200,7 +203,7 @@ async def delete_summaries(
 
 
 async def delete_conversations(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> int:
-    """Delete conversations of which nothing else is left, with their heads; says how many."""
+    """Delete conversations that have no other rows left, with their heads; return their number."""
     await tx.execute(
         "delete from conversation_heads where tenant_id = $1 and conversation_id = any($2::uuid[])",
         tenant_id,
@@ -212,7 +215,7 @@ async def delete_conversations(tx: Transaction, tenant_id: TenantId, conversatio
 
 
 async def find_size(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int:
-    """How many turns a conversation was given."""
+    """Return the number of turns that were committed to a conversation."""
     row = await tx.fetchrow(
         "select last_seq from conversation_heads where tenant_id = $1 and conversation_id = $2",
         tenant_id,

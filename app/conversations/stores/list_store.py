@@ -1,8 +1,8 @@
-"""Queries that list conversations, with previews of their messages, and who takes part in them. Each names the tenant.
+"""Queries that list conversations with previews of their messages, and their participants. Each names the tenant.
 
 Lists are ordered by `active_at` of the head, which has no index. The index is on a copy of it in `conversations`
 (`listed_at` here) that is written at most once a minute: `listed_at <= active_at < listed_at + ACTIVITY_GRAIN`. A page
-therefore reads the first rows in the order of the copy, and then every row that could still belong among them.
+therefore reads the first rows in the order of the copy, and then all other rows that could sort before its end.
 """
 
 import json
@@ -29,12 +29,12 @@ from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
 
 _PREVIEW_TURNS: Final = 50
-"""Live turns at either end of a conversation among which its first and last message are looked for."""
+"""Number of live turns at each end of a conversation that are searched for its first and last message."""
 
 _PREVIEW_READ: Final = 1000
-"""Characters of a message that are read for its preview."""
+"""Number of characters of a message that are read for its preview."""
 
-# looked up for each conversation: joined, all heads of the tenant would be read where many conversations are active
+# a lookup per conversation: a plain join would read all heads of the tenant if many conversations are active
 _HEAD: Final = """
     cross join lateral (
         select h.active_at from conversation_heads h
@@ -47,7 +47,7 @@ _PREVIEW: Final = ("turn_id", "role", "actor", "occurred_at", "text")
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """The beginning of a message. Field order is the order of `_PREVIEW`."""
+    """The beginning of a message. The field order is the order of `_PREVIEW`."""
 
     turn_id: UUID
     role: str
@@ -58,7 +58,7 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True)
 class ListedRow:
-    """A conversation with its first and its last message, of those that have text."""
+    """A conversation with its first and last message that have text."""
 
     conversation: ConversationRow
     first_message: MessageRow | None
@@ -67,14 +67,14 @@ class ListedRow:
 
 @dataclass(frozen=True, slots=True)
 class ListedRows:
-    """Conversations of a list; `cut` where there are more that would have been too much text."""
+    """Conversations of a list. `cut`: the query found more, but their JSON columns exceed its byte limit."""
 
     rows: list[ListedRow]
     cut: bool
 
 
 def _message(name: str, *, newest: bool) -> str:
-    """The lateral join that finds the first or the last live message of a conversation that has text."""
+    """Return the lateral join that finds the first or the last live message with text of a conversation."""
     order = f"t.position {'desc' if newest else 'asc'}"
     return f"""
         left join lateral (
@@ -106,10 +106,10 @@ def _listed_row(row: asyncpg.Record) -> ListedRow:
 
 
 def _cut(listed: str, *, order: str, max_bytes: str) -> str:
-    """The statement that gives of `listed` those up to where their names and metadata reach `max_bytes`, an argument.
+    """Return a statement that selects rows of `listed` until their names and metadata reach `max_bytes`, a parameter.
 
-    One conversation may have some megabytes of them, and a page of such would take the process's memory. The first is
-    always given.
+    The first conversation is always selected. One conversation can have several megabytes of names and metadata, so a
+    page of such conversations could exhaust the memory of the process.
     """
     return f"""
         select * from (
@@ -122,7 +122,7 @@ def _cut(listed: str, *, order: str, max_bytes: str) -> str:
 
 
 def _listed_rows(rows: Sequence[asyncpg.Record]) -> ListedRows:
-    """What a statement made by `_cut` gave."""
+    """Return the conversations in the rows of a statement made by `_cut`."""
     return ListedRows([_listed_row(row) for row in rows], cut=bool(rows) and rows[0]["there"] > len(rows))
 
 
@@ -131,7 +131,7 @@ def _literal(text: str) -> str:
 
 
 def _conditions(where: ConversationFilter, args: list[object]) -> list[str]:
-    """What a list is narrowed to, but for the order; `args` has the tenant, and gets what the conditions name."""
+    """Return the SQL conditions of a filter, and append its values to `args`, which starts with the tenant."""
     conditions = ["c.tenant_id = $1"]
     participant = None if where.participant is None else json.dumps([{"actor": where.participant}])
     for condition, value in (
@@ -162,7 +162,7 @@ async def list_conversations(
     limit: int,
     max_bytes: int,
 ) -> ListedRows:
-    """Conversations by latest activity; `after` is the sort key of the last row of the page before."""
+    """Return conversations by latest activity; `after` is the sort key of the last row of the previous page."""
     args: list[object] = [tenant_id]
     conditions = _conditions(where, args)
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
@@ -209,7 +209,7 @@ async def list_conversations(
 async def find_listed(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, max_bytes: int
 ) -> ListedRows:
-    """Conversations by their ids as lists show them, of those that there are."""
+    """Return those of these conversations that exist, as lists show them."""
     listed = f"{_LISTED} {FROM_CONVERSATIONS} {_PREVIEWS} where c.tenant_id = $1 and c.id = any($2::uuid[])"
     rows = await tx.fetch(_cut(listed, order="l.id", max_bytes="$3"), tenant_id, conversation_ids, max_bytes)
     return _listed_rows(rows)
@@ -225,9 +225,10 @@ async def list_participants(
     limit: int,
     max_people: int,
 ) -> list[tuple[UUID, list[JsonObject]]]:
-    """The speakers of these conversations, or in the most recently active ones of a scope.
+    """Return the speakers of these conversations, or of the most recently active conversations of a scope.
 
-    Those conversations whose participants would be more than `max_people` together with those before give none.
+    A conversation has an empty list if its participants and those of the conversations before it are more than
+    `max_people`.
     """
     args: list[object] = [tenant_id]
     head = "select h.deleting_at from conversation_heads h where h.tenant_id = c.tenant_id and h.conversation_id = c.id"

@@ -1,6 +1,6 @@
-"""Queries of retention: which turns are to be emptied, and how far that has gone. Each names the tenant.
+"""Queries of retention: the turns to erase, and the position up to which turns are erased. Each names the tenant.
 
-Whoever empties turns holds the conversation's head.
+Callers that erase turns lock the head of the conversation first.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _SPEAKS_OR_SALTED = "(t.erased_at is null or t.salt is not null)"
 
 @dataclass(frozen=True, slots=True)
 class DueTurn:
-    """A committed turn that is to be emptied."""
+    """A committed turn that retention must erase."""
 
     id: UUID
     position: int
@@ -27,7 +27,7 @@ class DueTurn:
 
 
 async def find_retention(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> str | None:
-    """How a conversation keeps its turns, as of this statement."""
+    """Return the current retention policy of a conversation."""
     row = await tx.fetchrow(
         "select retention from conversations where tenant_id = $1 and id = $2", tenant_id, conversation_id
     )
@@ -35,7 +35,7 @@ async def find_retention(tx: Transaction, tenant_id: TenantId, conversation_id: 
 
 
 async def any_salted(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int) -> bool:
-    """Whether an emptied turn up to a position has its salt still."""
+    """Return whether a committed turn up to a position still has its salt."""
     row = await tx.fetchrow(
         """
         select exists (
@@ -61,12 +61,13 @@ async def list_due(
     with_salted: bool,
     limit: int,
 ) -> list[DueTurn]:
-    """Turns of a range of positions that say something, superseded ones too, by position, the live one of each last.
+    """Return turns with content in a range of positions, superseded ones included, to be erased.
 
-    `with_salted`: those besides that say nothing and have their salt.
+    They are ordered by position, and the live turn of each position is last. `with_salted` adds the turns that have no
+    content but still have their salt.
     """
     due = _SPEAKS_OR_SALTED if with_salted else _SPEAKS
-    # two ordered reads merged, so that neither side is sorted as a whole
+    # two ordered reads are merged, so that neither side is sorted as a whole
     sides = " union all ".join(
         f"""(
             select t.id, t.position, {live} as live, t.content_tokens as tokens, t.seq from turns t
@@ -90,9 +91,10 @@ async def list_due(
 async def list_drafts(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int, limit: int
 ) -> list[UUID]:
-    """Turns that were given up while they were written, and belong to what stands up to a position.
+    """Return aborted turns that belong to the history up to a position and are not erased.
 
-    Those that were to take the place of a turn there, and those that were begun before the last of it was committed.
+    These are turns that would have superseded a turn up to the position, and turns that were opened before the turn
+    with this seq was committed.
     """
     rows = await tx.fetch(
         """
@@ -115,7 +117,7 @@ async def list_drafts(
 
 
 async def empty(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, keep_salt: bool, rev: int) -> None:
-    """Leave tombstones of turns that have ended; with their salt, whoever knows what was said can prove it."""
+    """Replace ended turns by tombstones. With `keep_salt`, a known text can still be proved by its content hash."""
     await tx.execute(
         """
         update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
@@ -134,7 +136,10 @@ async def empty(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
 async def update_after_retention(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int, tokens: int, rev: int
 ) -> None:
-    """Say in a locked head how far its turns are emptied, and what that took. No update in the sense of its ttl."""
+    """Write the position up to which a locked head's turns are erased, and subtract their tokens.
+
+    `updated_at` stays unchanged, so this does not prolong the time to live.
+    """
     await tx.execute(
         """
         update conversation_heads set erased_position = $3, token_count = token_count - $4,

@@ -1,4 +1,4 @@
-"""Queries on conversations as sessions: found by their callers' own names, looked through by days."""
+"""Queries on conversations as sessions of agents: by external id, and by day."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -24,9 +24,10 @@ _SAID = "t.status = 'committed' and t.superseded_by is null and t.erased_at is n
 async def find_session(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str, turn_ids: Sequence[UUID]
 ) -> tuple[UUID, str | None, int | None, int] | None:
-    """A conversation by the caller's own name.
+    """Return a conversation by its external id.
 
-    Gives its id, its owner, where the first of these turns stands, and how many of its turns no summary covers.
+    The result is its id, its owner, the position of the first of these turns, and the number of turns without a
+    summary.
     """
     row = await tx.fetchrow(
         f"""
@@ -47,7 +48,7 @@ async def find_session(
 async def list_days(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int, words: int
 ) -> list[SessionDay]:
-    """The days of a conversation on which something was said, the latest first."""
+    """Return the days (UTC) of a conversation that have live turns with content, the latest first."""
     rows = await tx.fetch(
         f"""
         select d.day, d.turns, d.actors, d.last_at, (
@@ -84,7 +85,7 @@ async def list_day(
     limit: int,
     max_bytes: int,
 ) -> TurnRows:
-    """The live turns of one day (UTC), in order."""
+    """Return the live turns with content of one day (UTC), by position."""
     turns = f"""
         select {_COLUMNS} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {NOT_DELETING}
@@ -98,7 +99,7 @@ async def list_day(
 async def newest_before(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, moment: datetime, but_newest: int
 ) -> UUID | None:
-    """The last live turn that was committed before a moment and is not among the `but_newest` newest ones."""
+    """Return the last live turn committed before a moment, leaving out the `but_newest` newest turns."""
     row = await tx.fetchrow(
         f"""
         select t.id from (

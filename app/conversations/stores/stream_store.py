@@ -20,7 +20,7 @@ NO_HOLDER = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """The writer of an open turn. `age_s`: time since its last sign of life."""
+    """The stream of an open turn. `age_s`: seconds since its lease was renewed or text was written."""
 
     turn_id: UUID
     conversation_id: UUID

@@ -43,7 +43,7 @@ async def read_texts_after(
 ) -> tuple[dict[UUID, dict[str, str]], bool]:
     """Return the durable text of each part of open turns after the `known` lengths (turn, part, length).
 
-    The texts have at most `max_bytes` together, shared by all parts. The flag says whether there is more.
+    The texts have at most `max_bytes` together, shared by all parts. The flag is true if there is more text.
     """
     rows = await tx.fetch(
         """

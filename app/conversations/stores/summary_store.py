@@ -1,4 +1,4 @@
-"""Queries on summaries. Each names the tenant; whoever changes them holds the conversation's head."""
+"""Queries on summaries. Each names the tenant. Callers that change summaries lock the conversation's head."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _LIVE = "t.status = 'committed' and t.superseded_by is null"
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """A summary as it lies in the table, JSON read. Field order is the order of `_COLUMNS`."""
+    """A row of the table `summaries`, JSON parsed. The field order is the order of `_COLUMNS`."""
 
     id: UUID
     conversation_id: UUID
@@ -60,7 +60,7 @@ async def insert(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, summary_id: UUID, draft: SummaryDraft,
     rev: int,
 ) -> None:  # fmt: skip
-    """Store a summary; the text of highlights is their lines."""
+    """Store a summary; the text of highlights is stored only as their lines."""
     await tx.execute(
         """
         insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
@@ -82,7 +82,10 @@ async def copy(
     places: Sequence[tuple[UUID, UUID, int, int]],
     rev: int,
 ) -> None:
-    """Copy summaries into another conversation, without lines; places are (summary, its copy, its first, its last)."""
+    """Copy summaries into another conversation, without lines.
+
+    `places` are (summary id, id of the copy, first position, last position).
+    """
     await tx.execute(
         """
         insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
@@ -100,7 +103,7 @@ async def copy(
 
 
 async def list_valid(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
-    """The summaries that nothing has replaced, by range."""
+    """Return the valid summaries of a conversation, by the end of their range."""
     rows = await tx.fetch(
         f"""
         select {_COLUMNS} from summaries
@@ -116,7 +119,7 @@ async def list_valid(tx: Transaction, tenant_id: TenantId, conversation_id: Conv
 async def list_from_position(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
 ) -> list[SummaryRow]:
-    """All summaries, replaced ones too, that reach to a position or beyond it."""
+    """Return all summaries, replaced ones included, that end at a position or after it."""
     rows = await tx.fetch(
         f"""
         select {_COLUMNS} from summaries
@@ -139,7 +142,7 @@ async def list_page(
     after: tuple[int, UUID] | None,
     limit: int,
 ) -> list[SummaryRow]:
-    """Summaries by the end of their range."""
+    """Return a page of summaries by the end of their range."""
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     args: list[object] = [tenant_id, conversation_id, limit]
     conditions = ["tenant_id = $1", "conversation_id = $2", NOT_DELETING]
@@ -157,7 +160,10 @@ async def list_page(
 
 
 async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryRow]:
-    """Summaries by id, of those that there are: the index has entries of conversations that are being deleted."""
+    """Return summaries by id, without those of conversations that are being deleted.
+
+    The index still has entries of such conversations.
+    """
     rows = await tx.fetch(
         f"select {_COLUMNS} from summaries t where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_NOT_DELETING}",  # noqa: S608
         tenant_id,
@@ -169,7 +175,7 @@ async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]
 async def list_made(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after_rev: int, limit: int = 20
 ) -> list[SummaryRow]:
-    """Standing summaries made after a rev, in the order they were made."""
+    """Return valid summaries that were made after a rev, by rev."""
     rows = await tx.fetch(
         f"""
         select {_COLUMNS} from summaries
@@ -184,7 +190,7 @@ async def list_made(
 
 
 async def replace(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID], *, by: UUID) -> None:
-    """Let another stand for these."""
+    """Mark summaries as replaced by another one."""
     await tx.execute(
         "update summaries set replaced_by = $3 where tenant_id = $1 and id = any($2::uuid[])",
         tenant_id,
@@ -194,7 +200,7 @@ async def replace(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UU
 
 
 async def restore(tx: Transaction, tenant_id: TenantId, *, replaced_by: Sequence[UUID]) -> list[UUID]:
-    """Let those stand again that these had replaced; gives their ids."""
+    """Make the summaries valid again that these had replaced; return their ids."""
     rows = await tx.fetch(
         """
         update summaries set replaced_by = null
@@ -214,7 +220,7 @@ async def delete(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUI
 async def list_highlights(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int
 ) -> list[SummaryRow]:
-    """All highlights, replaced ones too, that begin at a position or before it."""
+    """Return all highlights, replaced ones included, that start at a position or before it."""
     rows = await tx.fetch(
         f"""
         select {_COLUMNS} from summaries
@@ -236,7 +242,7 @@ async def set_lines(
     lines: Sequence[HighlightLine],
     from_position: int | None = None,
 ) -> None:
-    """Change what lines highlights have, and where they begin."""
+    """Set the lines of highlights, and their first position if given."""
     await tx.execute(
         """
         update summaries set lines = $3::json, tokens = $4, text = case when $3::json is null then '' end,
@@ -254,9 +260,9 @@ async def set_lines(
 async def measure_through(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
 ) -> tuple[int, int, UUID | None]:
-    """The live turns up to a position: how many, their tokens, the id of the last.
+    """Return the number of live turns up to a position, their tokens, and the id of the last one.
 
-    Tombstones behind it count as well: there is nothing in them to summarise.
+    Tombstones after the position are counted too, because they need no summary.
     """
     some = f"from turns t where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}"
     row = await tx.fetchrow(
@@ -277,7 +283,7 @@ async def measure_through(
 async def list_unerased(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: int, through: int
 ) -> set[UUID]:
-    """The live turns in a range of positions that still say something."""
+    """Return the live turns with content in a range of positions."""
     rows = await tx.fetch(
         f"""
         select t.id from turns t
@@ -296,7 +302,7 @@ async def update_mark(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int, through: UUID | None,
     turns: int, tokens: int, erased_position: int, rev: int,
 ) -> None:  # fmt: skip
-    """Say in a locked head how far the turns are summarised, and how far retention has emptied them."""
+    """Write to a locked head the positions up to which its turns are summarized, and erased by retention."""
     await tx.execute(
         """
         update conversation_heads set summarized_position = $3, summarized_through = $4, summarized_turns = $5,
@@ -317,9 +323,9 @@ async def update_mark(
 async def list_highlighted(
     tx: Transaction, *, model: str, after: tuple[UUID, UUID], limit: int
 ) -> list[tuple[TenantId, ConversationId]]:
-    """Conversations of any tenant where highlights stand that their model has not refused to replace (ops role).
+    """Return conversations of all tenants with valid highlights that their model has not refused to replace (ops role).
 
-    That is the one that their policy names, else this one.
+    Their model is the one that their compaction policy names, else `model`.
     """
     rows = await tx.fetch(
         """

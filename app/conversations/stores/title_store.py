@@ -1,6 +1,6 @@
 """Queries on derived titles, and on the messages that they are derived from. Each names the tenant.
 
-Derived titles are written by callers that hold the conversation's head.
+Callers that write derived titles lock the head of the conversation first.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,16 +20,16 @@ MESSAGE_TEXT: Final = r"""
         )
     end, E' \n\r\t') as text
 """
-"""A lateral subquery: the text of a turn `t`, null where it has none."""
+"""Lateral subquery: the text of a turn `t`, or null if it has none."""
 
 HAS_TEXT: Final = r"t.erased_at is null and said.text ~ '\S'"
-"""The condition that a turn `t`, with its `MESSAGE_TEXT` as `said`, still has text."""
+"""SQL condition: a turn `t`, with its `MESSAGE_TEXT` as `said`, has text and is not erased."""
 
 _TURNS: Final = 200
-"""Live turns among which a question, and the answer behind it, are looked for."""
+"""Number of live turns that are searched for a question, and for the answer after it."""
 
 _READ: Final = 5000
-"""Characters of a message that are read."""
+"""Number of characters of a message that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MessageText:
 async def find_message(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, kind: str, after: int
 ) -> MessageText | None:
-    """The first live message of a kind after a position that has text, of the next turns."""
+    """Return the first live message of a kind that has text, among the next `_TURNS` turns after a position."""
     row = await tx.fetchrow(
         f"""
         select t.id, t.position, t.content_hash, left(said.text, {_READ}) as text
@@ -75,7 +75,7 @@ async def set_title(
     turn_ids: Sequence[UUID] | None,
     model: str | None,
 ) -> None:
-    """Write the derived title of a conversation, whatever stood there."""
+    """Write the derived title of a conversation, also over an existing one."""
     await tx.execute(
         """
         update conversations set derived_title = $3, derived_title_source = $4, derived_title_turn_ids = $5::uuid[],
@@ -99,7 +99,7 @@ async def clear_title(
     turn_ids: Collection[UUID],
     sources: Collection[str],
 ) -> bool:
-    """Take away a derived title of these sources that was derived from one of these turns; says whether it was."""
+    """Delete a title of these sources that was derived from one of these turns; return whether there was one."""
     cleared = await tx.execute(
         """
         update conversations set derived_title = null, derived_title_source = null, derived_title_turn_ids = null,

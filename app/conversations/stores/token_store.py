@@ -1,14 +1,14 @@
-"""Queries on what makes the tokens of a conversation hold. Each takes the open transaction first."""
+"""Queries on the validity of conversation tokens. Each takes the open transaction first."""
 
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
 
 async def find_token_epoch(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> str | None:
-    """What a token of the conversation must say; None where there is no such conversation.
+    """Return the epoch that valid tokens of the conversation contain; None if the conversation does not exist.
 
-    When the conversation was made is a part of it: one that is deleted and made again under its id has tokens of its
-    own.
+    It includes the creation time. Tokens of a deleted conversation are therefore invalid for a new one with the same
+    id.
     """
     row = await tx.fetchrow(
         """
@@ -24,7 +24,7 @@ async def find_token_epoch(tx: Transaction, tenant_id: TenantId, conversation_id
 
 
 async def move_token_epoch(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:
-    """Let no token of the conversation hold that was made before; false where there is no such conversation."""
+    """Revoke all existing tokens of a conversation; return false if it does not exist."""
     touched = await tx.execute(
         "update conversations set token_epoch = token_epoch + 1 where tenant_id = $1 and id = $2",
         tenant_id,

@@ -1,6 +1,6 @@
-"""Queries on turns that change, or are walked, after they were appended. Each names the tenant.
+"""Queries that change turns after they were appended, or read many of them. Each names the tenant.
 
-Whoever changes turns holds the conversation's head: what is read here stays true until the commit.
+Callers that change turns lock the conversation's head, so that the rows read here stay valid until the commit.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,9 @@ async def supersede(
     by: UUID,
     rev: int,
 ) -> list[tuple[UUID, int, bool]]:
-    """Let the live turn at a position be superseded, and those after it.
+    """Mark the live turn at a position, and with `and_after` those after it, as superseded by another.
 
-    Gives of each that was its id, its tokens, and whether it was a tombstone.
+    Returns for each its id, its tokens, and whether it was a tombstone.
     """
     rows = await tx.fetch(
         f"""
@@ -55,7 +55,7 @@ async def supersede(
 
 
 async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID, *, by: UUID, rev: int) -> None:
-    """Let another turn stand for one that was given up."""
+    """Mark an aborted turn as superseded by another turn."""
     await tx.execute(
         """
         update turns set superseded_by = $3, rev = $4
@@ -71,7 +71,7 @@ async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID,
 async def count_superseded_by(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, by: UUID, position: int
 ) -> int:
-    """How many turns a revision at `position` superseded."""
+    """Return the number of turns that a revision at `position` superseded."""
     row = await tx.fetchrow(
         f"""
         select count(*) as count from turns t
@@ -89,7 +89,7 @@ async def count_superseded_by(
 async def count_live_before(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
 ) -> int:
-    """How many live turns stand before a position."""
+    """Return the number of live turns before a position."""
     row = await tx.fetchrow(
         f"""
         select count(*) as count from turns t
@@ -115,9 +115,10 @@ async def list_versions(
     limit: int,
     max_bytes: int,
 ) -> TurnRows:
-    """All committed turns, superseded ones too, by position and then seq; `beyond` is the (position, seq) of a cursor.
+    """Return committed turns, superseded ones included, by position and then seq.
 
-    Live and superseded turns are two ordered reads merged, so that neither is ever sorted as a whole.
+    `beyond` is the (position, seq) of a cursor. Live and superseded turns are two ordered reads that are merged, so
+    that neither is sorted as a whole.
     """
     args: list[object] = [tenant_id, conversation_id]
     direction, further = ("desc", "<") if newest_first else ("asc", ">")
@@ -154,10 +155,10 @@ async def list_aborted(
     limit: int,
     max_bytes: int,
 ) -> TurnRows:
-    """Turns that were given up, in the order they were opened; `beyond` is the (created_at, id) of a cursor."""
+    """Return aborted turns in the order they were opened; `beyond` is the (created_at, id) of a cursor."""
     args: list[object] = [tenant_id, conversation_id]
     direction, further = ("desc", "<") if newest_first else ("asc", ">")
-    # only what was never committed has no seq, and the unique key on it finds those
+    # only turns that were never committed have no seq: the unique key on seq finds them
     conditions = ["t.tenant_id = $1", "t.conversation_id = $2", "t.seq is null", "t.status = 'aborted'", NOT_DELETING]
     if beyond is not None:
         args.extend(beyond)
@@ -174,10 +175,10 @@ async def list_aborted(
 async def list_wordings(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, positions: Sequence[int]
 ) -> tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]]:
-    """The committed turns of positions, all versions, and every draft of the conversation that belongs to some turn.
+    """Return all committed revisions at these positions, and the drafts of the conversation that belong to some turn.
 
-    Each with the turn that it supersedes. A draft is open or was given up; those that supersede nothing and that
-    nothing supersedes are left out.
+    Each is mapped to the turn that it supersedes. A draft is an open or aborted turn. Drafts that supersede no turn and
+    that no turn supersedes are left out.
     """
     versions = " union all ".join(
         f"""
@@ -207,7 +208,7 @@ async def list_wordings(
 async def list_neighbours(
     tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], *, reach: int, max_bytes: int
 ) -> TurnRows:
-    """The `reach` live turns before and after each of these (conversation, position); positions may have gaps."""
+    """Return the `reach` live turns before and after each (conversation, position); positions may have gaps."""
     sides = " union all ".join(
         f"""(
             select {_COLUMNS} from turns t
@@ -228,7 +229,7 @@ async def list_neighbours(
 
 
 async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, max_bytes: int) -> TurnRows:
-    """Turns by id in the order of the ids."""
+    """Return turns by id, in the order of the ids."""
     turns = f"""
         select {_COLUMNS}, w.place from unnest($2::uuid[]) with ordinality w (id, place)
         join turns t on t.tenant_id = $1 and t.id = w.id and {OF_NOT_DELETING}
@@ -248,7 +249,7 @@ async def list_in_order(
     limit: int,
     max_bytes: int,
 ) -> list[TurnRow]:
-    """Turns in the order of their seq, `after` exclusive and `through` inclusive; go on until there are none."""
+    """Return turns by seq, `after` exclusive and `through` inclusive. Call again until there are none."""
     turns = f"""
         select {_COLUMNS} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 and t.seq <= $4
@@ -262,13 +263,13 @@ async def list_in_order(
 async def find_by_seq(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
 ) -> TurnRow | None:
-    """The turn of this seq."""
+    """Return the turn with this seq."""
     rows = await list_in_order(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, max_bytes=1)
     return rows[0] if rows else None
 
 
 async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, rev: int) -> int:
-    """Leave tombstones: everything that was said is gone, with the salt, so the hash tells nothing of it."""
+    """Replace turns by tombstones, and abort open ones. Without the salt, the hash does not reveal the text."""
     return await tx.execute(
         """
         update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
@@ -287,7 +288,7 @@ async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
 async def update_after_erase(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int, tokens: int, unsummarised: int
 ) -> None:
-    """The counters of a locked head from which `tokens` went; `unsummarised` of the turns need no summary any more."""
+    """Write the counters of a locked head after `tokens` were erased; `unsummarised` turns no longer need a summary."""
     await tx.execute(
         """
         update conversation_heads set rev = $3, token_count = token_count - $4,
@@ -306,7 +307,7 @@ async def update_after_erase(
 async def set_fork_origin(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, parent: UUID, chain_start: bytes
 ) -> None:
-    """Say where a conversation was forked from, and where its chain starts."""
+    """Write the conversation that a conversation was forked from, and the start of its hash chain."""
     await tx.execute(
         "update conversations set forked_from = $3, chain_start = $4 where tenant_id = $1 and id = $2",
         tenant_id,
@@ -317,7 +318,7 @@ async def set_fork_origin(
 
 
 async def lock_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:
-    """The content hashes of those of these turns that are live, which stay so until the transaction ends."""
+    """Lock those turns that are live and not erased until the transaction ends; return their content hashes."""
     rows = await tx.fetch(
         f"""
         select t.id, t.content_hash from turns t
@@ -331,7 +332,7 @@ async def lock_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
 
 
 async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
-    """Note that turns have the vectors they waited for; those that waited for none are left as they are."""
+    """Set the index state of turns that waited for vectors to `indexed`; other turns stay unchanged."""
     await tx.execute(
         """
         update turns set index_state = 'indexed'
@@ -345,7 +346,7 @@ async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
 async def list_authors(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, actors: Sequence[str]
 ) -> dict[str, bool]:
-    """Of these actors, those that wrote a turn whose content is there, and whether each wrote one as no tool."""
+    """Return the actors that wrote a committed turn with content, and whether each wrote one that is no tool result."""
     rows = await tx.fetch(
         """
         select t.actor, bool_or(t.role <> 'tool') as spoke from turns t
@@ -370,7 +371,7 @@ async def find_calls(
 ) -> dict[str, bool]:
     """Return which of these tool calls live turns made, before a position if given, and whether each has a result.
 
-    Of several calls with one id the last counts: some providers number the calls of each message from the same number.
+    Of several calls with the same id, the last one counts: some providers start the numbers again in each message.
     """
     rows = await tx.fetch(
         f"""
@@ -410,7 +411,7 @@ async def first_call(
     after: int,
     before: int,
 ) -> int | None:
-    """The position of the first live turn, between two positions (both exclusive), that makes one of these calls."""
+    """Return the position of the first live turn, between two positions (both exclusive), with one of these calls."""
     row = await tx.fetchrow(
         f"""
         select min(t.position) as position
@@ -430,7 +431,7 @@ async def first_call(
 async def count_in_ranges(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
 ) -> tuple[int, int | None, int | None, int]:
-    """The live turns in ranges of positions: how many with content, the first and last of these; how many erased."""
+    """Count live turns in ranges: with content, the first and last position of these, and the erased ones."""
     row = await tx.fetchrow(
         f"""
         select count(*) filter (where t.erased_at is null) as turns,
@@ -451,7 +452,7 @@ async def count_in_ranges(
 
 
 async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
-    """Those of these turns that are live, which stay so until the transaction ends, without what they say."""
+    """Lock those turns that are live and not erased until the transaction ends; return them without content."""
     rows = await tx.fetch(
         f"""
         select t.id, t.conversation_id, t.actor, t.occurred_at, t.content_hash from turns t
@@ -476,7 +477,11 @@ async def update_facts_mark(
     held: bool,
     rev: int | None,
 ) -> None:
-    """Note in a locked head how far it was looked through for facts, that some rest on its turns, and its next rev."""
+    """Write the progress of fact extraction to a locked head.
+
+    `read_through`: the seq up to which facts were extracted. `held`: facts are derived from its turns. `rev`: its next
+    rev.
+    """
     await tx.execute(
         """
         update conversation_heads set facts_seq = greatest(facts_seq, $3::bigint), facts_held = facts_held or $4,

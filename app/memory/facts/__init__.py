@@ -1,1 +1,1 @@
-"""Facts of one subject and predicate over time: assertion, merge, evidence, undo, storage."""
+"""Facts of one key over time: assertion, merge, evidence, undo, storage."""

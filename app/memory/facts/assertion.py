@@ -1,4 +1,4 @@
-"""Facts that callers assert and correct by hand: checked, given their place, and merged in one transaction."""
+"""Checks facts that callers assert or correct, finds their conversation, and merges them in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from app.tenancy.service import Tenancy
 
 @dataclass(frozen=True, slots=True)
 class Asserted:
-    """The result of a call that changes facts: the fact that it named, and the facts that changed.
+    """Result of a call that changes facts: the fact that it named, and the changed facts.
 
     `is_new`: the fact is new. `gained`: it is new, or has more evidence than before.
     """
@@ -36,13 +36,13 @@ class Asserted:
 
     @property
     def fact_ids(self) -> list[UUID]:
-        """The named fact, then the others that changed."""
+        """Return the id of the named fact, then those of the other changed facts."""
         return [self.fact_id, *(one for one in self.changed if one != self.fact_id)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a fact belongs: its conversation, if it is of one, and all whose turns it rests on."""
+    """Place of a fact: its conversation, if it has exactly one, and all conversations that it is derived from."""
 
     conversation_id: UUID | None
     owner: str | None
@@ -52,7 +52,7 @@ class _Place:
 
 
 class Asserter:
-    """The way of a fact that a caller asserts."""
+    """Service for assertions of facts."""
 
     def __init__(
         self, database: Database, *, tenancy: Tenancy, conversations: Conversations, writer: FactWriter
@@ -139,7 +139,10 @@ class Asserter:
     async def _origins(
         self, caller: Caller, tx: Transaction, body: FactCreate, place: _Place, heads: Mapping[UUID, LockedConversation]
     ) -> dict[UUID | None, Origin]:
-        """Where the statement comes from, held until the transaction ends."""
+        """Lock the source turns until the transaction ends, and return the origin of each source.
+
+        The origin of the assertion itself has the key None. Raises Conflict if a source is superseded or erased.
+        """
         sources = (
             await self._sources.lock_turns(caller, tx, turn_ids=body.source_turn_ids) if body.source_turn_ids else {}
         )
@@ -157,7 +160,7 @@ class Asserter:
 
 
 def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, LockedConversation]) -> None:
-    """Raise Busy where the conversation got an owner after it was read: the fact is to have that owner too."""
+    """Raise Busy if the conversation got an owner after it was read: the fact must have that owner too."""
     if body.owner is not None or place.conversation_id is None:
         return
     if heads[place.conversation_id].owner != place.owner:
@@ -170,7 +173,7 @@ def _origin(source: SourceTurn, heads: Mapping[UUID, LockedConversation]) -> Ori
 
 
 def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
-    """The key and the statement of what a caller says."""
+    """Return the key and the statement of an assertion. Raises Invalid if it has no words, or ends before it begins."""
     actors = names_to_actors(
         (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in place.participants
     )
@@ -205,7 +208,7 @@ def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
 
 
 def _display_subject(body: FactCreate, key: Key) -> str:
-    """The subject as it was written, where that is a spelling of the key; else the key."""
+    """Return the subject as the caller spells it if that has the same key, else the key."""
     return " ".join(body.subject.split()) if name_key(body.subject) == key.subject else key.subject
 
 
@@ -227,9 +230,9 @@ def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID 
 
 
 def correction_statement(fact: TimelineFact, body: FactUpdate) -> Statement | None:
-    """What a correction says in a fact's place; None where it says what is held already."""
+    """Return the statement of a correction, None if nothing changes. Raises Invalid if it ends before it begins."""
     given = body.model_fields_set
-    # an end that another fact made is not this one's own
+    # an end that comes from another fact does not belong to this one
     own_end = fact.valid_to if fact.invalidated_by is None else None
     valid_from = truncate_ms(body.valid_from) if body.valid_from is not None else fact.valid_from
     valid_to = own_end
@@ -262,7 +265,7 @@ def correction_statement(fact: TimelineFact, body: FactUpdate) -> Statement | No
 
 
 def require_effect(decision: Decision) -> None:
-    """Raise Invalid where a correction came to nothing, since there is no word in it."""
+    """Raise Invalid if a correction changed nothing: its object has no word to compare."""
     if decision.outcome is Outcome.IGNORED:
         raise Invalid(
             "invalid_request",

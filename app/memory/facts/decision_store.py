@@ -1,7 +1,7 @@
-"""Queries on decisions: what each changed, kept so that it can be taken back. Each names the tenant.
+"""Queries on decisions: the changes of each, stored so that they can be undone. Each query names the tenant.
 
-A decision holds what facts said. So it goes with the turns and conversations that this rests on, which stand beside it
-in a table of their own; and of each key only the newest are kept.
+A decision contains text of facts. So it is deleted with the turns and conversations that the text is derived from,
+which `fact_decision_sources` lists. Only the newest decisions of each key are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _KEPT_OF_A_KEY = 10
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What is kept of a decision: the rows as they were before, each with whether it went."""
+    """Stored form of a decision: the rows before it, each with whether the decision deleted it."""
 
     outcome: Outcome
     fact_id: UUID | None
@@ -35,7 +35,7 @@ _FORM: TypeAdapter[_Form] = TypeAdapter(_Form)
 
 @dataclass(frozen=True, slots=True)
 class NewDecision:
-    """A decision to keep, with the turns and conversations that what it says rests on."""
+    """A decision to store, with the turns and conversations that its text is derived from."""
 
     key: Key
     decision: Decision
@@ -45,7 +45,7 @@ class NewDecision:
 
 @dataclass(frozen=True, slots=True)
 class KeptDecision:
-    """A decision that can be taken back."""
+    """A stored decision, which can be undone."""
 
     id: UUID
     decision: Decision
@@ -68,7 +68,7 @@ def _touched(decision: Decision) -> list[UUID]:
 
 
 async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDecision]) -> None:
-    """Keep decisions, and forget the oldest of their keys beyond a few."""
+    """Store decisions, and delete all but the newest `_KEPT_OF_A_KEY` of each of their keys."""
     ids = [new_uuid() for _ in decisions]
     await tx.execute(
         """
@@ -83,7 +83,7 @@ async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDe
         [one.key.owner for one in decisions],
         [one.key.subject for one in decisions],
         [one.key.predicate for one in decisions],
-        # an array of arrays would have to be rectangular
+        # as text: Postgres arrays of arrays must be rectangular
         [",".join(map(str, _touched(one.decision))) for one in decisions],
         [_written(one.decision) for one in decisions],
     )
@@ -127,7 +127,7 @@ async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDe
 
 
 async def find_last(tx: Transaction, tenant_id: TenantId, key: Key, fact_id: UUID) -> KeptDecision | None:
-    """The newest decision that changed a fact of a locked key."""
+    """Return the newest decision that changed a fact of a locked key, or None."""
     row = await tx.fetchrow(
         """
         select d.id, d.decision from fact_decisions d
@@ -145,7 +145,7 @@ async def find_last(tx: Transaction, tenant_id: TenantId, key: Key, fact_id: UUI
 
 
 async def move(tx: Transaction, tenant_id: TenantId, moves: Mapping[Key, Key], *, fact_ids: Sequence[UUID]) -> None:
-    """Let decisions follow facts from locked keys to others: those that changed none but these facts."""
+    """Move decisions from locked keys to other keys, if they changed no other facts than these."""
     pairs = list(moves.items())
     await tx.execute(
         """
@@ -166,12 +166,12 @@ async def move(tx: Transaction, tenant_id: TenantId, moves: Mapping[Key, Key], *
 
 
 async def delete(tx: Transaction, tenant_id: TenantId, decision_id: UUID) -> None:
-    """Forget a decision."""
+    """Delete a decision."""
     await tx.execute("delete from fact_decisions where tenant_id = $1 and id = $2", tenant_id, decision_id)
 
 
 async def delete_of_facts(tx: Transaction, tenant_id: TenantId, key: Key, fact_ids: Sequence[UUID]) -> None:
-    """Forget the decisions of a locked key that changed one of these facts."""
+    """Delete the decisions of a locked key that changed one of these facts."""
     await tx.execute(
         """
         delete from fact_decisions where tenant_id = $1 and subject_key = $2 and predicate = $3
@@ -186,7 +186,7 @@ async def delete_of_facts(tx: Transaction, tenant_id: TenantId, key: Key, fact_i
 
 
 async def delete_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> int:
-    """Forget the decisions that say something of these turns."""
+    """Delete the decisions that are derived from these turns. Return their number."""
     return await tx.execute(
         """
         delete from fact_decisions where tenant_id = $1 and id in (
@@ -199,7 +199,7 @@ async def delete_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequen
 
 
 async def delete_of_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> tuple[int, int]:
-    """Forget the decisions that say something of a conversation; how many, and how many rows beside them."""
+    """Delete the decisions that are derived from a conversation. Return their number and that of their source rows."""
     sources = await tx.execute(
         """
         delete from fact_decision_sources where tenant_id = $1 and decision_id in (

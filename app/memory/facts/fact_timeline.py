@@ -1,7 +1,7 @@
-"""The facts of one key, in hand: read under its lock, changed by decisions, to be written once. Pure.
+"""Facts of one key in memory: read under its lock, changed by decisions, and written once. Pure.
 
-What is added to the rules of `merging`: facts whose time is over leave before anything else happens, each piece of
-evidence keeps where it comes from, and a key holds a bounded number of facts.
+Adds to the rules of `merge`: expired facts are removed first, evidence keeps its origin, and a key has a bounded
+number of facts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,35 +22,35 @@ _NOWHERE = Origin(None, NO_PROJECT)
 
 
 def owned_key(key: Key, owner: str) -> Key:
-    """The key of a fact without an owner once it has one. "The user" is then the owner."""
+    """Return the key that a fact without an owner gets with this owner. "The user" becomes the owner."""
     return Key(owner, resolve_subject(key.subject, speaker=None, owner=owner), key.predicate)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How long facts of the lower tiers are kept."""
+    """Retention times of the facts of the lower tiers."""
 
     l1: timedelta
     l2: timedelta
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
-        """Take it out of the settings."""
+        """Return the retention times of the settings."""
         return cls(timedelta(days=settings.l1_retention_days), timedelta(days=settings.l2_retention_days))
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Facts that leave a key for another one, and where their evidence comes from."""
+    """Facts that move from a key to another one, with the origins of their evidence."""
 
     facts: Sequence[TimelineFact]
     origins: Mapping[Evidence, Origin]
 
 
 class FactTimeline:
-    """One key's facts. `held` are those that there are now, `decisions` what was decided since they were read.
+    """Facts of one key. `held` are the current facts, `decisions` those made since the facts were read.
 
-    `expired` are gone from the start: their time was over when they were read.
+    `expired` facts are removed first: they had expired when they were read.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class FactTimeline:
         self._clock = clock
         self._kept = kept
         self.expired = [one.fact.id for one in stored if one.expires_at is not None and one.expires_at <= clock.now]
-        if self.expired:  # all at once: one after the other, each would draw the whole timeline again
+        if self.expired:  # all in one call: each call computes the whole timeline again
             self.held = merge.without_facts(set(self.expired), self.held, clock)
 
     def find(self, fact_id: UUID) -> TimelineFact | None:
-        """A fact of the key."""
+        """Return a fact of the key, or None."""
         return next((fact for fact in self.held if fact.id == fact_id), None)
 
     def merge(self, statement: Statement, origins: Mapping[UUID | None, Origin]) -> Decision:
-        """Merge a statement about this key; `origins` by source, None for what no turn says."""
+        """Merge a statement about this key. `origins` are by source, None for an assertion."""
         if self.held:
             statement = replace(statement, subject=self.held[0].subject)
         decision = merge.merge(statement, self.held, self._clock)
@@ -88,7 +88,7 @@ class FactTimeline:
         return self._decided(decision)
 
     def known(self, statement: Statement, object_key: str) -> TimelineFact | None:
-        """The fact that has this statement as evidence already; one that stands rather than one that was retracted."""
+        """Return a fact that already has this statement as evidence, retracted ones last, or None."""
         for fact in sorted(self.held, key=lambda fact: fact.retracted):
             for one in fact.evidence:
                 if (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated):
@@ -96,10 +96,10 @@ class FactTimeline:
         return None
 
     def widen(self, fact: TimelineFact, statement: Statement, object_key: str, origin: Origin) -> bool:
-        """Let a statement that was asserted before, and is asserted elsewhere now, belong to both places.
+        """Widen the origin of an assertion that is repeated elsewhere. Return whether it changed.
 
-        What is asserted without a conversation rests on none any more. What is asserted in two projects, or without
-        a project, is known in all.
+        If one of them has no conversation, the assertion depends on none. If their projects differ, or one has none,
+        it is known in all projects.
         """
         said = [
             one
@@ -113,30 +113,30 @@ class FactTimeline:
         return is_changed
 
     def retract(self, fact_id: UUID) -> Decision:
-        """Take a fact out of the timeline."""
+        """Retract a fact: take it out of the timeline."""
         return self._decided(merge.retract(fact_id, self.held, self._clock))
 
     def correct(self, fact: TimelineFact, statement: Statement) -> Decision:
-        """Let a statement stand in a fact's place. It rests on the same sources, and goes with them."""
+        """Replace a fact by a statement with the same sources. It is deleted with them."""
         decision = merge.correct(fact.id, statement, self.held, self._clock)
         origins = {one.source: self.origin(one) for one in fact.evidence}
         self._origins.update({one: origins.get(one.source, _NOWHERE) for one in decision.added})
         return self._decided(decision)
 
     def undo_decision(self, decision: Decision) -> Decision:
-        """Undo a decision."""
+        """Undo a decision. Return the decision that does so."""
         undone = merge.undo_decision(decision, self.held, self._clock)
         self.held = apply(undone.changes, self.held)
         return undone
 
     def remove(self, is_gone: Callable[[Evidence, Origin], bool]) -> int:
-        """Take evidence out; says how many pieces."""
+        """Remove evidence. Return how many items were removed."""
         gone = [one for fact in self.held for one in fact.evidence if is_gone(one, self.origin(one))]
         self.held = apply(merge.remove(gone, self.held, self._clock).changes, self.held)
         return len(gone)
 
     def release(self, is_released: Callable[[Origin], bool]) -> Released:
-        """Take evidence out for another key. A fact that loses all of its evidence goes with it, under its id."""
+        """Remove evidence, and return it for another key. A fact that loses all of its evidence moves under its id."""
         facts: list[TimelineFact] = []
         whole: set[UUID] = set()
         for fact in self.held:
@@ -152,7 +152,7 @@ class FactTimeline:
         return Released(facts, origins)
 
     def take(self, released: Released) -> None:
-        """Add facts that another key has released: their evidence and that of this key make one timeline."""
+        """Add facts that another key released: their evidence and that of this key make one timeline."""
         before = {one for fact in self.held for one in fact.evidence}
         others = [replace(fact, subject=self._subject(fact)) for fact in released.facts]
         self.held = merge.join(others, self.held, self._clock)
@@ -170,22 +170,22 @@ class FactTimeline:
         return decision
 
     def origin(self, one: Evidence) -> Origin:
-        """Where evidence of this key comes from."""
+        """Return the origin of evidence of this key."""
         return self._origins.get(one, _NOWHERE)
 
     def evidence(self, fact: TimelineFact) -> list[tuple[Evidence, Origin]]:
-        """A fact's evidence with where it comes from."""
+        """Return the evidence of a fact, with its origins."""
         return [(one, self.origin(one)) for one in fact.evidence]
 
-    # what is to be written
+    # changes to write
 
     def deleted(self) -> list[UUID]:
-        """The facts that are gone."""
+        """Return the ids of the facts to delete."""
         left = {fact.id for fact in self.held}
         return [fact_id for fact_id in self.before if fact_id not in left]
 
     def written(self) -> list[StoredFact]:
-        """The rows that are new, or not what they were."""
+        """Return the rows that are new or changed."""
         after = (self._stored(fact) for fact in self.held)
         return [one for one in after if self.before.get(one.fact.id) != one]
 
@@ -204,7 +204,7 @@ class FactTimeline:
 
 
 def _common_origin(before: Origin, after: Origin) -> Origin:
-    """The origin of what was asserted at both: of no project where these differ."""
+    """Return an origin for both: of no project if these differ, of no conversation if `after` has none."""
     wider = replace(before, project=before.project if before.project == after.project else NO_PROJECT)
     return wider if after.conversation_id is not None else replace(wider, conversation_id=None, rev=None)
 

@@ -1,7 +1,7 @@
-"""Keeps facts, in the transaction of whoever changes them: keys locked, rows and evidence and index entries as one.
+"""Writes facts in the caller's transaction: locks their keys, and writes rows, evidence and index entries together.
 
-What always holds: the facts of a key are read and written under its lock alone; a fact that holds now has an entry in
-the index, and nothing else of a key has one; what was decided can be taken back.
+Invariants: the facts of a key are read and written only under its lock. A fact that is valid now has an entry in the
+index; no other fact of the key has one. Decisions can be undone.
 """
 
 from collections import Counter
@@ -25,29 +25,29 @@ from app.memory.schemas import fact_text
 from app.tenancy.schemas import Caller
 
 VECTORS_JOB = "facts.vectors"
-"""Make the vectors of facts that are found by words only; the subjects are fact ids."""
+"""Job that makes vectors of facts that have none and are found by words only. Its subjects are fact ids."""
 _NOBODY = ""
 _FACTS_PER_JOB = 50
 
 
 class FactWriter:
-    """Reads the facts of keys into hand, and writes what became of them."""
+    """Reader and writer of the facts of keys."""
 
     def __init__(self, *, index: SearchIndex, kept: Kept) -> None:
         self._index = index
         self._kept = kept
         self.counts: Counter[str] = Counter()
-        """Facts that this process has written, by tier."""
+        """Number of facts that this process has written, by tier."""
 
     async def prepare(self, caller: Caller, texts: Iterable[str]) -> dict[str, PreparedEntries]:
-        """Analyse and embed what facts will say, with no transaction open. What is not there is found by words."""
+        """Analyse and embed texts of facts, without an open transaction. Texts without vectors are found by words."""
         wanted = list(dict.fromkeys(texts))
         documents = [IndexDocument(text, _NOBODY, datetime.now(UTC)) for text in wanted]
         prepared = await self._index.prepare(caller, documents) if documents else []
         return dict(zip(wanted, prepared, strict=True))
 
     async def open(self, caller: Caller, tx: Transaction, *, keys: Sequence[Key]) -> dict[Key, FactTimeline]:
-        """Hold keys until the transaction ends, and read their facts."""
+        """Lock keys until the transaction ends, and return their facts."""
         if not keys:
             return {}
         now = await store.lock_keys(tx, caller.tenant_id, keys)
@@ -68,7 +68,7 @@ class FactWriter:
         shelves: Iterable[FactTimeline],
         prepared: Mapping[str, PreparedEntries],
     ) -> int:
-        """Write what changed; says how many facts are gone."""
+        """Write the changes. Return the number of deleted facts."""
         shelves = list(shelves)
         deleted = [fact_id for timeline in shelves for fact_id in timeline.deleted()]
         written = [(timeline, one) for timeline in shelves for one in timeline.written()]
@@ -129,7 +129,7 @@ def _text(one: StoredFact) -> str:
 
 
 def _same_entry(before: StoredFact | None, after: StoredFact) -> bool:
-    """Whether the index may keep what it has."""
+    """Return whether the index entry needs no change."""
     if before is None or not before.listed or not after.listed:
         return before is not None and before.listed == after.listed
     return (_text(before), before.conversation_id, before.project) == (
@@ -158,7 +158,7 @@ def _entry(one: StoredFact, prepared: PreparedEntries) -> IndexEntry:
 
 
 def _kept(timeline: FactTimeline, decision: Decision) -> NewDecision:
-    """A decision with all that what it says rests on."""
+    """Return a decision with the turns and conversations that its text is derived from."""
     said: dict[Evidence, Origin] = {one: timeline.origin(one) for one in decision.added}
     for change in decision.changes:
         for one in change.before.evidence if change.before is not None else ():

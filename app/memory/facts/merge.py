@@ -1,9 +1,9 @@
-"""What a new statement changes in the facts that are held, and how that is taken back. Pure.
+"""Merges statements into stored facts, and undoes such decisions. Pure.
 
-Everything here works on the facts of one key: (owner, resolved subject, canonical predicate). The caller resolves the
-names (`naming`), reads the facts of the key with their evidence under its lock, calls one function, and writes
-`Decision.changes`. What a decision did is named by its evidence, so it can be taken back at any time later: the facts
-are then what they would be if it had never been merged.
+All functions work on the facts of one key: (owner, resolved subject, canonical predicate). The caller resolves the
+names (`spelling`), reads the facts of the key with their evidence under its lock, calls one function, and writes
+`Decision.changes`. A decision records the evidence that it added and removed, so it can be undone at any later time:
+the facts are then what they would be without it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,9 +22,9 @@ MAX_EVIDENCE_OF_A_FACT = 200
 
 @dataclass(frozen=True, slots=True)
 class TimelineFact:
-    """A fact as it is kept. `evidence` is its truth; the other members follow from it, and are kept to be searched.
+    """A stored fact. The other members are derived from `evidence`, and stored for searches.
 
-    `retracted` takes the fact and its evidence out of the timeline, and keeps the row.
+    `retracted`: the fact and its evidence are not in the timeline; the row stays.
     """
 
     id: UUID
@@ -43,17 +43,17 @@ class TimelineFact:
 
     @property
     def source_turn_ids(self) -> list[UUID]:
-        """The turns that speak for it, oldest word first."""
+        """Return the ids of the turns that support the fact, oldest evidence first."""
         return [source for source in sources_of(self.evidence) if source is not None]
 
     @property
     def evidence_count(self) -> int:
-        """How many different sources speak for it."""
+        """Return the number of different sources that support the fact."""
         return len(sources_of(self.evidence))
 
 
 class Outcome(StrEnum):
-    """What a statement, or a later act, came to."""
+    """Result of a statement, or of a later operation on facts."""
 
     RECORDED = "recorded"
     REPEATED = "repeated"
@@ -67,7 +67,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row: inserted (`before` is None), deleted (`after` is None), or written anew."""
+    """Change of one row: an insert (`before` is None), a delete (`after` is None), or an update."""
 
     before: TimelineFact | None
     after: TimelineFact | None
@@ -75,10 +75,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be written, and all that is needed to take it back.
+    """The changes to write, and the data to undo them.
 
-    `fact_id` is the fact that the statement was about, None where it came to nothing; `reason` says why, without any
-    of its words. `added` and `removed` are evidence, `retracted` and `restored` the facts that a caller acted on.
+    `fact_id`: the fact that the statement is about, if any. `reason`: why nothing changed, without text of the
+    statement. `added` and `removed` are evidence. `retracted` and `restored` are the facts that a caller changed.
     """
 
     outcome: Outcome
@@ -93,19 +93,19 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What a decision needs from outside: the time it is recorded at, and fresh ids."""
+    """The time at which a decision is recorded, and a source of new ids."""
 
     now: datetime
     new_id: Callable[[], UUID]
 
 
 def merge(statement: Statement, held: Sequence[TimelineFact], clock: Clock) -> Decision:
-    """What a statement about this key changes.
+    """Merge a statement about this key: its subject and predicate are those of the key.
 
-    Its subject and predicate are the key's. The same statement adds evidence; another object stands beside, or, with
-    room for one, in its place in time; a denial ends the same object's fact; what nobody says is so changes nothing.
+    A statement of a known object adds evidence. Another object becomes a further fact, and ends facts that it excludes
+    or replaces. A denial ends the fact with the same object. A hypothetical statement changes nothing.
     """
-    # what was retracted is not brought back by the turn that said it
+    # with the evidence of retracted facts: the turn that stated one does not bring it back
     return _merge(statement, held, [one for fact in held for one in fact.evidence], clock)
 
 
@@ -136,35 +136,35 @@ def _merge(statement: Statement, held: Sequence[TimelineFact], known: Sequence[E
 
 
 def invalidate(sources: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> Decision:
-    """What is left when these turns no longer speak: a fact goes with its last evidence, what it ended is open again.
+    """Remove the evidence of these turns. A fact is deleted with its last evidence; facts that it ended are open again.
 
-    Retracted facts lose the evidence too, and go with the last of it: nothing of an erased turn stays.
+    Retracted facts lose the evidence too, and are deleted with the last of it: nothing of an erased turn remains.
     """
     return remove([one for fact in held for one in fact.evidence if one.source in sources], held, clock)
 
 
 def remove(gone: Collection[Evidence], held: Sequence[TimelineFact], clock: Clock) -> Decision:
-    """What is left without this evidence, whosever it is: see `withdraw`."""
+    """Remove this evidence, from any source: see `invalidate`."""
     if not gone:
         return Decision(Outcome.IGNORED, reason="not a source")
     left = [_less(fact, gone) for fact in held]
     changes = _difference(held, apply(_redraw(left, _pool(left), held[0], clock), left))
-    # a denial goes with what it denied
+    # a denial is removed with the fact that it denies
     after = {one for fact in apply(changes, held) for one in fact.evidence}
     removed = tuple(one for fact in held for one in fact.evidence if one not in after)
     return Decision(Outcome.WITHDRAWN, changes, removed=removed)
 
 
 def without_facts(fact_ids: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
-    """The facts that are left without these and all that spoke for them: what they ended is open again."""
+    """Return the other facts, without these facts and their evidence. Facts that these ended are open again."""
     rest = [fact for fact in held if fact.id not in fact_ids]
     return apply(_redraw(rest, _pool(rest), rest[0], clock), rest) if rest else []
 
 
 def join(others: Sequence[TimelineFact], held: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
-    """The facts of a key with those of another key that join it: their evidence makes one timeline.
+    """Return the facts of a key, joined with facts of another key: their evidence makes one timeline.
 
-    A fact keeps its id, unless it becomes one with another. What the same source has said already is not added.
+    A fact keeps its id, unless it is merged with another one. Evidence that the same source already gave is not added.
     """
     known = [one for fact in held for one in fact.evidence]
     fresh = [
@@ -177,7 +177,7 @@ def join(others: Sequence[TimelineFact], held: Sequence[TimelineFact], clock: Cl
 
 
 def retract(fact_id: UUID, held: Sequence[TimelineFact], clock: Clock) -> Decision:
-    """A fact was never so: it leaves the timeline, and what it ended is open again. The row stays."""
+    """Retract a fact: it is no longer in the timeline, and facts that it ended are open again. The row stays."""
     fact = next((fact for fact in held if fact.id == fact_id and not fact.retracted), None)
     if fact is None:
         return Decision(Outcome.IGNORED, reason="not held")
@@ -188,7 +188,7 @@ def retract(fact_id: UUID, held: Sequence[TimelineFact], clock: Clock) -> Decisi
 
 
 def correct(fact_id: UUID, statement: Statement, held: Sequence[TimelineFact], clock: Clock) -> Decision:
-    """A fact was otherwise: it is retracted, and the statement merged in its place, as one decision."""
+    """Correct a fact: retract it, and merge the statement in its place, as one decision."""
     retraction = retract(fact_id, held, clock)
     if retraction.outcome is Outcome.IGNORED:
         return retraction
@@ -201,9 +201,9 @@ def correct(fact_id: UUID, statement: Statement, held: Sequence[TimelineFact], c
 
 
 def undo_decision(decision: Decision, held: Sequence[TimelineFact], clock: Clock) -> Decision:
-    """Undo a decision, whatever was decided since: the facts become what they would be without it.
+    """Undo a decision: the facts become what they would be without it. Later decisions stay in effect.
 
-    Evidence that a withdrawal removed comes back with the facts it belonged to.
+    Evidence that a withdrawal removed is restored with the facts it belonged to.
     """
     restored = [replace(fact, retracted=False) if fact.id in decision.retracted else fact for fact in held]
     restored = [replace(fact, retracted=True) if fact.id in decision.restored else fact for fact in restored]
@@ -226,12 +226,12 @@ def undo_decision(decision: Decision, held: Sequence[TimelineFact], clock: Clock
 
 
 def _as_it_was(fact: TimelineFact, before: TimelineFact | None) -> TimelineFact:
-    """The row of before, where only the time differs at which its end was recorded."""
+    """Return the row before the decision if they differ only in the time at which the end was recorded."""
     return before if before is not None and replace(fact, invalidated_at=before.invalidated_at) == before else fact
 
 
 def apply(changes: Sequence[Change], held: Sequence[TimelineFact]) -> list[TimelineFact]:
-    """The facts of a key after changes: what the rows will be."""
+    """Return the facts of a key after changes, as the rows will be."""
     facts = {fact.id: fact for fact in held}
     for change in changes:
         if change.after is not None:
@@ -246,7 +246,7 @@ def _pool(held: Sequence[TimelineFact]) -> list[Evidence]:
 
 
 def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
-    """Whether the same source has said this already: an extraction that runs again adds nothing."""
+    """Return whether the same source already gave this evidence: a repeated extraction adds nothing."""
     return any(
         (one.source, one.object_key, one.at, one.denies) == (other.source, other.object_key, other.at, other.denies)
         for other in others
@@ -254,7 +254,7 @@ def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
 
 
 def _valid_at(held: Sequence[TimelineFact], key: str, at: datetime) -> TimelineFact | None:
-    """The fact of this object that holds at a time, also the one that a denial ends at that very moment."""
+    """Return the unretracted fact with this object that is valid at a time (`valid_from <= at < valid_to`), or None."""
     for fact in held:
         same = not fact.retracted and bool(fact.evidence) and fact.evidence[0].object_key == key
         if same and fact.valid_from <= at and (fact.valid_to is None or at < fact.valid_to):
@@ -269,7 +269,7 @@ def _less(fact: TimelineFact, gone: Collection[Evidence]) -> TimelineFact:
 def _redraw(
     held: Sequence[TimelineFact], pool: Sequence[Evidence], naming: Statement | TimelineFact, clock: Clock
 ) -> tuple[Change, ...]:
-    """The changes that make the rows show the timeline of this evidence."""
+    """Return the changes that make the rows match the timeline of this evidence."""
     runs = lay_out(pool, excludes=partial(excludes, naming.predicate))
     owners = _assign_rows(held, runs, clock)
     ids = {
@@ -282,13 +282,13 @@ def _redraw(
             drawn.append(_write(owner, run, ended_by, clock))
         else:
             drawn.append(_begin(owner, naming, run, ended_by, clock))
-    # retracted rows stay while anything speaks for them; others go with their last evidence
+    # a retracted row is kept while it has evidence; other rows are deleted with their last evidence
     kept = [fact for fact in held if fact.retracted and fact.evidence]
     return _difference(held, [*kept, *drawn])
 
 
 def _assign_rows(held: Sequence[TimelineFact], runs: Sequence[Run], clock: Clock) -> list[TimelineFact | UUID]:
-    """Which row each run is: the one whose oldest evidence is its oldest that any row has; else a new one."""
+    """Return a row for each run: the first free row among those of its evidence, oldest first; else a new id."""
     home: dict[Evidence, TimelineFact] = {}
     for fact in held:
         if not fact.retracted:
@@ -297,7 +297,7 @@ def _assign_rows(held: Sequence[TimelineFact], runs: Sequence[Run], clock: Clock
     taken: set[UUID] = set()
     owners: list[TimelineFact | UUID] = []
     for run in runs:
-        # a row that lost all it had may be given it again, when a withdrawal is taken back
+        # undoing a withdrawal returns the evidence to the row that lost it
         spare = (fact for fact in emptied if object_key(fact.object) == run.object_key)
         candidates = [*(home[one] for one in run.evidence if one in home), *spare]
         owner = next((fact for fact in candidates if fact.id not in taken), None)
@@ -334,7 +334,7 @@ def _begin(
 
 
 def _spelling(run: Run) -> str:
-    """How the object is written: as the newest who asserts it writes it."""
+    """Return the object as the newest assertion spells it."""
     return [one.object for one in run.evidence if not one.denies][-1]
 
 
@@ -347,7 +347,7 @@ def _difference(before: Sequence[TimelineFact], after: Sequence[TimelineFact]) -
 
 
 def _joined(first: Sequence[Change], second: Sequence[Change]) -> tuple[Change, ...]:
-    """Two lists of changes, one after the other, as one."""
+    """Combine two consecutive lists of changes into one."""
     joined: dict[UUID, Change] = {}
     for change in (*first, *second):
         fact = change.before or change.after

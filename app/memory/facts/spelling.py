@@ -1,7 +1,7 @@
-"""When two spellings mean one: subjects, predicates and objects of facts. Pure.
+"""Keys of subjects, predicates and objects of facts: spellings with the same key mean the same. Pure.
 
-A key is what is compared, a spelling what is shown. Keys fold case, width, articles, punctuation and white space, and
-nothing that could make two different things one: no stemming, no guessing at names.
+Keys are compared, spellings are shown. Keys fold case, width, articles, punctuation and white space, but nothing that
+could make two different things equal: no stemming, no guessing of names.
 """
 
 import re
@@ -22,22 +22,21 @@ _AUXILIARIES = frozenset(
     {"is", "are", "am", "was", "be", "been", "being", "has", "have", "had", "currently", "now", "just", "recently"}
 )
 
-# Of these a subject has one at a time: a new object ends the one before. A predicate is listed only where two objects
-# at the same time are a contradiction for nearly everybody. Not listed, on purpose: works_at (second jobs), likes,
-# speaks and native_language (there are bilinguals), owns, has_pet, has_child, studies, allergic_to, diet (one may be
-# vegan and eat no gluten: see `_ALTERNATIVES`), email and phone (people have several), citizen_of, born_in (a year as
-# well as a town).
+# Predicates with one object at a time: a new object ends the previous one. A predicate is listed only if two objects at
+# the same time are nearly always a contradiction. Deliberately not listed: works_at (second jobs), likes, speaks and
+# native_language (there are bilinguals), owns, has_pet, has_child, studies, allergic_to, diet (a vegan may also eat no
+# gluten: see `_ALTERNATIVES`), email and phone (people have several), citizen_of, born_in (a year as well as a town).
 SINGLE_VALUED = frozenset(
     {
         "name", "preferred_name", "age", "birthday", "lives_in", "marital_status", "spouse", "gender", "pronouns",
         "height", "weight", "time_zone", "blood_type", "mother", "father",
     }
 )  # fmt: skip
-# "favourite_colour", "favourite_film": the word says that there is one
+# "favourite_colour", "favourite_film": there is only one
 _SINGLE_VALUED_PREFIX = "favourite_"
 
-# Objects of a predicate of which a subject has one at a time, though it may have others besides: a vegan is no longer
-# the vegetarian of before, and may still keep kosher.
+# Objects that exclude each other, of predicates that can have several objects: a vegan is no longer a vegetarian, but
+# may also keep kosher.
 _ALTERNATIVES: Mapping[str, frozenset[str]] = {
     "diet": frozenset(
         {"vegetarian", "vegan", "pescatarian", "omnivore", "carnivore", "flexitarian", "lacto-vegetarian"}
@@ -94,7 +93,7 @@ _CANONICAL: Mapping[str, str] = {
     **{name.replace("_", " "): name for name in _SYNONYMS},
     **{spelling: name for name, spellings in _SYNONYMS.items() for spelling in spellings},
 }
-# a statement in a turn means these for good, unless said otherwise; anything else is news of the day
+# extracted facts of these predicates start in tier l3, all others in l2
 KNOWN_PREDICATES = frozenset(_SYNONYMS) | SINGLE_VALUED
 
 
@@ -112,13 +111,13 @@ def _without_articles(text: str) -> str:
 
 
 def name_key(text: str) -> str:
-    """The key of a name or another subject."""
+    """Return the key of a name or another subject."""
     folded = _PUNCTUATION_AROUND.sub("", _folded(text[:_MAX_SUBJECT_CHARACTERS]))
     return _without_articles(folded).removesuffix("'s")
 
 
 def names_to_actors(spellings: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
-    """The actor that each name means, of pairs of an actor and its names; a name of two actors means neither."""
+    """Return the actor of each name's key, from pairs of an actor and its names. A name of two actors is left out."""
     meant: dict[str, str | None] = {}
     for actor, names in spellings:
         for key in {name_key(actor), *map(name_key, names)} - {""}:
@@ -129,20 +128,20 @@ def names_to_actors(spellings: Iterable[tuple[str, Iterable[str]]]) -> dict[str,
 def resolve_subject(
     subject: str, *, speaker: str | None, owner: str | None, actors: Mapping[str, str] | None = None
 ) -> str:
-    """Whom a subject means: "I", "me", "the user" the speaking actor, else the owner; a participant's name its actor.
+    """Return the resolved subject, as a key: for "I" or "me" the speaker, else the owner; for a name its actor.
 
-    Anything else means itself, in its key's spelling.
+    "The user" is the owner, else the speaker. Any other subject resolves to its own key.
     """
     key = name_key(subject)
     if key in _SELF:
-        # "the user" is said about the one whom the conversation belongs to
+        # "the user" means the owner of the conversation
         first, second = (owner, speaker) if key == "user" else (speaker, owner)
         return name_key(first or second or "user")
     return name_key((actors or {}).get(key, key))
 
 
 def predicate_key(text: str) -> str:
-    """The canonical predicate of a spelling: "resides in" is `lives_in`; an unknown one is itself, in snake case."""
+    """Return the canonical predicate: "resides in" gives `lives_in`. An unknown one stays, in snake case."""
     folded = _PUNCTUATION_AROUND.sub(
         "", _folded(text[: _MAX_PREDICATE_CHARACTERS * 2]).replace("favorite", "favourite")
     )
@@ -159,12 +158,12 @@ def predicate_key(text: str) -> str:
 
 
 def is_single_valued(predicate: str) -> bool:
-    """Whether a canonical predicate has one object at a time."""
+    """Return whether a canonical predicate has one object at a time."""
     return predicate in SINGLE_VALUED or predicate.startswith(_SINGLE_VALUED_PREFIX)
 
 
 def excludes(predicate: str, one: str, another: str) -> bool:
-    """Whether a subject cannot have both objects, given by their keys, of a canonical predicate at the same time."""
+    """Return whether a subject cannot have both objects (keys) of a canonical predicate at the same time."""
     if one == another:
         return False
     said = {text.removesuffix(f" {predicate}") for text in (one, another)}  # a "vegan diet" is "vegan"
@@ -172,7 +171,7 @@ def excludes(predicate: str, one: str, another: str) -> bool:
 
 
 def object_key(text: str) -> str:
-    """The key of an object: two texts of the same key are the same object. Numbers are compared as numbers."""
+    """Return the key of an object: two texts with the same key are the same object. Numbers compare as numbers."""
     folded = _without_articles(_PUNCTUATION_AROUND.sub("", _folded(text[:MAX_OBJECT_CHARACTERS])))
     folded = _CALLED.sub("named", folded)  # "cat called Biscuit" is "cat named Biscuit"
     words = [_number(_PUNCTUATION_AROUND.sub("", word)) for word in folded.split(" ")]
@@ -180,7 +179,7 @@ def object_key(text: str) -> str:
 
 
 def _number(word: str) -> str:
-    # "1,000.0" is "1000"; "3.10" is not "3.1", which may be versions, and "007" is not "7"
+    # "1,000.0" is "1000". "3.10" is not "3.1" (they may be versions), and "007" is not "7"
     if _NUMBER.fullmatch(word) is None:
         return word
     return _NO_FRACTION.sub("", word.replace(",", "").removeprefix("+"))

@@ -1,6 +1,6 @@
 """Queries on facts and their evidence. Each takes the open transaction first and names the tenant.
 
-Whoever changes facts holds their keys (`lock_keys`): what is read under it stays true until the commit.
+Lock the keys of facts (`lock_keys`) to change them: rows read under the lock stay unchanged until the commit.
 """
 
 import hashlib
@@ -32,17 +32,17 @@ _SHOWN = f"""{_FACT}, array(
     where e.tenant_id = $1 and e.fact_id = f.id and e.turn_id is not null and not e.denies order by e.place
 ) as sources"""  # noqa: S608
 NO_PROJECT: Final = ""
-"""The project of what is known in all projects, and of a row whose evidence is of several."""
+"""Project of facts that are known in all projects, and of a row whose evidence has several projects."""
 _LOCKS_OF_A_TENANT = 256
 _KEPT = "(f.expires_at is null or f.expires_at > now())"
-# begun: clocks differ, and what is said may be dated so far ahead
+# clocks differ: a statement may be dated this far ahead
 _BEGUN = "f.valid_from <= now() + interval '5 minutes'"
 CURRENT = f"not f.retracted and {_BEGUN} and (f.valid_to is null or f.valid_to > now()) and {_KEPT}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What facts are serialised by: whose they are, the resolved subject, the canonical predicate."""
+    """Key of facts: owner, resolved subject and canonical predicate. Changes of one key are serialised."""
 
     owner: str
     subject: str
@@ -51,9 +51,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a piece of evidence comes from: the turn's conversation, actor and hash; of one given by hand, no turn.
+    """Origin of evidence: conversation, actor and hash of its turn; an assertion has no turn.
 
-    `project`: `NO_PROJECT` where it was asserted without one. `rev`: that of the conversation when it was taken in.
+    `project`: `NO_PROJECT` if it was asserted without one. `rev`: that of the conversation when it was stored.
     """
 
     conversation_id: UUID | None
@@ -65,7 +65,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class StoredFact:
-    """A fact with what its row has besides. `listed`: it has an entry in the index."""
+    """A fact with the other columns of its row. `listed`: it has an entry in the index."""
 
     fact: TimelineFact
     key: Key
@@ -76,14 +76,14 @@ class StoredFact:
 
     @property
     def due_at(self) -> datetime | None:
-        """When the sweep has to look at it."""
+        """Return when the sweep has to process the fact, or None."""
         ends = self.fact.valid_to if self.listed else None
         return min(filter(None, (ends, self.expires_at)), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FactRow:
-    """A fact as it is shown."""
+    """A fact as it is read for callers."""
 
     id: UUID
     owner: str | None
@@ -106,9 +106,9 @@ class FactRow:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What a list of facts is narrowed to; None does not narrow. Names are keys already.
+    """Filters of a list of facts; None does not filter. Names are keys already.
 
-    `project`: what evidence of this project, or of none, says. `actors`: only what no other actor is a source of.
+    `project`: facts that evidence of this project, or of none, supports. `actors`: facts that no other actor supports.
     """
 
     subject: str | None = None
@@ -132,7 +132,7 @@ def _shown(row: asyncpg.Record) -> FactRow:
 
 
 def _lock_number(tenant_id: TenantId, key: Key) -> int:
-    """A tenant has so many locks for all of its keys: the server has room for some thousands, whoever takes them."""
+    """Return the lock of a key. All keys of a tenant share 256 locks: the server has room for some thousands in all."""
     text = f"{key.owner}\0{key.subject}\0{key.predicate}"
     place = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % _LOCKS_OF_A_TENANT
     of_tenant = hashlib.blake2b(b"facts" + tenant_id.bytes, digest_size=8).digest()
@@ -140,9 +140,9 @@ def _lock_number(tenant_id: TenantId, key: Key) -> int:
 
 
 async def lock_keys(tx: Transaction, tenant_id: TenantId, keys: Iterable[Key]) -> datetime:
-    """Hold keys until the transaction ends, all in one order, so that two who want several never wait for each other.
+    """Lock keys until the transaction ends, always in the same order, so that two transactions never deadlock.
 
-    Gives the time after that: what is decided under the lock is decided at that moment.
+    Return the time after that: it is the time of all decisions under the lock.
     """
     numbers = sorted({_lock_number(tenant_id, key) for key in keys})
     await tx.execute("select pg_advisory_xact_lock(n) from unnest($1::bigint[]) as u (n)", numbers)
@@ -156,7 +156,7 @@ async def lock_keys(tx: Transaction, tenant_id: TenantId, keys: Iterable[Key]) -
 async def read_keys(
     tx: Transaction, tenant_id: TenantId, keys: Sequence[Key]
 ) -> tuple[list[StoredFact], dict[UUID, list[tuple[Evidence, Origin]]]]:
-    """The facts of locked keys, with their evidence in its order."""
+    """Return the facts of locked keys, and the ordered evidence of each fact."""
     rows = await tx.fetch(
         f"""
         select {_FACT} from unnest($2::text[], $3::text[], $4::text[]) as k (owner, subject_key, predicate)
@@ -230,7 +230,7 @@ async def delete_facts(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[
 
 
 async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[StoredFact]) -> None:
-    """Insert facts, or write them anew."""
+    """Insert or update facts."""
     facts = [one.fact for one in written]
     await tx.execute(
         """
@@ -275,7 +275,7 @@ async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[St
 async def write_evidence(
     tx: Transaction, tenant_id: TenantId, evidence: Mapping[UUID, Sequence[tuple[Evidence, Origin]]]
 ) -> None:
-    """Write the whole evidence of facts anew."""
+    """Replace all evidence of facts."""
     await tx.execute(
         "delete from fact_evidence where tenant_id = $1 and fact_id = any($2::uuid[])", tenant_id, list(evidence)
     )
@@ -315,7 +315,7 @@ async def write_evidence(
 async def list_recorded(
     tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, after_rev: int, limit: int
 ) -> list[tuple[int, FactRow]]:
-    """Facts that gained evidence from a conversation after a rev, each with the rev of that, in its order."""
+    """Return facts that gained evidence from a conversation after a rev, each with its newest rev, in that order."""
     rows = await tx.fetch(
         f"""
         with gained as materialized (
@@ -335,14 +335,14 @@ async def list_recorded(
 
 
 async def keys_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> list[Key]:
-    """The keys of all facts that have evidence from these turns."""
+    """Return the keys of all facts with evidence from these turns."""
     return await _keys(tx, tenant_id, "e.turn_id = any($2::uuid[])", list(turn_ids))
 
 
 async def keys_of_conversations(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int | None
 ) -> list[Key]:
-    """The keys of facts that have evidence from conversations, up to `limit`."""
+    """Return the keys of facts with evidence from conversations, up to `limit`."""
     return await _keys(tx, tenant_id, "e.conversation_id = any($2::uuid[])", list(conversation_ids), limit=limit)
 
 
@@ -364,7 +364,7 @@ async def _keys(
 
 
 async def find_key(tx: Transaction, tenant_id: TenantId, fact_id: UUID) -> Key | None:
-    """The key of a fact that has not expired."""
+    """Return the key of a fact, or None if it does not exist or has expired."""
     row = await tx.fetchrow(
         f"select f.owner, f.subject_key, f.predicate from facts f where f.tenant_id = $1 and f.id = $2 and {_KEPT}",  # noqa: S608
         tenant_id,
@@ -382,7 +382,7 @@ async def find(
     project: str | None = None,
     actors: Sequence[str] | None = None,
 ) -> dict[UUID, FactRow]:
-    """Facts by id; with `current` those that hold now, with `project` and `actors` as in `Where`."""
+    """Return facts by id. `current`: only those valid now. `project` and `actors`: as in `Where`."""
     args: list[object] = [tenant_id, list(fact_ids)]
     where = Where(current=current, project=project, actors=actors, include_retracted=True)
     conditions = _conditions(where, args)
@@ -396,7 +396,7 @@ async def find(
 async def list_page(
     tx: Transaction, tenant_id: TenantId, *, where: Where, newest_first: bool, after: UUID | None, limit: int
 ) -> list[FactRow]:
-    """Facts in the order they were recorded."""
+    """Return facts in the order they were recorded, or the newest first."""
     args: list[object] = [tenant_id]
     conditions = _conditions(where, args)
     if after is not None:
@@ -412,7 +412,7 @@ async def list_page(
 
 
 def _conditions(where: Where, args: list[object]) -> str:
-    """The conditions of a list, whose arguments are added to those of the statement."""
+    """Return the conditions of a list, and append their arguments to `args`."""
 
     def arg(value: object) -> str:
         args.append(value)
@@ -423,7 +423,7 @@ def _conditions(where: Where, args: list[object]) -> str:
                           ("tier", where.tier)):  # fmt: skip
         if value is not None:
             found.append(f"f.{column} = {arg(value)}")
-    # what is told later does not count for what was known then
+    # an end or retraction that was recorded after `known_at` does not count
     told = "false"
     if where.known_at is not None:
         known = arg(where.known_at)
@@ -454,7 +454,7 @@ def _conditions(where: Where, args: list[object]) -> str:
 
 
 async def lock_indexed(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> dict[UUID, FactRow]:
-    """Facts that are in the index, which stay as they are until the transaction ends."""
+    """Lock facts against changes until the transaction ends, and return those that are in the index."""
     await tx.execute(
         "select 1 from facts where tenant_id = $1 and id = any($2::uuid[]) order by id for share",
         tenant_id,
@@ -469,7 +469,7 @@ async def lock_indexed(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[
 
 
 async def list_due(tx: Transaction, *, limit: int) -> list[tuple[TenantId, Key]]:
-    """Keys of facts whose time is over (ops role)."""
+    """Return keys of facts that have ended or expired (ops role)."""
     rows = await tx.fetch(
         """
         select distinct d.tenant_id, d.owner, d.subject_key, d.predicate from (
@@ -485,7 +485,7 @@ async def list_due(tx: Transaction, *, limit: int) -> list[tuple[TenantId, Key]]
 async def list_due_of(
     tx: Transaction, tenant_id: TenantId, *, owner: str | None, conversation_id: UUID, limit: int
 ) -> list[Key]:
-    """Keys of facts whose time is over, of one owner, or that rest on one conversation where it has none."""
+    """Return keys of facts that have ended or expired: of the owner, or of the conversation if `owner` is None."""
     rows = await tx.fetch(
         """
         select distinct f.owner, f.subject_key, f.predicate from facts f

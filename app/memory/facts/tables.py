@@ -1,7 +1,7 @@
-"""Rows of facts: what is held, the evidence that it follows from, and the decisions that can be taken back.
+"""Tables of facts, of their evidence, and of the decisions that can be undone.
 
-`facts` follows from `fact_evidence` and is written anew with it; its columns are there to be searched. `listed`: the
-fact has an entry in the search index. `due_at`: when the sweep has to look at it, since its time is over then.
+`facts` is derived from `fact_evidence` and written again with it; its columns serve searches. `listed`: the fact has
+an entry in the search index. `due_at`: the time at which the fact ends or expires, and the sweep processes it.
 """
 
 from sqlalchemy import (

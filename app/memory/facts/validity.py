@@ -1,7 +1,7 @@
-"""What was so, and when, of all that was said about one subject and predicate. Pure.
+"""Computes the timeline of one key from its evidence: which objects were valid, and when. Pure.
 
-The timeline is a function of the set of evidence alone: neither the order in which it arrived nor what was written in
-between changes it. So a late import never ends what is newer, and what is taken away is as if it had never been said.
+The timeline is a function of the set of evidence alone, not of its order of arrival or of earlier results.
+So a late import never ends a newer fact, and removed evidence has no effect any more.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,19 +12,19 @@ from uuid import UUID
 
 from app.memory.schemas import Statement, Tier
 
-# a fact that is said so often, by different turns, is kept for a week, and for good
+# a fact with this many different sources gets tier l2 (a week) or l3 (without limit)
 EVIDENCE_FOR_L2 = 2
 EVIDENCE_FOR_L3 = 4
-# each further source takes away this share of the doubt that the best one leaves: they are seldom independent
+# each further source leaves this share of the remaining doubt: sources are seldom independent
 _DOUBT_LEFT = 0.8
 _TIER_RANK = (Tier.L1, Tier.L2, Tier.L3)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One source's word for a fact, or against it (`denies`), from `at` on; to be kept with the fact it belongs to.
+    """One source that supports a fact, or denies it (`denies`), from `at` on. Stored with its fact.
 
-    `source` is a turn, or None where a caller asserted it by hand.
+    `source` is a turn, or None for an assertion.
     """
 
     source: UUID | None
@@ -41,7 +41,7 @@ class Evidence:
 
 @dataclass(slots=True)
 class Run:
-    """A stretch of time in which one object held, with the evidence for it; built up by `lay_out`."""
+    """A period in which one object was valid, with its evidence. Built by `lay_out`."""
 
     object_key: str
     valid_from: datetime
@@ -57,7 +57,7 @@ class _Step(IntEnum):
 
 
 def evidence_of(statement: Statement, object_key: str) -> tuple[Evidence, ...]:
-    """The evidence that a statement brings: one for each source."""
+    """Return the evidence of a statement: one item for each source."""
     return tuple(
         Evidence(
             source=source,
@@ -76,11 +76,11 @@ def evidence_of(statement: Statement, object_key: str) -> tuple[Evidence, ...]:
 
 
 def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool]) -> list[Run]:
-    """The runs, in order of their beginnings.
+    """Return the runs, ordered by their start.
 
     An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that it
-    `excludes` (by their keys), or all others where it says that it replaces them. A denial, and an `ends_at`, end a run
-    of the same object only.
+    `excludes` (by their keys), or all others if it has `replaces`. A denial or an `ends_at` ends only a run of the
+    same object.
     """
     runs: list[Run] = []
     opened: dict[str, Run] = {}
@@ -101,7 +101,7 @@ def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool
         if run is not None:
             run.valid_to = moment
             del opened[one.object_key]
-        # a denial that ends nothing now stays with the run before it: it may, when something else is taken back
+        # keep a denial that ends nothing with the previous run: it may end that run after an undo
         if step is _Step.DENY and one.object_key in latest:
             latest[one.object_key].evidence.append(one)
     return runs
@@ -117,25 +117,25 @@ def _steps(evidence: Iterable[Evidence]) -> list[tuple[datetime, _Step, Evidence
 
 
 def _order(step: _Step, one: Evidence) -> tuple[bool, int, int, int, str, str]:
-    # what one turn says at one moment goes by its place in the text; several turns go by their ids, which are times
+    # order statements of one turn by their position in its text, and turns by their ids, which contain the time
     source = 0 if one.source is None else one.source.int
     return (step is not _Step.END, source, one.position, step, one.object_key, one.object)
 
 
 def confidence_of(evidence: Sequence[Evidence]) -> float:
-    """How sure a fact is: the best evidence, and a little more for each further source."""
+    """Return the confidence of a fact: that of the best evidence, and a little more for each further source."""
     asserted = [one for one in evidence if not one.denies]
     best = max((one.confidence for one in asserted), default=0.0)
     return round(1 - (1 - best) * _DOUBT_LEFT ** (len(sources_of(asserted)) - 1), 4)
 
 
 def sources_of(evidence: Iterable[Evidence]) -> list[UUID | None]:
-    """The different sources that speak for a fact, oldest word first."""
+    """Return the different sources that support a fact, in the order of the evidence (oldest first)."""
     return list(dict.fromkeys(one.source for one in evidence if not one.denies))
 
 
 def tier_of(evidence: Sequence[Evidence]) -> Tier:
-    """The highest tier that any evidence asks for, or that their number earns."""
+    """Return the highest tier that any supporting evidence asks for, or that the number of sources earns."""
     asked = max((_TIER_RANK.index(one.tier) for one in evidence if not one.denies), default=0)
     count = len(sources_of(evidence))
     earned = 2 if count >= EVIDENCE_FOR_L3 else 1 if count >= EVIDENCE_FOR_L2 else 0
@@ -143,7 +143,7 @@ def tier_of(evidence: Sequence[Evidence]) -> Tier:
 
 
 def expires_at(tier: Tier, recorded_at: datetime, *, l1_kept: timedelta, l2_kept: timedelta) -> datetime | None:
-    """When a fact of this tier goes by age; None: never."""
+    """Return the time at which a fact of this tier expires, or None for never."""
     match tier:
         case Tier.L1:
             return recorded_at + l1_kept

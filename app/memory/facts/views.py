@@ -1,4 +1,4 @@
-"""From rows of facts to what callers see. Pure."""
+"""Converts rows of facts to facts of the API. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -15,7 +15,7 @@ def _id(value: UUID | None) -> str | None:
 
 
 def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
-    """A fact as callers see it; with `known_at` without an end that was recorded later."""
+    """Return a fact of the API. With `known_at`, leave out an end that was recorded later."""
     told_later = known_at is not None and row.invalidated_at is not None and row.invalidated_at > known_at
     return Fact(
         id=format_id(row.id),
@@ -38,7 +38,7 @@ def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
 
 
 def fact_view_for(caller: Caller, row: FactRow) -> Fact:
-    """A fact as its caller may see it: for a key that may not read, without its statement and its owner."""
+    """Return a fact as the caller may see it: without statement and owner for a key without the scope `read`."""
     if Scope.READ in caller.scopes:
         return fact_view(row)
     return fact_view(replace(row, subject="", predicate="", object="", owner=None))

@@ -1,1 +1,1 @@
-"""Turns that retention empties, and conversations that expire."""
+"""Retention: erasing turns, and expiry of conversations."""

@@ -1,8 +1,8 @@
-"""When conversations end: found where their time is over, hidden, then deleted a step at a time.
+"""Expiry of conversations: find the expired ones, hide them, then delete their rows in steps.
 
-What always holds: a conversation is hidden only if, behind the lock of its head, its last update is as long ago as its
-ttl says and no turn of it is being written; from that commit on nobody finds it and nothing is added to it. Steps are
-bounded, may be run again, and may be run by several at once: each leaves to the others what they are at.
+Invariants: a conversation is hidden by expiry only if, under the lock of its head, its ttl has passed since its last
+update and it has no open turn. From that commit on it is not found and nothing is added to it. Steps are bounded, can
+be repeated, and can run concurrently: each step skips the conversations that another one has locked.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,26 @@ from app.tenancy.schemas import Caller
 
 
 class ConversationExpiry:
-    """The ends of conversations, in the transactions of whoever deletes."""
+    """Hides and deletes conversations, in the caller's transactions."""
 
     def __init__(self, ops: Database, *, publisher: EventPublisher) -> None:
         self._ops = ops
         self._publisher = publisher
 
     async def candidates(self, *, after: Candidate | None, limit: int) -> list[Candidate]:
-        """The next conversations of any tenant that may have expired, or are being deleted. Its own transaction."""
+        """Return the next conversations of any tenant that may have expired or are being purged.
+
+        Uses its own transaction.
+        """
         place = None if after is None else (after.expires_at, after.tenant_id, after.id)
         async with self._ops.across_tenants() as tx:
             return await expiry_store.list_candidates(tx, after=place, limit=limit)
 
     async def hide_expired(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> int:
-        """Hide those of these conversations that have expired; of the others, note when they will. Says how many."""
+        """Hide the given conversations that have expired, and return their number.
+
+        Update the expiry time of the others.
+        """
         held = await expiry_store.lock_heads(tx, caller.tenant_id, conversation_ids)
         expired = await expiry_store.list_expired(tx, caller.tenant_id, held)
         if expired:
@@ -44,11 +50,11 @@ class ConversationExpiry:
         await self._hide(caller, tx, [conversation_id])
 
     async def size(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> int:
-        """How many turns a conversation was given."""
+        """Return the number of turns that were ever stored in a conversation."""
         return await expiry_store.find_size(tx, caller.tenant_id, conversation_id)
 
     async def has_turns(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
-        """Whether a conversation has turns, open ones too, and not only such as were given up."""
+        """Return whether a conversation has turns, including open ones and excluding aborted ones."""
         return await expiry_store.has_turns(tx, caller.tenant_id, conversation_id)
 
     async def _hide(self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID]) -> None:
@@ -59,28 +65,28 @@ class ConversationExpiry:
     async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], waiting: bool = False
     ) -> dict[UUID, bool]:
-        """Hold those of these conversations that are being deleted; unless `waiting`, of those nobody else is at.
+        """Lock the given conversations that are being purged; unless `waiting`, skip those that are locked already.
 
-        Says of each whether facts may rest on it.
+        Return for each whether facts may be derived from it.
         """
         return await expiry_store.lock_deleting(tx, caller.tenant_id, conversation_ids, waiting=waiting)
 
     async def lock_turns(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
     ) -> list[UUID]:
-        """Some turns of held conversations, so that what is derived from them can go before them."""
+        """Return and lock some turns of locked conversations, so that data derived from them can be deleted first."""
         return await expiry_store.lock_turns_of(tx, caller.tenant_id, conversation_ids, limit=limit)
 
     async def delete_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> int:
-        """Delete held turns; says how many."""
+        """Delete locked turns, and return their number."""
         return await expiry_store.delete_turns(tx, caller.tenant_id, turn_ids)
 
     async def delete_summaries(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
     ) -> int:
-        """Delete some summaries of held conversations; says how many."""
+        """Delete some summaries of locked conversations, and return their number."""
         return await expiry_store.delete_summaries(tx, caller.tenant_id, conversation_ids, limit=limit)
 
     async def delete_conversations(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> int:
-        """Delete held conversations of which nothing else is left; says how many."""
+        """Delete locked conversations that have no other rows left, and return their number."""
         return await expiry_store.delete_conversations(tx, caller.tenant_id, conversation_ids)

@@ -1,8 +1,9 @@
-"""Retention: empties turns that a summary stands for, where the conversation does not keep them.
+"""Retention: erase turns that a summary covers, in conversations that do not keep them.
 
-What always holds: a step is one transaction behind the conversation's head, and bounded; what it empties lies where
-summaries stand for everything from the first position on, and how far that goes moves with it. Lines of highlights are
-what turns said, so they go with their turns; a model's summary is never touched. Every step may be run again.
+Invariants: a step is one bounded transaction under the lock of the conversation's head. It erases only positions that
+summaries cover without a gap from the first position on, and moves the erased position in the same transaction. Lines
+of highlights quote turns, so they are deleted with their turns; a model's summary is never changed. Every step can be
+repeated.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from app.tenancy.schemas import Caller
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What a step has done: the turns it emptied, the position through which all are, whether there is more to do."""
+    """The result of a step: the erased turns, the position through which all are erased, whether more is left to do."""
 
     turn_ids: Sequence[UUID]
     swept: int
@@ -38,16 +39,16 @@ _NOTHING = Retained((), 0, more=False)
 
 
 class RetentionEraser:
-    """Empties turns, a step at a time, in the transactions of whoever erases."""
+    """Erases turns in steps, in the caller's transactions."""
 
     def __init__(self, *, publisher: EventPublisher, titles: DerivedTitles, without_summary: bool) -> None:
-        """`without_summary`: highlights count as a model's summary does, and go with their turns."""
+        """`without_summary`: highlights count as a summary, and are deleted with their turns."""
         self._publisher = publisher
         self._titles = titles
         self._without_summary = without_summary
 
     async def begin(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> int | None:
-        """The position that steps begin after; None where the conversation keeps its turns. Holds nothing."""
+        """Return the position after which steps begin; None if the conversation keeps its turns. Locks nothing."""
         head = await get_conversation(caller, tx, conversation_id)
         match Retention(head.retention):
             case Retention.FULL:
@@ -62,9 +63,12 @@ class RetentionEraser:
     async def step(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, swept: int, limit: int
     ) -> Retained:
-        """Empty up to `limit` turns. All through the position `swept` are known to be as they shall."""
+        """Erase up to `limit` turns.
+
+        All turns through position `swept` are already erased as the retention requires.
+        """
         head = await lock_conversation(caller, tx, conversation_id)
-        # read behind the lock: it may have been changed while this waited for it
+        # Read under the lock: the retention may have changed while this transaction waited.
         retention = Retention(await retention_store.find_retention(tx, caller.tenant_id, conversation_id))
         if retention is Retention.FULL:
             return _NOTHING
@@ -85,11 +89,11 @@ class RetentionEraser:
         return Retained([*(turn.id for turn in due), *drafts], through, more=len(due) + len(drafts) >= limit)
 
     async def _target(self, caller: Caller, tx: Transaction, head: ConversationRow) -> int:
-        """How far turns may be emptied: through where summaries stand that are more than the turns' own lines."""
+        """Return the position through which turns may be erased: as far as summaries that count reach without a gap."""
         valid = await summary_store.list_valid(tx, caller.tenant_id, ConversationId(head.id))
         covering = [row for row in valid if self._counts(row)]
         target = covered_through(covering, erased_position=head.erased_position)
-        # highlights keep nothing where callers have erased all that they stood for
+        # Highlights contain nothing if callers have erased all of their turns.
         for row in valid:
             if row.from_position <= target + 1 <= row.to_position and not await summary_store.list_unerased(
                 tx, caller.tenant_id, ConversationId(head.id), after=target, through=row.to_position
@@ -143,11 +147,11 @@ class RetentionEraser:
             caller.tenant_id,
             conversation_id,
             position=through,
-            # superseded turns are in no counter any more
+            # Superseded turns are not counted in the head.
             tokens=sum(turn.tokens for turn in due if turn.live),
             rev=rev,
         )
-        # a title that a model wrote stays, as its summaries do
+        # A title that a model wrote is kept, as a model's summaries are.
         left = replace(head, erased_position=through)
         await self._titles.invalidate(caller, tx, left, gone=gone, sources=[TitleSource.QUESTION])
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
@@ -155,9 +159,9 @@ class RetentionEraser:
     async def _drop_lines(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, gone: Sequence[UUID], *, through: int
     ) -> None:
-        """Take what emptied turns said out of highlights, those too that wait to stand again."""
+        """Delete the lines of erased turns from highlights, also from replaced ones that can become valid."""
         found = await summary_store.list_highlights(tx, caller.tenant_id, conversation_id, through=through)
-        # those that stand with nothing left to stand for say so, else their place would be taken for a gap
+        # Valid highlights whose turns are all erased are kept without lines; else their range would be a gap.
         over = [
             row.id
             for row in found
@@ -173,7 +177,7 @@ class RetentionEraser:
 
 
 def _reach(due: Sequence[DueTurn], target: int, limit: int) -> int:
-    """The position through which all is emptied when these are: the one of the last, if none of it is left."""
+    """Return the position through which everything is erased after erasing `due`."""
     if len(due) < limit:
         return target
     return due[-1].position if due[-1].live else due[-1].position - 1

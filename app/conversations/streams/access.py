@@ -29,7 +29,7 @@ class StreamCall:
     def authorize(
         cls, caller: Caller, conversation_id: ConversationId, turn_id: TurnId, epoch: int | None = None
     ) -> "StreamCall":
-        """Return the call. Raises Forbidden and NotFound where the caller may not write to the conversation."""
+        """Return the call. Raises Forbidden or NotFound if the caller may not write to the conversation."""
         writer = caller.require_conversation(Scope.WRITE, conversation_id)
         return cls(writer, caller.bound, StreamKey(writer.tenant_id, conversation_id, turn_id), epoch)
 

@@ -27,7 +27,7 @@ class StreamKey(NamedTuple):
 
 
 class StreamListener(Protocol):
-    """A writer's connection. Both are called in the event loop and return at once."""
+    """A writer's connection. Both methods are called in the event loop and return at once."""
 
     def on_durable(self, turn_id: TurnId, part: str, offset: int) -> None:
         """Report the new durable length of a part."""
@@ -144,41 +144,41 @@ class OpenTurnBuffer:
             )
 
     def is_new_part(self, name: str) -> bool:
-        """Whether no text of a part is durable."""
+        """Return whether no text of a part is durable."""
         part = self.parts.get(name)
         return part is None or part.durable == 0
 
     def offsets(self) -> list[Offset]:
-        """The taken and durable length of each part."""
+        """Return the taken and durable length of each part."""
         return [Offset(part=name, durable_offset=part.durable, offset=part.taken) for name, part in self.parts.items()]
 
     def has_tail(self) -> bool:
-        """Whether some text is not durable."""
+        """Return whether some text is not durable."""
         return any(part.tail for part in self.parts.values())
 
     def unflushed(self) -> int:
-        """The number of code points that are not durable."""
+        """Return the number of code points that are not durable."""
         return sum(part.taken - part.durable for part in self.parts.values())
 
     def lengths_at_risk(self) -> dict[str, int]:
-        """The acknowledged length of each part that is lost when this buffer is dropped now."""
+        """Return the acknowledged length of each part whose text is lost if this buffer is dropped now."""
         tails = {name: part.taken for name, part in self.parts.items() if part.tail}
         return {
             name: max(length, self.acknowledged.get(name, 0)) for name, length in (self.acknowledged | tails).items()
         }
 
     def is_missing_text(self, parts: Mapping[str, str]) -> bool:
-        """Whether these texts are shorter than the acknowledged lengths."""
+        """Return whether these texts are shorter than the acknowledged lengths."""
         return any(len(parts.get(name, "")) < length for name, length in self.acknowledged.items())
 
     def may_miss_text(self) -> bool:
-        """Whether acknowledged text may be missing in this buffer."""
+        """Return whether acknowledged text may be missing in this buffer."""
         return bool(self.unconfirmed_parts) or any(
             self.part(name).taken < length for name, length in self.acknowledged.items()
         )
 
     def require_confirmed(self, *, content: bool) -> None:
-        """Raise Conflict `stream_gap` where a part may lack taken text; `content`: its length has been checked."""
+        """Raise Conflict `stream_gap` if a part may lack taken text. `content`: its length has been checked."""
         for name in sorted(self.unconfirmed_parts - ({CONTENT} if content else set())):
             raise Conflict(
                 "stream_gap",

@@ -1,4 +1,4 @@
-"""Merges the streamed parts into the stored turn. Pure."""
+"""Merge the streamed parts into the stored turn. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def _members(turn: OpenTurn) -> dict[str, object]:
 def finished_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> TurnInput:
     """Return the committed turn: the pending `row` with its text and its ending.
 
-    Raises Conflict `length_mismatch` with the expected offset, and Invalid where a streamed call has no name.
+    Raises Conflict `length_mismatch` with the expected offset, and Invalid if a streamed call has no name.
     """
     content = parts.get(CONTENT, "")
     if ending.length is not None and ending.length != len(content):

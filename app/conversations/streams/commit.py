@@ -1,7 +1,7 @@
-"""Ends open turns: commits them into the conversation, or aborts them with their text so far.
+"""End open turns: commit them into the conversation, or abort them with their text so far.
 
-Slow work (tokens, hashes, vectors) is done outside of a transaction. The text that was read before is still complete
-in the transaction that writes: only this process flushes a stream under its epoch and holder, and not while it ends.
+Slow work (tokens, hashes, vectors) is done outside of a transaction. The text read before is still complete in the
+transaction that writes: only this process flushes a stream under its epoch and holder, and not while it ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -196,12 +196,12 @@ class TurnFinalizer:
         return await get_turn(caller, tx, conversation_id, turn_id)
 
     async def abort_expired(self, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
-        """Abort an open turn whose lease has expired; false when it has not, or the turn has ended."""
+        """Abort an open turn if its lease has expired. Return False if it has not expired, or the turn has ended."""
         async with self._database.transaction(tenant_id) as tx:
             return await self.expire(tx, tenant_id, turn_id, lease_s=lease_s)
 
     async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
-        """Abort an open turn whose lease has expired, in a given transaction; false as `abort_expired`."""
+        """Abort an open turn in a given transaction if its lease has expired. Return as `abort_expired` does."""
         stream = await stream_store.lock_stream(tx, tenant_id, turn_id)
         if stream is None or stream.age_s <= lease_s:
             return False
@@ -218,7 +218,7 @@ class TurnFinalizer:
 
 
 def not_open_error(row: TurnRow) -> AppError:
-    """Return the error that says why a turn is not open."""
+    """Return the error for a turn that is not open, by its status."""
     if row.status == "committed":
         return Conflict("turn_committed", "This turn is committed and takes no more text. Revise it instead.")
     if row.status == "aborted":

@@ -1,7 +1,7 @@
-"""Exchanges: messages and the answer to them, opened together, and committed or aborted together.
+"""Exchanges: messages and their answer, opened together, and committed or aborted together.
 
-Invariants: the messages are stored whole as pending rows from the start. The answer is an open turn, whose text is
-flushed and sent to subscribers while it streams. All of them get their seq in order in one commit. The open turns of a
+Invariants: the messages are stored completely as pending rows from the start. The answer is an open turn, whose text is
+flushed and sent to subscribers while it streams. One commit gives all of them their seq in order. The open turns of a
 process that died are aborted when their leases expire.
 """
 
@@ -149,7 +149,10 @@ class Exchanges:
         return [turn_view(row) for row in rows]
 
     async def abort(self, caller: Caller, exchange: Exchange, *, reason: str) -> None:
-        """Abort all turns, with the answer's text so far. Raises no AppError: the leases end the remaining turns."""
+        """Abort all turns, with the answer's text so far.
+
+        Raises no AppError: expired leases end the remaining turns.
+        """
         for buffer in exchange.buffers:
             try:
                 async with buffer.end_lock:

@@ -1,4 +1,4 @@
-"""Makes the text of open turns durable, a debounce after it was taken, and renews their leases.
+"""Write the text of open turns to the database, a debounce after it was taken, and renew their leases.
 
 Invariants: each turn has at most one write per debounce; all turns of a tenant are written in one transaction. A lock
 on the streams of one tenant does not delay the writes and leases of other tenants. Text leaves memory only when it is
@@ -98,7 +98,7 @@ class Flusher:
         self._dirty.set()
 
     def drop(self, buffer: OpenTurnBuffer, error: AppError | None) -> None:
-        """Remove a buffer: its turn has ended, or with an `error` another process has it. May be called again."""
+        """Remove a buffer: its turn has ended, or with an `error` another process is the holder. Idempotent."""
         if buffer.is_dropped:
             return
         if self._buffers.get(buffer.key) is buffer:

@@ -1,12 +1,12 @@
-"""Transfers an open turn from one process to another, with all text that was taken.
+"""Transfer an open turn from one process to another, with all text that was taken.
 
-Calls of one writer may reach any process. A process that gets a call on a turn of another holder asks the holder over
-the bus to write its text and to release the turn, and waits. When the holder does not release the turn in time (it has
-died, or the message was lost), the turn is taken over without it: text that was not durable is missing then, and the
-writer gets the offset from which to send again.
+Calls of one writer may reach any process. A process that gets a call on a turn of another holder sends the holder a
+request over the bus. The holder then writes its text and releases the turn, while the other process waits. If the
+holder does not release the turn in time (it has died, or the message was lost), the turn is taken over without it. Text
+that was not durable is missing then, and the writer gets the offset from which to send again.
 
-A writer that does not wait for its answers makes processes request the turn from each other repeatedly. So a process
-that has released a turn waits for a short time before it takes the turn back for a call of its own.
+A writer that does not wait for responses makes processes request the turn from each other repeatedly. So a process that
+has released a turn waits for a short time before it takes the turn back for a call of its own.
 """
 
 import asyncio

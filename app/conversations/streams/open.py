@@ -1,4 +1,4 @@
-"""Opens turns: inserts the pending row and its stream, in a given transaction."""
+"""Open turns: insert the pending row and its stream, in a given transaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.tenancy.schemas import Binding, Caller, RequestResult
 
-# upper bound: each running opening has a connection to Postgres
+# Upper bound: each concurrent opening uses a connection to Postgres.
 _MAX_CONCURRENT_OPENINGS = 500
 
 
@@ -43,7 +43,7 @@ class StreamOptions:
 class TurnOpener:
     """Opens turns within their limits, also under concurrency.
 
-    The conversation is locked while its open turns are counted. Near the tenant's limit, its openings are locked too.
+    Locks the conversation while its open turns are counted. Near the tenant's limit, also locks the tenant's openings.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TurnOpener:
                 require_may_continue(bound, turn_author(row))
                 return RequestResult(row, is_new=False)
         if given.supersedes is not None:
-            # before the turns are counted: an expired one is aborted, and does not count then
+            # Before the turns are counted: an expired turn is aborted here, and then does not count.
             await self._require_supersedable(caller, tx, head, TurnId(given.supersedes))
         await self._require_capacity(caller, tx, conversation_id, None if bound is None else bound.actor)
         row = _pending_row(head, make_draft(new_turn(given), limits=self._limits, now=head.now), given.supersedes)

@@ -1,7 +1,7 @@
-"""Permissions to write turns into a conversation. Pure.
+"""Check permissions to write turns into a conversation. Pure.
 
-A caller with a key may write as any actor. A caller with a conversation token writes as the token's actor, in the
-token's roles, and only turns of the usual kinds of a role: no system instructions, no compaction markers.
+A caller with an API key may write as any actor. A caller with a conversation token writes as the token's actor, in the
+token's roles, and only turns of the default kinds of a role: no system instructions, no compaction markers.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def turn_author(row: TurnRow) -> TurnAuthor:
 
 
 def require_may_continue(bound: Binding | None, author: TurnAuthor) -> None:
-    """Raise Forbidden where a token's caller may not continue a turn, because of its actor, role or kind.
+    """Raise Forbidden if the token does not permit to continue a turn, because of its actor, role or kind.
 
     `supersedes` is not checked: the key that opened the turn has decided it.
     """

@@ -273,7 +273,7 @@ class Streams:
         raise contention_error()
 
     async def _take_stream(self, call: StreamCall, *, unresponsive: UUID | None) -> OpenTurnBuffer | None:
-        """Take a turn without a holder, or of the `unresponsive` one; None where another process is the holder."""
+        """Take a turn that has no holder or the `unresponsive` one. Return None if another process is the holder."""
         caller = call.caller
         async with self._database.transaction(caller.tenant_id) as tx:
             stream, row = await self._lock(call, tx)
@@ -291,7 +291,7 @@ class Streams:
         if is_holder and (existing := self._find_buffer(call.key, stream.epoch)) is not None:
             return existing  # a concurrent call took it over, and may have taken text since
         buffer = self._add_buffer(caller, row, opened, None, key_id=key_id, size=size)
-        # also where the row names this process: the result of its first attempt was lost
+        # Also if the row names this process: the result of its first attempt was lost.
         if stream.holder != stream_store.NO_HOLDER:
             buffer.unconfirmed_parts.update((CONTENT, *buffer.parts))
         return buffer
@@ -326,7 +326,7 @@ class Streams:
         return opened
 
     async def _lock(self, call: StreamCall, tx: Transaction) -> tuple[StreamRow, TurnRow]:
-        """Return an open turn that the caller may write, its stream locked and within its lease, or raise."""
+        """Lock and return an open turn that the caller may write, within its lease, or raise."""
         return await self._find(call, tx, stream_store.lock_stream)
 
     async def _find(self, call: StreamCall, tx: Transaction, read: StreamReader) -> tuple[StreamRow, TurnRow]:
@@ -398,7 +398,7 @@ class Streams:
         ending: Ending,
         epoch: int | None = None,
     ) -> Turn:
-        """Store an open turn; a repeated call returns the same turn. A key without read access gets no content.
+        """Store an open turn; a repeated call returns the same turn. An API key without read access gets no content.
 
         Raises as `append` does, and Conflict `length_mismatch`.
         """
@@ -430,7 +430,7 @@ class Streams:
         except Conflict as error:
             if error.code != expected_code:
                 raise
-            # the turn has ended in this way before: the response of the first call may have been lost
+            # The turn has ended in this way before: the response to the first call may have been lost.
             async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
                 row = await get_turn(call.caller, tx, call.key.conversation_id, call.key.turn_id)
             require_may_continue(call.bound, turn_author(row))
@@ -471,11 +471,11 @@ class Streams:
         return await self._take_over(call)
 
     async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
-        """Abort an open turn whose lease has expired, in a given transaction; false when it has not."""
+        """Abort an open turn in a given transaction if its lease has expired. Return False if it has not."""
         return await self._finalizer.expire(tx, tenant_id, turn_id, lease_s=self._options.lease_s)
 
     async def abort_expired(self) -> int:
-        """Abort the open turns of all tenants whose leases have expired; return their number."""
+        """Abort the open turns of all tenants whose leases have expired, and return their number."""
         lease_s = self._options.lease_s
         async with self._ops.across_tenants() as tx:
             expired = await stream_store.list_expired(tx, lease_s=lease_s, limit=_SWEEP_LIMIT)

@@ -1,1 +1,1 @@
-"""Summaries of ranges of turns: stored, listed, and invalidated when a turn under them changes."""
+"""Summaries of ranges of turns: stored, listed, and invalidated when one of their turns changes."""

@@ -1,8 +1,8 @@
-"""What summaries stand for, when turns under them change: what rests on a turn goes with it.
+"""Invalidate summaries when their turns change: everything that is derived from a changed turn is deleted with it.
 
-Runs in the transaction that changes the turns, behind the conversation's head. A summary that a model wrote goes as a
-whole, and those that it had replaced stand again; highlights lose the lines of the turn. How far the conversation is
-summarised goes back to where the summaries that are left have their first hole, and a job fills that.
+Runs in the transaction that changes the turns, with the conversation's head locked. A model's summary is deleted
+completely, and the summaries that it had replaced become valid again. Highlights lose the lines of the turn. The
+summary mark moves back to the first gap between the remaining summaries, and a job fills the gap.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,24 +22,24 @@ from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller
 
 COMPACT_JOB = "conversation.compact"
-"""Summarise what is due in a conversation; the subject is its id."""
+"""Job kind: make the summaries that are due in a conversation; the subject is its id."""
 
 RETAIN_JOB = "conversation.retain"
-"""Empty the turns that a conversation's retention does not keep; the subject is its id."""
+"""Job kind: erase the turns that a conversation's retention does not keep; the subject is its id."""
 
 
 def compact_job(conversation_id: UUID, *, priority: int = 0) -> NewJob:
-    """The job that compacts a conversation; one waits at a time."""
+    """Return the job that compacts a conversation; at most one is queued at a time."""
     return NewJob(COMPACT_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id), priority=priority)
 
 
 def retain_job(conversation_id: UUID) -> NewJob:
-    """The job that lets a conversation's retention do its work; one waits at a time."""
+    """Return the job that applies a conversation's retention; at most one is queued at a time."""
     return NewJob(RETAIN_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
 
 
 def is_due(head: ConversationRow, *, turns: int, tokens: int) -> bool:
-    """Whether so many live turns, and tokens of them, are more than a conversation leaves unsummarised."""
+    """Return whether the turns and tokens without a summary exceed the trigger of the compaction policy."""
     policy = Compaction.model_validate(head.compaction)
     return policy.strategy != "never" and (
         turns - head.summarized_turns > policy.trigger_turns or tokens - head.summarized_tokens > policy.trigger_tokens
@@ -57,16 +57,16 @@ async def invalidate(
     recount: bool = False,
     rev: int,
 ) -> bool:
-    """Take out of the summaries what rests on changed turns (id, position); says whether some are to be made again.
+    """Delete from the summaries what is derived from changed turns (id, position). Return whether any was deleted.
 
-    `and_after`: nothing of what stood behind the first of them stands any more. `recount`: there are fewer tombstones
-    now, wherever they stood.
+    `and_after`: all turns after the first changed one are superseded too. `recount`: the number of tombstones has
+    decreased, at any position.
     """
     first = min((position for _, position in changed), default=0)
     if not changed:
         return False
     conversation_id = ConversationId(head.id)
-    # behind the mark too: where a summary is gone, those behind the hole still stand
+    # Look after the mark too: if a summary was deleted, the summaries after that gap are still valid.
     found = await summary_store.list_from_position(tx, caller.tenant_id, conversation_id, position=first)
     if not found and first > head.summarized_position and not recount:
         return False
@@ -81,7 +81,7 @@ async def invalidate(
         restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=sorted(gone))
         await index.erase(caller, tx, conversation_id=conversation_id, entry_ids=sorted(gone))
         await index.restore(caller, tx, entry_ids=restored)
-    if and_after and first <= head.erased_position:  # what comes there from now on was never emptied
+    if and_after and first <= head.erased_position:  # turns that are stored there from now on were never erased
         head = replace(head, erased_position=first - 1)
     await update_summary_mark(caller, tx, head, rev=rev)
     return bool(gone)
@@ -90,7 +90,7 @@ async def invalidate(
 async def list_retained_tombstones(
     caller: Caller, tx: Transaction, head: ConversationRow, rows: Sequence[TurnRow]
 ) -> list[tuple[UUID, int]]:
-    """Of tombstones, those (id, position) that retention has left: a summary made before that knows what they said."""
+    """Return the tombstones (id, position) whose content is still in a model's summary made before their erasure."""
     emptied = [(row, row.position) for row in rows if row.position and row.position <= head.erased_position]
     if not emptied:
         return []
@@ -104,14 +104,17 @@ async def list_retained_tombstones(
 
 
 def _uses_positions(row: SummaryRow, positions: Collection[int]) -> bool:
-    """Whether a summary was written from turns at one of these positions. Highlights are their lines, no more."""
+    """Return whether a summary was written from turns at one of these positions.
+
+    False for highlights, which are only lines.
+    """
     return row.kind == SummaryKind.SUMMARY.value and any(
         row.from_position <= position <= row.to_position for position in positions
     )
 
 
 async def update_summary_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, rev: int) -> int:
-    """Say in the head how far summaries stand without a hole; what retention erased is behind that in any case."""
+    """Store in the head how far summaries reach without a gap, at least through the erased position. Return it."""
     conversation_id = ConversationId(head.id)
     valid = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
     position = covered_through(valid, erased_position=head.erased_position)
@@ -133,7 +136,7 @@ async def update_summary_mark(caller: Caller, tx: Transaction, head: Conversatio
 
 
 def covered_through(valid: Sequence[SummaryRow | ValidSummary], *, erased_position: int) -> int:
-    """How far summaries, by range, stand without a hole; what retention has erased needs none."""
+    """Return the position through which summaries reach without a gap. Erased positions need no summary."""
     position = erased_position
     for row in sorted(valid, key=lambda row: row.from_position):
         if row.from_position <= position + 1:
@@ -142,7 +145,7 @@ def covered_through(valid: Sequence[SummaryRow | ValidSummary], *, erased_positi
 
 
 def valid_summary(row: SummaryRow) -> ValidSummary:
-    """A summary as contexts and compaction take it."""
+    """Return a valid summary, for contexts and compaction."""
     return ValidSummary(
         id=row.id,
         kind=SummaryKind(row.kind),

@@ -1,8 +1,8 @@
-"""Summaries of conversations: what there is to summarise, and the derived write that stores one.
+"""Summaries of conversations: read the turns to summarise, and store a summary as a derived write.
 
-What always holds: a summary and how far it moves the mark are one commit; it is stored only if every turn that it was
-made from is live and says what it said, no other turn stands among them, the summaries it takes the place of stand
-still, and nobody moved the mark meanwhile. Otherwise nothing is stored, and the job looks again.
+Invariants: a summary and its move of the mark are one commit. A summary is stored only if its source turns are live and
+unchanged, no other turn is between them, the summaries that it replaces are still valid, and the mark has not moved.
+Otherwise nothing is stored, and the job reads the turns again.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ _CONVERSATIONS = 500
 
 
 class Summaries:
-    """The summaries of conversations, and what compaction reads and writes."""
+    """Reads and writes the summaries of conversations, for callers and for compaction."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Summaries:
         max_bytes: int,
         erase_without_summary: bool,
     ) -> None:
-        """`erase_without_summary`: retention erases what highlights stand for, too."""
+        """`erase_without_summary`: retention also erases turns that only highlights cover."""
         self._database = database
         self._ops = ops
         self._idempotency = tenancy.idempotency
@@ -83,7 +83,10 @@ class Summaries:
         limit: int,
         cursor: str | None,
     ) -> Page[Summary]:
-        """The summaries of a conversation by the end of their range. Tokens reach it."""
+        """Return the summaries of a conversation, ordered by the end of their range.
+
+        Conversation tokens are accepted.
+        """
         caller = caller.require_conversation(Scope.READ, conversation_id)
         scope = f"summaries|{caller.tenant_id}|{conversation_id}|{include_replaced}|{newest_first}"
         after: tuple[int, UUID] | None = None
@@ -113,7 +116,10 @@ class Summaries:
         )
 
     async def get(self, caller: Caller, conversation_id: ConversationId, *, summary_id: UUID) -> Summary:
-        """Return one summary of a conversation, also one that another stands for now. NotFound. Tokens reach it."""
+        """Return one summary of a conversation, valid or replaced. Raises NotFound.
+
+        Conversation tokens are accepted.
+        """
         caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id])).get(summary_id)
@@ -143,19 +149,19 @@ class Summaries:
         return [summary_view_for(caller, rows[one]) for one in summary_ids if one in rows]
 
     async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
-        """Summaries that stand, for whoever found them, in that one's transaction."""
+        """Return the valid summaries with these ids, in the caller's transaction."""
         found = await summary_store.find(tx, caller.tenant_id, summary_ids)
         return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
 
     async def list_valid(self, caller: Caller, conversation_id: ConversationId) -> ValidSummaries:
-        """How far a conversation is summarised, and by what. NotFound without it."""
+        """Return how far a conversation is summarised, and its valid summaries. Raises NotFound."""
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
             rows = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
         return _valid_summaries(head, rows)
 
     async def position_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
-        """Where a live turn stands. NotFound without it, Conflict where another stands in its place."""
+        """Return the position of a live turn. Raises NotFound, or Conflict if it is superseded."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             _, position = await get_live_turn(caller, tx, conversation_id, turn_id)
         return position
@@ -163,7 +169,7 @@ class Summaries:
     async def sources(
         self, caller: Caller, conversation_id: ConversationId, *, after: int, before: int | None, limit: int
     ) -> tuple[list[SourceTurn], bool]:
-        """Live turns between two positions (both exclusive), the oldest first; whether there are more."""
+        """Return the live turns between two positions (both exclusive), oldest first, and whether there are more."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await conversation_store.list_turns(
                 tx,
@@ -182,12 +188,15 @@ class Summaries:
         return turns, found.cut or len(found.rows) > limit
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Let a job go on with what is due in a conversation."""
+        """Enqueue a job that makes the summaries that are due in a conversation."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
 
     async def enqueue_highlighted(self, *, model: str) -> int:
-        """Let jobs replace highlights wherever this model may; says in how many conversations."""
+        """Enqueue jobs that replace highlights in conversations that permit this model.
+
+        Return the number of conversations.
+        """
         count, after = 0, (UUID(int=0), UUID(int=0))
         while True:
             async with self._ops.across_tenants() as tx:
@@ -201,12 +210,12 @@ class Summaries:
     async def store(
         self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft
     ) -> Summary | Discarded:
-        """Store a summary and move the mark, or say why nothing was stored. NotFound when the conversation is gone."""
+        """Store a summary and move the mark, or return why nothing was stored. Raises NotFound."""
         prepared = await self._prepare(caller, draft)
         summary_id = new_uuid()
         async with self._database.transaction(caller.tenant_id) as tx:
             await lock_conversation(caller, tx, conversation_id)
-            # read only now that the head is held: an owner that was set meanwhile is not missed
+            # Read the row under the lock, so that a concurrent change of the owner is not missed.
             head = await get_conversation(caller, tx, conversation_id)
             discarded = await self._changed(caller, tx, head, draft)
             if discarded is not None:
@@ -226,7 +235,7 @@ class Summaries:
         return summary_view_for(caller, row)
 
     async def _shorten(self, caller: Caller, tx: Transaction, draft: SummaryDraft) -> None:
-        """Let highlights begin behind the summary that stands for their first turns now."""
+        """Move the start of highlights to the position after the new summary, which covers their first turns."""
         if draft.shortens is None:
             return
         row = (await summary_store.find(tx, caller.tenant_id, [draft.shortens]))[draft.shortens]
@@ -236,25 +245,25 @@ class Summaries:
     async def _retain(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, draft: SummaryDraft
     ) -> None:
-        """Let a job erase what this summary stands for, where the conversation does not keep it."""
+        """Enqueue a job that erases the turns of this summary if the conversation does not keep them."""
         if draft.kind is not SummaryKind.SUMMARY and not self._erase_without_summary:
             return
-        # asked now that the head is held: whoever changed it meanwhile saw no summary
+        # Read under the lock: a concurrent change of the retention did not see this summary.
         retention = await retention_store.find_retention(tx, caller.tenant_id, conversation_id)
         if retention != Retention.FULL.value:
             await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
 
     async def _prepare(self, caller: Caller, draft: SummaryDraft) -> PreparedEntries | None:
-        if draft.kind is SummaryKind.HIGHLIGHTS:  # found as the turns that they are lines of
+        if draft.kind is SummaryKind.HIGHLIGHTS:  # recall finds the turns of the lines
             return None
         [prepared] = await self._index.prepare(caller, [IndexDocument(draft.text, _NOBODY, draft.occurred_at)])
-        # its words find it where the embedder fails: a job for vectors reads turns
+        # The entry is found by words if the embedder fails: a job for vectors reads only turns.
         return replace(prepared, vectors_due=False, dates_due=False)
 
     async def _changed(
         self, caller: Caller, tx: Transaction, head: ConversationRow, draft: SummaryDraft
     ) -> Discarded | None:
-        """Why a draft cannot be stored; None where everything it was made from is as it was."""
+        """Return why a draft cannot be stored; None if everything that it was made from is unchanged."""
         conversation_id = ConversationId(head.id)
         if head.summarized_position != draft.position:
             return "moved"
@@ -265,7 +274,7 @@ class Summaries:
         held = await turn_store.lock_turns(tx, caller.tenant_id, list(draft.sources))
         if held != dict(draft.sources):
             return "changed"
-        # lines are verbatim: those of the highlights before it may be of a turn that has been erased since
+        # Lines are verbatim: lines of earlier highlights may quote a turn that has been erased since.
         quoted = {line.turn_id for line in draft.lines}
         if quoted - (await turn_store.lock_turns(tx, caller.tenant_id, sorted(quoted))).keys():
             return "changed"
@@ -303,9 +312,10 @@ class Summaries:
         await self._index.write(caller, tx, entries=[entry])
 
     async def undo(self, caller: Caller, conversation_id: ConversationId) -> Undone:
-        """Take the newest standing summary back; what it replaced stands again.
+        """Delete the newest valid summary; the summaries that it replaced become valid again.
 
-        Conflict `nothing_to_undo` without any, `sources_erased` where turns that only it stands for are gone.
+        Raises Conflict: `nothing_to_undo` without a valid summary, `sources_erased` if turns that only it covers were
+        erased.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, conversation_id)

@@ -1,5 +1,5 @@
-"""Turns that are stored: append, placement in the conversation, revision, fork, erasure, verification.
+"""Stored turns: append, placement in the conversation, revision, fork, erasure, verification.
 
-Entered through `conversations.service`. The append path counts tokens and embeds with no transaction open, and
-stores everything in one transaction.
+The public API is `conversations.service`. An append counts tokens and embeds with no transaction open, then stores
+everything in one transaction.
 """

@@ -1,7 +1,6 @@
-"""Appends turns: works out what it can with no transaction open, then stores everything in one.
+"""Appends turns: computes as much as possible with no transaction open, then stores everything in one.
 
-Hides the order of things that makes an append safe: the head is locked before anything is looked up, so what is found
-stays true until the commit.
+The head is locked before any lookup, so that the rows found stay valid until the commit.
 """
 
 import asyncio
@@ -95,7 +94,7 @@ class Appender:
         return [rows[turn_id] for turn_id in turn_ids]
 
     async def prepare_turns(self, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
-        """Count tokens, hash what is stored, prepare the index, with no transaction open."""
+        """Count tokens, hash the stored fields and prepare the index entries, with no transaction open."""
         worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
         now = datetime.now(UTC)
         documents = [
@@ -137,7 +136,7 @@ class Appender:
     async def write_last(
         self, caller: Caller, tx: Transaction, head: ConversationRow, prepared: Sequence[PreparedTurn]
     ) -> PlacedTurns:
-        """Store turns as the newest of a conversation, behind its locked head."""
+        """Store turns as the newest of a conversation, under the lock of its head."""
         placed = place(head, prepared, session_gap_s=self._session_gap_s)
         await self.write(caller, tx, head, placed, [item.draft for item in prepared])
         return placed
@@ -145,7 +144,7 @@ class Appender:
     async def write(
         self, caller: Caller, tx: Transaction, head: ConversationRow, placed: PlacedTurns, drafts: Sequence[Draft]
     ) -> None:
-        """Store what was placed behind a locked head, with its index entries, and the head after it."""
+        """Store placed turns and their index entries under the lock of the head, and update the head."""
         conversation_id = ConversationId(head.id)
         await conversation_store.insert_turns(tx, caller.tenant_id, placed.rows)
         due = is_due(head, turns=placed.turn_count, tokens=placed.token_count)
@@ -168,7 +167,7 @@ class Appender:
             last_occurred_at=placed.last_occurred_at,
             updated_at=placed.at,
         )
-        if owner is not None and owner != head.owner:  # set while this append waited for the lock
+        if owner is not None and owner != head.owner:  # the owner was set while this append waited for the lock
             await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=owner)
         speakers, tools = new_participants(head, drafts, maximum=MAX_PARTICIPANTS)
         is_stale = placed.at - head.listed_at >= conversation_store.ACTIVITY_GRAIN
@@ -187,11 +186,11 @@ class Appender:
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, prepared: Sequence[PreparedTurn]
     ) -> dict[UUID, TurnRow]:
-        """Turns of this append that are stored already, by id; a different body under the same id is a Conflict."""
+        """Return the stored turns of this append by id. Raises Conflict if one is erased or has other content."""
         ids = [item.draft.id for item in prepared if item.draft.id is not None]
         if not ids:
             return {}
-        # what they say is read only where it is no more than what was sent
+        # content is read only if it equals the request, so that it is never larger
         known = await conversation_store.find_turns(tx, caller.tenant_id, ids, include_content=False)
         for index, item in enumerate(prepared):
             if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
@@ -214,7 +213,7 @@ def turn_ids(rows: Sequence[TurnRow]) -> list[UUID]:
 
 
 def require_seq(head: ConversationRow, expected_seq: int | None) -> None:
-    """Conflict `conversation_advanced` unless the conversation is where the caller believes it to be."""
+    """Raise Conflict `conversation_advanced` if the conversation is not at `expected_seq`."""
     if expected_seq is not None and expected_seq != head.last_seq:
         raise Conflict(
             "conversation_advanced",
@@ -225,7 +224,7 @@ def require_seq(head: ConversationRow, expected_seq: int | None) -> None:
 
 
 def require_unerased(row: TurnRow, conversation_id: ConversationId, pointer: str) -> None:
-    """Conflict `turn_erased` where a turn sent again has been erased since: it stays so."""
+    """Raise Conflict `turn_erased` if a turn that is sent again was erased: it stays erased."""
     if row.conversation_id == conversation_id and row.erased_at is not None:
         raise Conflict(
             "turn_erased",
@@ -244,10 +243,11 @@ async def check_answers(
     before: int | None = None,
     stored: Collection[UUID] = (),
 ) -> None:
-    """Check that every tool result answers a call made before it, in this append or by a live turn, and once.
+    """Raise Invalid unless every tool result answers an earlier call, and only once.
 
-    `root` is where in the body the turn stands that does not come in a list, `before` the position it takes. `stored`
-    are ids of turns that are stored and sent again. Raises Invalid `tool_call_unknown`, `tool_call_answered`.
+    The call is in this append or in a live turn. `root`: the JSON pointer of a turn that is not in a list. `before`:
+    the position that this turn takes. `stored`: ids of turns that are already stored and are sent again. The codes are
+    `tool_call_unknown` and `tool_call_answered`.
     """
     ids = {call_id for item in prepared for call_id in item.draft.answered_ids}
     if not ids:
@@ -275,7 +275,7 @@ async def check_answers(
 
 
 def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:
-    """Whether a stored turn says what a draft says: what a repeated id must hold to."""
+    """Return whether a stored turn has the same content as a draft, which a repeated id requires."""
     if row.conversation_id != conversation_id or row.salt is None:
         return False
     return content_hash(row.salt, draft.form(with_time=draft.counts_time(row.created_at))) == row.content_hash
@@ -284,7 +284,7 @@ def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bo
 def _append_result(
     caller: Caller, rows: Sequence[TurnRow], contents: Sequence[JsonValue] | None = None
 ) -> AppendResult:
-    """The answer to an append. `contents`: the contents of the rows, where they are parsed already."""
+    """Return the result of an append. `contents`: the contents of the rows, if they are already parsed."""
     last = max(rows, key=lambda row: row.seq or 0)
     return AppendResult(
         conversation_id=format_id(last.conversation_id),

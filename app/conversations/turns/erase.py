@@ -28,7 +28,7 @@ async def erase_turns(
     jobs: JobQueue,
     titles: DerivedTitles,
 ) -> tuple[ErasedTurns, Sequence[UUID]]:
-    """Erase the named turns, all or none, and their other wordings unless `only_this`. Return the result and all ids.
+    """Erase the named turns, all or none, and their other versions unless `only_this`. Return the result and all ids.
 
     Raises NotFound with the missing turns. A turn that is already erased stays erased. Summaries of erased turns are
     deleted; a job summarises the turns that are still live. A turn whose content retention has erased loses its salt
@@ -89,7 +89,7 @@ async def _find_wordings(
 ) -> Sequence[UUID]:
     """Return the ids of all versions of these turns, and of the uncommitted drafts of their revisions.
 
-    A draft has no other wording.
+    A draft has no other versions.
     """
     positions = sorted({row.position for row in rows if row.position is not None})
     if not positions:

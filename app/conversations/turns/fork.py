@@ -1,11 +1,12 @@
-"""Forks a conversation: a new one with copies of its live turns up to one, index entries and vectors included.
+"""Forks a conversation: creates a new one with copies of its live turns up to one, with index entries and vectors.
 
-The parent is held while it is copied, so the fork is the parent at one moment. The copies have salts and hashes of
-their own, behind the parent's chain; nothing is embedded again. What is erased in the parent later stays in the fork.
+The parent is locked while it is copied, so the fork is its state at one moment. The copies have their own salts and
+hashes, and their chain starts at a chain hash of the parent. No text is embedded again. A later erasure in the parent
+does not change the fork.
 
-What the parent's retention has emptied is copied as it is, tombstones and the summaries that stand for them: else the
-fork would begin in the midst of things and not say so. Other tombstones, and summaries of turns that say something, are
-left behind.
+Turns that the parent's retention has erased are copied as tombstones, with their summaries. Otherwise the fork would
+start in the middle of the conversation and not show it. Other tombstones, and summaries of turns with content, are not
+copied.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _BATCH_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """What has been copied so far: how many turns and tokens, and the newest copy's chain hash and time."""
+    """The progress of a copy: the number of turns and tokens, and the newest copy with its chain hash."""
 
     turns: int
     tokens: int
@@ -46,7 +47,7 @@ class _Copied:
 
 
 class Forker:
-    """The way of a fork."""
+    """The fork operation of conversations."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Forker:
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, body: ForkRequest
     ) -> RequestResult[ConversationRow]:
         await lock_conversation(caller, tx, conversation_id)
-        # read only after the head is locked, so that nothing of it is older
+        # read only after the head is locked, so that no column is from before the lock
         parent = await get_conversation(caller, tx, conversation_id)
         fork_id = await self._insert(caller, tx, parent, body)
         is_new = fork_id is not None
@@ -125,7 +126,7 @@ class Forker:
     async def _last(
         self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
     ) -> TurnRow | None:
-        """The last turn to copy; None copies all. It must be one that stands."""
+        """Return the last turn to copy; None copies all. Raises NotFound, and Conflict if the turn is superseded."""
         parent_id = ConversationId(parent.id)
         if body.through is not None:
             row = await conversation_store.find_turn(tx, caller.tenant_id, parent_id, TurnId(body.through))
@@ -151,7 +152,10 @@ class Forker:
     async def _existing(
         self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
     ) -> ConversationId:
-        """The fork that has this id or external id already: the request was sent before."""
+        """Return the fork that already has this id or external id, because the request was sent before.
+
+        Raises Conflict if it is another conversation, and Busy if it is being deleted.
+        """
         row: ConversationRow | None = None
         if body.id is not None:
             row = await conversation_store.find_conversation(tx, caller.tenant_id, ConversationId(body.id))
@@ -226,9 +230,9 @@ class Forker:
     async def _copy_summaries(
         self, caller: Caller, tx: Transaction, parent: ConversationRow, fork: ConversationRow, places: Sequence[int]
     ) -> None:
-        """Let the summaries that stand for emptied turns do so in the fork, if they tell of nothing behind its end.
+        """Copy the valid summaries of turns that retention has erased, except those that end after the fork does.
 
-        `places`: where in the parent each of the copied turns stands.
+        `places`: the position in the parent of each copied turn.
         """
         valid = await summary_store.list_valid(tx, caller.tenant_id, ConversationId(parent.id))
         copies = [
@@ -252,7 +256,7 @@ class Forker:
 
 
 def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> list[TurnRow]:
-    """The rows as turns of the fork, behind what has been copied."""
+    """Return the rows as turns of the fork, after the turns that were already copied."""
     chain, seq = copied.chain, copied.turns
     copies: list[TurnRow] = []
     for row in rows:
@@ -272,7 +276,7 @@ def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> 
         )
         if row.erased_at is None:
             hashed = content_hash(salt, canonical_form(row_fields(copy)))
-        else:  # what it was made from is gone
+        else:  # a tombstone keeps its content hash, because the hashed fields are erased
             copy, hashed = replace(copy, salt=row.salt), row.content_hash or b""
         chain = chain_hash(
             chain,

@@ -1,8 +1,8 @@
-"""What the index gets after the append: late vectors and resolved dates.
+"""Index writes after the append: vectors and resolved dates.
 
-Each is a derived write: it carries the content hashes of the turns it read, and when it writes, it holds those turns
-and leaves out every one that is gone, superseded, erased or changed since. The head is locked before the turns, as
-everywhere, so it never waits for somebody who waits for it.
+Each is derived from turns, and has the content hashes of the turns it read. The write locks these turns. It leaves out
+all that are deleted, superseded, erased or changed since. The head is locked before the turns, as everywhere, so that
+no deadlock can occur.
 """
 
 import asyncio
@@ -25,20 +25,21 @@ from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex, VectorBackfill
 from app.tenancy.schemas import Caller
 
-# at a time: so many long turns are a thousand vectors, so many short ones one request
+# turns per batch: this many long turns have a thousand vectors, this many short ones are one request
 _TURNS = 32
-# at a time, of text: a turn may have a whole request of it, and several jobs read at once
+# bytes of text per batch: one turn may be as large as a request, and several jobs read at once
 _BYTES = 2 * 2**20
-# of a job that fills: it ends, and another goes on, when it has made so many or has looked so often
+# limits of one backfill job, in entries and in reads: after either, another job continues
 _MAX_FILLED = 400
 _MAX_LOOKS = 40
-# times as long as a step took: half of the time is the appends', from whom waiting for an endpoint takes nothing
+# pause after a batch, relative to its duration, so that half of the time is left to appends; the maximum applies to
+# batches that wait for an endpoint, which costs appends nothing
 _REST, _LONGEST_REST_S = 1.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A turn that gets vectors, without what it says: of a long text only the first pieces are embedded."""
+    """A turn that gets vectors, without its content: of a long text only the first pieces are embedded."""
 
     id: UUID
     conversation_id: UUID
@@ -47,7 +48,7 @@ class _Source:
 
 
 class Indexing:
-    """The derived writes of the index. Each may be run again: what is done already is left alone."""
+    """The derived writes of the index. Each can be repeated: work that is already done is skipped."""
 
     def __init__(self, database: Database, *, index: SearchIndex) -> None:
         self._database = database
@@ -56,7 +57,7 @@ class Indexing:
         self._log = get_logger()
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Make the vectors that turns wait for. Raises as the embedder does; what could be made is kept."""
+        """Make the vectors that turns wait for. Raises errors of the embedder; vectors that were made are stored."""
         refused: list[AppError] = []
         backfill = self._index.backfill
         async for sources in self._sources(caller, backfill, turn_ids, only_pending=True):
@@ -64,7 +65,7 @@ class Indexing:
         _raise_first(refused)
 
     async def make_new(self, caller: Caller, backfill: VectorBackfill, *, entry_ids: Sequence[UUID]) -> None:
-        """Make the vectors that some entries lack in a space: new ones, mostly, of one kept up to date."""
+        """Make the vectors that these entries lack in a space; mostly new entries of a space kept up to date."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             lacking = await backfill.lacking_of(caller, tx, entry_ids=entry_ids)
         refused: list[AppError] = []
@@ -75,10 +76,10 @@ class Indexing:
         _raise_first(refused)
 
     async def fill(self, caller: Caller, backfill: VectorBackfill, *, after: UUID | None) -> None:
-        """Make the vectors that live entries lack in a space, of whichever time and embedder they are.
+        """Make the vectors that live entries lack in a space, whatever their age and embedder.
 
-        Makes some hundred, from the entry `after` on in the order of ids, and enqueues the job that makes the next.
-        Raises as the embedder does; what was made before that is kept, and not made again.
+        Handles some hundred entries in the order of ids, starting after `after`, and enqueues the job for the next
+        ones. Raises an error of the embedder; vectors that were made before it are kept and not made again.
         """
         made = 0
         for _ in range(_MAX_LOOKS):
@@ -86,7 +87,7 @@ class Indexing:
                 step = await backfill.find_lacking(caller, tx, after=after)
             began = time.monotonic()
             async for sources in self._sources(caller, backfill, step.entry_ids):
-                made += await self._make(caller, backfill, sources, [])  # what is refused is looked for again
+                made += await self._make(caller, backfill, sources, [])  # the backfill finds refused entries again
                 await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 began = time.monotonic()
             for make in self._index.makers:
@@ -119,9 +120,9 @@ class Indexing:
     async def _make(
         self, caller: Caller, backfill: VectorBackfill, sources: Sequence[_Source], refused: list[AppError]
     ) -> int:
-        """Make and store the vectors of these turns; says of how many. What has changed since is left out.
+        """Make and store the vectors of these turns, and return the number of turns. Turns changed since are left out.
 
-        Why the embedder took some of them and not others is put into `refused`.
+        Errors of single turns that the embedder refused are appended to `refused`.
         """
         if not sources:
             return 0
@@ -130,7 +131,7 @@ class Indexing:
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
             same = await self._lock_unchanged(caller, tx, [one for one in sources if one.id in vectors])
-            # what waits, waits for vectors of the space that is searched
+            # turns wait for the vectors of the space that is searched
             searched = self._index.spaces.searches(backfill)
             await backfill.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
             if searched:
@@ -138,7 +139,7 @@ class Indexing:
         return len(same)
 
     async def _make_of_summaries(self, caller: Caller, backfill: VectorBackfill, entry_ids: Sequence[UUID]) -> int:
-        """The same for those of these entries that are summaries."""
+        """Make and store the vectors of those entries that are summaries, and return the number of summaries."""
         if not entry_ids:
             return 0
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -154,7 +155,7 @@ class Indexing:
             async with self._database.transaction(caller.tenant_id) as tx:
                 for conversation_id in sorted({row.conversation_id for row in some.values()}):
                     await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
-                # whoever changes a summary holds its conversation's head
+                # summaries change only under the lock of the conversation's head
                 now = await summary_store.find(tx, caller.tenant_id, list(vectors))
                 same = {key: vectors[key] for key, row in now.items() if _stands(row) and row.text == some[key].text}
                 await backfill.write(caller, tx, vectors=same, searched=self._index.spaces.searches(backfill))
@@ -162,14 +163,14 @@ class Indexing:
         return made
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Resolve what relative dates in turns mean, and make them found by it."""
+        """Resolve relative dates in turns, so that recall finds the turns by these dates."""
         left = list(turn_ids)
         while left:
             rows, left = await self._read(caller, left)
             await self._resolve(caller, rows)
 
     async def _resolve(self, caller: Caller, rows: Sequence[TurnRow]) -> None:
-        # the text that a hit shows, since the places of the phrases are told in it
+        # the text that a hit shows, because the offsets of the phrases refer to it
         documents = {row.id: IndexDocument(turn_text(turn_view(row)), row.actor, row.occurred_at) for row in rows}
         dated = await self._index.resolve_dates(documents)
         if dated:
@@ -179,14 +180,14 @@ class Indexing:
                 await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.entry_id in same])
 
     async def _read(self, caller: Caller, turn_ids: list[UUID]) -> tuple[list[TurnRow], list[UUID]]:
-        """The first of these turns that are live, in their order, and the ids to go on with.
+        """Return the live turns of the next batch of these ids, in their order, and the ids left after it.
 
-        So many at a time that no batch takes the memory.
+        The size of a batch is limited to bound the memory.
         """
         asked = turn_ids[:_TURNS]
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await turn_store.find_ordered(tx, caller.tenant_id, asked, max_bytes=_BYTES)
-        # after a cut, what comes behind the last that was read; what is gone is not asked for again
+        # after a cut, continue after the last turn read; deleted turns are not read again
         left = turn_ids[asked.index(found.rows[-1].id) + 1 :] if found.cut else turn_ids[_TURNS:]
         live = [
             row
@@ -196,7 +197,7 @@ class Indexing:
         return live, left
 
     async def _lock_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow | _Source]) -> set[UUID]:
-        """Hold these turns until the transaction ends; gives those that are live and say what they said."""
+        """Lock these turns until the transaction ends; return those that are live and unchanged."""
         for conversation_id in sorted({row.conversation_id for row in rows}):
             await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
         hashes = await turn_store.lock_turns(tx, caller.tenant_id, [row.id for row in rows])
@@ -204,7 +205,7 @@ class Indexing:
 
 
 def _raise_first(refused: Sequence[AppError]) -> None:
-    """Let a job that has done what it could be tried again for the rest, and in the end say why it was parked."""
+    """Raise the first error, so that the job is tried again for the rest, and shows the reason when it is parked."""
     if refused:
         raise refused[0]
 

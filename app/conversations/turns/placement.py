@@ -1,4 +1,4 @@
-"""Gives drafts their place in a conversation: ids, seq, session, hashes, index entries. Pure."""
+"""Computes the place of drafts in a conversation: ids, seq, session, hashes, index entries. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from app.index.schemas import EntryKind, IndexEntry, PreparedEntries
 
 @dataclass(frozen=True, slots=True)
 class PreparedTurn:
-    """A draft with what was worked out for it outside the transaction.
+    """A draft with the values that were computed for it outside the transaction.
 
-    `content_hash` is made with the salt, and with the time that the caller gave.
+    `content_hash` covers the salt, and the time that the caller gave.
     """
 
     draft: Draft
@@ -29,7 +29,7 @@ class PreparedTurn:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTurns:
-    """Rows to insert, and the head after them."""
+    """Rows and index entries to insert, and the counters of the head after them."""
 
     rows: Sequence[TurnRow]
     entries: Sequence[IndexEntry]
@@ -44,13 +44,13 @@ class PlacedTurns:
 
 
 def is_searchable(draft: Draft) -> bool:
-    """Whether a turn is to be found by recall: it has text, and is not an instruction to the model or a marker."""
+    """Return whether recall may find a turn: it has text, and is no system instruction or compaction marker."""
     return bool(draft.text.strip()) and draft.kind not in {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
 
 
 def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_gap_s: int) -> PlacedTurns:
-    """Append `incoming` (at least one) after a locked `head`, all at its moment `now` and in one revision."""
-    # the clock may have been read before the lock was had: times never run against seq
+    """Place the prepared turns (at least one) after a locked `head`, all at its time `now` and with one rev."""
+    # the clock may have been read before the lock was taken: times must not decrease with seq
     head = replace(head, now=max(head.now, head.updated_at))
     now, seq, chain = head.now, head.last_seq, head.chain_hash
     session, last, tokens = head.session, head.last_occurred_at, head.token_count
@@ -74,7 +74,7 @@ def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_ga
         row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
         rows.append(row)
         if item.prepared is not None:
-            # live turns are counted, so in the index each stands right after the one before it
+            # the index counts live turns, so that its positions have no gaps
             entries.append(_entry(head, row, draft, item.prepared, head.turn_count + len(rows), session))
     return PlacedTurns(
         rows=rows,
@@ -92,9 +92,9 @@ def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_ga
 
 @dataclass(frozen=True, slots=True)
 class RevisionPlacement:
-    """The place that a revision takes over, and what of the conversation was superseded for it.
+    """The place of a revision, and the number and tokens of the turns that it superseded.
 
-    `index_position` and `session` are those of its index entry; `is_last`: no live turn stands behind it.
+    `index_position` and `session` are those of its index entry. `is_last`: no live turn follows it.
     """
 
     position: int
@@ -106,7 +106,7 @@ class RevisionPlacement:
 
 
 def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, spot: RevisionPlacement) -> PlacedTurns:
-    """Append the one turn that takes the place `spot`, after a locked `head`."""
+    """Place one turn as a revision at `spot`, after a locked `head`."""
     draft = item.draft
     head = replace(head, now=max(head.now, head.updated_at))
     now, seq, rev = head.now, head.last_seq + 1, head.rev + 1
@@ -130,7 +130,7 @@ def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, 
         turn_count=head.turn_count - spot.gone_turns + 1,
         token_count=head.token_count - spot.gone_tokens + item.tokens,
         chain=chain,
-        # what is appended next goes on from the newest live turn
+        # the next append continues after the newest live turn
         session=spot.session if spot.is_last else head.session,
         last_occurred_at=last or now,
         at=now,
@@ -138,7 +138,7 @@ def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, 
 
 
 def _hash(item: PreparedTurn, created_at: datetime) -> bytes:
-    # made outside the transaction, with the time that was given; that it is this very millisecond happens hardly ever
+    # the prepared hash includes the given time; in the rare case that it equals `created_at`, it must not
     if item.draft.occurred_at == created_at:
         return content_hash(item.salt, item.draft.form(with_time=False))
     return item.content_hash
@@ -206,9 +206,9 @@ def _entry(
 def new_participants(
     head: ConversationRow, drafts: Sequence[Draft], *, maximum: int
 ) -> tuple[list[JsonObject], list[JsonObject]]:
-    """The speakers and the tools that these turns add to the participants, as they are stored.
+    """Return the speakers and the tools that these turns add to the participants, as they are stored.
 
-    An actor that speaks and acts as a tool is a speaker. `maximum`: how many speakers and tools there may be together.
+    An actor that speaks and acts as a tool is a speaker. `maximum`: of speakers and tools together.
     """
     speakers, tools = ({str(item["actor"]): item for item in items} for items in (head.participants, head.tools))
     listed = speakers | tools

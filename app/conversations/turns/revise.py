@@ -1,7 +1,7 @@
-"""Revises turns: a new turn takes the place of an old one, which stays as it was and points to the new.
+"""Revises turns: a new turn supersedes an old one at its position; the old one stays stored and points to the new one.
 
-Hides the order of things that makes a revision safe: defaults come from members of the old turn that never change, and
-whether it is still live is asked again once the head is held.
+Defaults come from members of the old turn that never change. Whether it is still live is checked again under the lock
+of the head.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,19 +31,19 @@ from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
 
 Expire: TypeAlias = Callable[[Transaction, TenantId, TurnId], Awaitable[bool]]
-"""Ends an open turn whose writer was not heard of for too long; false where it was, or has ended."""
+"""Aborts an open turn whose lease has expired; returns false if the lease is valid or the turn has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedTurn:
-    """A turn in the place of another, and the number of turns that it superseded."""
+    """A revision, and the number of turns that it superseded."""
 
     row: TurnRow
     superseded_count: int
 
 
 class Reviser:
-    """The way of a revision."""
+    """The revision operation of turns."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Reviser:
         self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId, body: Revision,
         idempotency_key: IdempotencyKey | None, expire: Expire,
     ) -> RequestResult[RevisionResult]:  # fmt: skip
-        """Store a turn in the place of a live one."""
+        """Store a turn as the revision of another one."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             before = await self._idempotency.find(caller, tx, idempotency_key, read=self._read)
             if before is not None:
@@ -100,7 +100,7 @@ class Reviser:
             return RequestResult(await self._replaced(caller, tx, known), is_new=False)
         old = await get_turn(caller, tx, conversation_id, turn_id)
         if old.status == "pending":
-            # its writer was told that it is aborted, before the sweep came or while it does
+            # its lease may have expired and its writer may have been refused, before the sweep aborts it
             await expire(tx, caller.tenant_id, turn_id)
             old = await get_turn(caller, tx, conversation_id, turn_id)
         require_live(old)
@@ -118,10 +118,10 @@ class Reviser:
         *,
         truncate_after: bool = False,
     ) -> ReplacedTurn:
-        """Let a new turn take the place of another behind a locked head.
+        """Supersede a turn by a new one, under the lock of the head.
 
-        In place of an aborted turn it stands where that one would have stood: in place of what it was to supersede, or
-        as the newest.
+        A new turn for an aborted one takes the position of the turn that the aborted one was to supersede, if that is
+        still live. Otherwise it is the newest turn.
         """
         if old.status == "aborted":
             return await self._regenerate(caller, tx, head, old, item, truncate_after=truncate_after)
@@ -149,7 +149,7 @@ class Reviser:
             gone_tokens=sum(tokens for _, tokens, _ in gone),
         )
         tombstones = sum(erased for _, _, erased in gone)
-        if position > head.summarized_position:  # those were counted as if they had a summary
+        if position > head.summarized_position:  # tombstones after the summarized position were counted as summarized
             head = replace(head, summarized_turns=head.summarized_turns - tombstones)
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
         await self._index.retire(caller, tx, entry_ids=[one for one, _, _ in gone])
@@ -192,7 +192,7 @@ class Reviser:
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, item: PreparedTurn
     ) -> TurnRow | None:
-        """The turn that this very revision made before; another turn under its id is a Conflict."""
+        """Return the turn that this revision stored before. Raises Conflict if the id is erased or of another turn."""
         if item.draft.id is None:
             return None
         row = (await conversation_store.find_turns(tx, caller.tenant_id, [item.draft.id])).get(item.draft.id)
@@ -210,12 +210,12 @@ class Reviser:
     async def _index_place(
         self, caller: Caller, tx: Transaction, head: ConversationRow, old: TurnRow
     ) -> tuple[int, int]:
-        """Where the index has the old turn: its place among the live turns, and its session."""
+        """Return the index position and the session of the old turn."""
         conversation_id = ConversationId(head.id)
         found = await self._index.place_of(caller, tx, entry_id=old.id)
         if found is not None:
             return found
-        # what is not in the index (erased, or an instruction) has the session of what stands beside it
+        # a turn without index entry (erased, or an instruction) has the session of its neighbours
         position = 1 + await turn_store.count_live_before(tx, caller.tenant_id, conversation_id, old.position or 0)
         session = await self._index.session_around(caller, tx, conversation_id=conversation_id, position=position)
         return position, session or head.session
@@ -234,10 +234,10 @@ class Reviser:
 
 
 def require_live(old: TurnRow) -> None:
-    """Conflict where a turn cannot be replaced: another stands in its place, or it is still being written."""
+    """Raise Conflict if a turn cannot be revised: it is superseded or still open."""
     if old.status == "pending":
         raise Conflict("turn_pending", "The turn is still being written; commit or abort it first.")
-    # an aborted turn counts as superseded by itself until another takes its place
+    # an aborted turn is superseded by itself until a revision supersedes it
     if old.superseded_by is not None and (old.status, old.superseded_by) != ("aborted", old.id):
         raise Conflict(
             "already_superseded",
@@ -247,9 +247,9 @@ def require_live(old: TurnRow) -> None:
 
 
 def require_kept(head: ConversationRow, old: TurnRow, *, truncate_after: bool) -> None:
-    """Conflict where retention has emptied a turn: with it would go the summary that alone stands for its neighbours.
+    """Raise Conflict if retention has erased the turn, because its revision would delete the summary of its neighbours.
 
-    A truncation takes those neighbours behind it away, too, and says so.
+    A truncation is allowed: it explicitly supersedes the neighbours after the turn too.
     """
     if (old.position or 0) <= head.erased_position and old.position and not truncate_after:
         raise Conflict(

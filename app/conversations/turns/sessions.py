@@ -1,8 +1,8 @@
-"""Conversations by their callers' own names, made at first use, and turns that are stored in them exactly once.
+"""Sessions: conversations by external id, created at first use, whose turns are stored exactly once.
 
-What always holds: whoever stores holds the conversation's head, looks which of its ids are stored, and stores the rest
-in the same transaction; so of two that store the same, one finds what the other stored, however long ago that was.
-An id that was ever stored is never stored again, also where its turn has been erased since.
+Invariant: a writer locks the head, looks up which of its ids are stored, and stores the rest in the same transaction.
+Of two equal requests, one therefore finds the turns that the other stored, however long ago that was. An id that was
+stored once is never stored again, even if its turn was erased since.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _DAY_BYTES = 2**20
 
 
 class Sessions:
-    """Conversations as sessions."""
+    """Operations on conversations as sessions."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Sessions:
         self._lock_wait_ms = lock_wait_ms
 
     async def find(self, caller: Caller, *, name: SessionName, turn_ids: Sequence[UUID] = ()) -> Session | None:
-        """A session, if it is there. Raises Conflict `session_owner_mismatch`."""
+        """Return a session, or None if it does not exist. Raises Conflict `session_owner_mismatch`."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await session_store.find_session(tx, caller.tenant_id, name.project, name.external_id, turn_ids)
         if found is None:
@@ -62,7 +62,7 @@ class Sessions:
         return Session(ConversationId(conversation_id), owner, position, unsummarised)
 
     async def wait_until_idle(self, caller: Caller, *, name: SessionName) -> Session:
-        """A session that nobody is writing to at this moment. Raises NotFound, and Busy after a short wait."""
+        """Return a session when no transaction writes to it. Raises NotFound, and Busy after a short wait."""
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
             row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
         if row is None:
@@ -70,10 +70,10 @@ class Sessions:
         return Session(ConversationId(row.id), row.owner, None, row.turn_count - row.summarized_turns)
 
     async def append_to_session(self, caller: Caller, *, name: SessionName, append_request: IdempotentAppend) -> Stored:
-        """Store what is not stored yet, all in one transaction.
+        """Store the turns that are not stored yet, in one transaction.
 
-        Raises Invalid and TooLarge by the rules of turns, Conflict `session_owner_mismatch` and `turn_id_conflict`,
-        Busy after a short wait for whoever holds the session, NotFound where it is not there and not to be made.
+        Raises Invalid and TooLarge as appends do, Conflict `session_owner_mismatch` and `turn_id_conflict`. Raises Busy
+        if the session is still locked after a short wait, NotFound if it does not exist and `create` is false.
         """
         drafts = await self._drafts(append_request)
         prepared = await self._appender.prepare_turns(caller, drafts)
@@ -117,19 +117,19 @@ class Sessions:
         _require_owner(name, row.owner)
         return row
 
-    # looking through a session
+    # reading a session
 
     async def days(
         self, caller: Caller, conversation_id: ConversationId, *, limit: int, words: int
     ) -> list[SessionDay]:
-        """The days on which something was said, the latest first; `words` characters of each day's first question."""
+        """Return the days with turns, the latest first, with `words` characters of each day's first question."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return await session_store.list_days(tx, caller.tenant_id, conversation_id, limit=limit, words=words)
 
     async def day(
         self, caller: Caller, conversation_id: ConversationId, *, day: date, limit: int
     ) -> tuple[list[CanonicalTurn], bool]:
-        """The turns of one day, in order, and whether there are more."""
+        """Return the turns of one day, in order, and whether there are more."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await session_store.list_day(
                 tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, max_bytes=_DAY_BYTES
@@ -140,7 +140,7 @@ class Sessions:
     async def newest_before(
         self, caller: Caller, conversation_id: ConversationId, *, moment: datetime, but_newest: int
     ) -> TurnId | None:
-        """The last live turn that was stored before a moment and is not among so many newest ones."""
+        """Return the last live turn stored before a moment, leaving out the `but_newest` newest turns."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await session_store.newest_before(
                 tx, caller.tenant_id, conversation_id, moment=moment, but_newest=but_newest
@@ -162,7 +162,7 @@ def _require_owner(name: SessionName, owner: str | None) -> None:
 
 
 def _require_here(known: Mapping[UUID, TurnRow], head: ConversationRow) -> None:
-    """Conflict where somebody has used an id of this session for a turn of another conversation."""
+    """Raise Conflict if an id of this session is used by a turn of another conversation."""
     if any(row.conversation_id != head.id for row in known.values()):
         raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.")
 
@@ -170,7 +170,7 @@ def _require_here(known: Mapping[UUID, TurnRow], head: ConversationRow) -> None:
 def _differs(
     known: Mapping[UUID, TurnRow], prepared: Sequence[PreparedTurn], plan: AppendPlan, head: ConversationRow
 ) -> bool:
-    """Whether what is stored says something else; of what was erased nobody can tell."""
+    """Return whether the stored turns differ from the request; erased turns cannot be compared."""
     if plan.is_longer:
         return True
     for item, turn_id in zip(prepared, plan.same_as, strict=True):

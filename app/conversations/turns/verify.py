@@ -1,7 +1,8 @@
-"""Walks a conversation's hash chain, in batches, and names the first place where it does not hold.
+"""Verifies a conversation's hash chain in batches, up to its first break.
 
-Each batch is a transaction of its own, so a long walk holds nothing up. What is appended meanwhile is not walked, what
-is erased meanwhile counts as erased, and a conversation deleted meanwhile is NotFound.
+Each batch is a transaction of its own, so that a long verification blocks no other transaction. Turns appended
+meanwhile are not read, turns erased meanwhile count as erased. Raises NotFound if the conversation is deleted
+meanwhile.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _BATCH_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """How far a walk has come, and what it saw."""
+    """The progress of a verification: the last seq and chain hash, the counts so far, and the break if there is one."""
 
     seq: int
     chain: bytes
@@ -39,7 +40,7 @@ class _Walk:
 
 
 async def verify(database: Database, caller: Caller, conversation_id: ConversationId) -> Verification:
-    """Walk the chain from its start to where the head stands now."""
+    """Verify the chain from its start to the current head."""
     async with database.transaction(caller.tenant_id, read_only=True) as tx:
         head = await get_conversation(caller, tx, conversation_id)
     list_in_order = _Walk(seq=0, chain=head.chain_start or GENESIS)
@@ -54,7 +55,7 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
                 limit=_BATCH,
                 max_bytes=_BATCH_BYTES,
             )
-            # asked after the turns: they go with their conversation, never before it
+            # read after the turns: a conversation is hidden before its turns are deleted
             if await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id) is None:
                 raise NotFound("not_found", "There is no such conversation.")
         list_in_order = await asyncio.to_thread(_follow, list_in_order, rows, head.last_seq)
@@ -64,7 +65,7 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
 
 
 def row_fields(row: TurnRow) -> dict[str, JsonValue]:
-    """The fields of a stored turn that its content hash covers."""
+    """Return the fields of a stored turn that its content hash covers."""
     fields: dict[str, JsonValue] = {
         "role": row.role,
         "kind": row.kind,

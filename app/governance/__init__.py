@@ -1,5 +1,5 @@
-"""Deletion, erasure and retention. Every delete and erase enters here.
+"""Deletion, erasure and retention. Every delete and erase starts here.
 
-Public API: `service`. It opens the transaction in which each capability deletes its own rows; `registry` lists
-every table that holds data of a conversation or a turn.
+Public API: `service`. It opens the transaction in which each capability deletes its own rows; `registry` lists every
+table with data of a conversation or a turn.
 """

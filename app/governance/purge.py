@@ -1,7 +1,8 @@
-"""Deletes what is hidden already, in steps so short that nobody waits for them; and finds what is to be hidden.
+"""Find expired conversations and hide them; delete hidden conversations in short steps.
 
-Any number of processes may do it at once, and each may be killed at any moment: what a step has not committed another
-one does, and no sweep waits for a conversation that somebody else is at.
+Steps are short so that other transactions do not wait long for their locks. Any number of processes can do this
+concurrently, and each can be killed at any time: another process repeats an uncommitted step. A sweep does not wait for
+a conversation that another process has locked.
 """
 
 import asyncio
@@ -24,12 +25,12 @@ from app.tenancy.schemas import Caller, job_caller
 _CONVERSATIONS = 100
 _ROWS = 500
 _LONGEST_S = 240.0
-# times as long as a step took: half of the time is the appends'
+# Pause as a multiple of the duration of a step: half of the time is left to appends.
 _REST, _LONGEST_REST_S = 1.0, 0.5
 
 
 class Purger:
-    """Deletes hidden conversations. `counts` are rows by table, and `expired` conversations, since the start."""
+    """Deletes hidden conversations. `counts`: rows by table, and `expired` conversations, since the start."""
 
     def __init__(self, database: Database, *, expiry: ConversationExpiry, facts: Facts, index: SearchIndex) -> None:
         self._database = database
@@ -40,10 +41,9 @@ class Purger:
         self.counts: Counter[str] = Counter()
 
     async def sweep(self) -> Counter[str]:
-        """Hide every conversation whose time is over, and delete it with those that were left half deleted.
+        """Hide every expired conversation, and delete the hidden ones, including those that were deleted only in part.
 
-        Ends after some minutes, if there are as many; the next sweep goes on. What fails for one tenant is raised when
-        the others are done.
+        Ends after some minutes; the next sweep continues. An error of one tenant is raised after all other tenants.
         """
         began = time.monotonic()
         failed: AppError | None = None
@@ -77,9 +77,9 @@ class Purger:
         await self.purge(caller, conversation_ids)
 
     async def purge(self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool = False) -> dict[str, int]:
-        """Delete those of these conversations that are hidden, as far as nobody else is at them; says what went.
+        """Delete the given hidden conversations, except those that others have locked. Return deleted rows by table.
 
-        With `waiting` all are gone afterwards, whoever else is at them: both do it, a step each.
+        With `waiting` all are deleted afterwards: if another process deletes them too, both take turns, a step each.
         """
         done: Counter[str] = Counter()
         while True:
@@ -94,7 +94,7 @@ class Purger:
     async def _step(
         self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool
     ) -> tuple[dict[str, int], bool]:
-        """One step, of a bounded number of rows; says what went, and whether there is more."""
+        """Run one step of a bounded number of rows. Return the deleted rows by table, and whether more are left."""
         of = self._lifetimes
         async with self._database.transaction(caller.tenant_id) as tx:
             facts_held = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
@@ -108,10 +108,10 @@ class Purger:
                     counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
                 counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
                 counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
-                # the keys of facts are held once in a transaction, all in one order: nobody waits in a circle
+                # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
                 if told or len(turn_ids) == _ROWS:
                     return dict(counts), True
-            # those of no turn; a fact's entry goes with it
+            # Facts without a turn; a fact's index entry is deleted with it.
             if told:
                 facts, more = await self._facts.erase_some(caller, tx, conversation_ids=told, limit=_ROWS)
                 counts.update(facts)

@@ -1,7 +1,7 @@
-"""What belongs to a conversation or to a turn: every table that holds something of either, and how it goes.
+"""The tables with data of a conversation or a turn, and what happens to their rows on deletion and erasure.
 
-A table with tenants' rows stands here or in `NOT_OF_CONVERSATIONS`; a test holds both against the database. Entries of
-the index and vectors are found there by what they stand for: a memory's go with the memory.
+Each table with rows of tenants is listed here or in `NOT_OF_CONVERSATIONS`; a test compares both with the database.
+Index entries and vectors are found by the id of their source: those of a memory are deleted with the memory.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,10 @@ from typing import Final, Literal
 class DataTable:
     """One table. `of_conversation` and `of_turn` are conditions that find its rows of a conversation or a turn ($2).
 
-    `on_erase`: what happens to a row when its turn is erased (`tombstone`: only what was said goes; `kept`: it says
-    nothing of a turn's content; `withdrawn`: what rests on the turn goes, a title or a summary whole, highlights by the
-    line).
-    Deleting a conversation deletes its rows everywhere. `export`: the member of an export that holds it; None where it
-    is made again from the rest.
+    `on_erase`: what happens to a row when its turn is erased. `tombstone`: only the content is deleted. `kept`: the row
+    has no content of the turn. `withdrawn`: data derived from the turn is deleted: a title or a summary completely,
+    highlights line by line. Deleting a conversation deletes its rows in all tables. `export`: the member of an export
+    that contains the row; None if the row can be derived from the others.
     """
 
     owner: Literal["conversations", "memory", "index"]

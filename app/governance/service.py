@@ -1,6 +1,6 @@
-"""The one door through which anything is deleted: every capability gives up what it holds, in one transaction.
+"""Delete and erase data: every capability deletes its own rows, in one common transaction.
 
-What belongs to a conversation or a turn is listed in `registry`.
+`registry` lists the data of a conversation or a turn.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ _SWEPT_AT_ONCE = 1_000
 _MAX_SWEEPS = 100
 
 _STEP = 200
-"""Turns that retention empties in one transaction: for so long an append may have to wait."""
+"""Turns that retention erases in one transaction. An append may have to wait for that transaction."""
 
 _AT_ONCE = 1000
-"""Turns of a conversation that is deleted in one transaction."""
+"""Maximum number of turns of a conversation that is deleted in one transaction."""
 
 
 class Governance:
-    """Deletes and erases with everything derived."""
+    """Deletes and erases data with everything derived from it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Governance:
         self._facts = facts
         self._index = index
         self.purger = Purger(database, expiry=conversations.expiry, facts=facts, index=index)
-        """Deletes conversations whose time is over, and large ones, a step at a time."""
+        """Deletes expired conversations, and large ones, in steps."""
         self._log = get_logger()
 
     async def update_conversation(
@@ -59,25 +59,26 @@ class Governance:
         tags: frozenset[str] | None = None,
         replaces_metadata: bool = False,
     ) -> Conversation:
-        """Change what was given; everything left out stays. Metadata is merged, unless `replaces_metadata`.
+        """Change the given fields and keep all others. Metadata is merged, unless `replaces_metadata`.
 
-        An owner that is set becomes the owner of the facts and the index entries of the conversation too. `tags`: the
-        revs that the conversation may have. NotFound; Conflict `revision_changed`, `conversation_owned`; Invalid.
+        A new owner also becomes the owner of the conversation's facts and index entries. `tags`: the accepted revs of
+        the conversation. Raises NotFound; Conflict `revision_changed`, `conversation_owned`; Invalid.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             conversation, is_claimed = await self._conversations.update(
                 caller, tx, conversation_id=conversation_id, body=body, tags=tags, replaces_metadata=replaces_metadata
             )
             if is_claimed and body.owner is not None:
-                # facts first: who makes their vectors locks a fact before its entry
+                # Facts first: the job that makes their vectors locks a fact before its index entry.
                 await self._facts.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
                 await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
         return conversation
 
     async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
-        """Delete a conversation with all that was derived from it; says how many rows went from each table.
+        """Delete a conversation with everything derived from it, and return the number of deleted rows by table.
 
-        A small one in one transaction; a large one is hidden in one, and then goes a step at a time.
+        A small conversation is deleted in one transaction. A large one is hidden in one transaction, then deleted in
+        steps.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
@@ -85,11 +86,11 @@ class Governance:
             if size <= _AT_ONCE:
                 return await self._delete(caller, tx, conversation_id)
             await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
-        # gone for everybody by now; what is left of it when this is cut off, the next sweep deletes
+        # The conversation is hidden by now. If this call is interrupted, the next sweep deletes the rest.
         return await self.purger.purge(caller, [conversation_id], waiting=True)
 
     async def delete_unused(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Delete a conversation, unless somebody has said something in it, or is about to."""
+        """Delete a conversation if it has no turns, neither stored nor open."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._conversations.lock(caller, tx, conversation_id=conversation_id)
             if not await self._conversations.expiry.has_turns(caller, tx, conversation_id=conversation_id):
@@ -108,10 +109,12 @@ class Governance:
         turn_ids: Sequence[UUID],
         only_this: bool = False,
     ) -> ErasedTurns:
-        """Erase the content of turns, all or none, with everything derived from it; tombstones keep the chain whole.
+        """Erase the content of turns, all or none, with everything derived from it.
 
-        With each turn go its earlier and later wordings (revisions, and drafts of them), unless `only_this`. NotFound
-        names those that are not of this conversation. Repeating it changes nothing.
+        Tombstones keep the hash chain intact.
+
+        The other revisions of each turn and aborted drafts of them are erased too, unless `only_this`. Raises NotFound,
+        naming the turns that are not in this conversation. A repeated call changes nothing.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             erased, every = await self._conversations.erase_turns(
@@ -122,10 +125,9 @@ class Governance:
         return erased
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
-        """Empty the turns that the conversation's retention does not keep, a step at a time; says how many.
+        """Erase the turns that the conversation's retention does not keep, in steps, and return their number.
 
-        Done again it goes on where it was left, and changes nothing where all is done. NotFound without the
-        conversation.
+        A repeated call continues an interrupted one, and changes nothing if all is done. Raises NotFound.
         """
         retention_eraser = self._conversations.retention_eraser
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -146,16 +148,16 @@ class Governance:
         return count
 
     async def delete_memory(self, caller: Caller, memory_id: UUID) -> dict[str, int]:
-        """Delete a long-term memory with what finds it; nothing where the tenant has none of this id.
+        """Delete a long-term memory with its index entry and vectors; do nothing if the tenant has no such memory.
 
-        For who administers the tenant: an agent that finds a memory wrong stores another.
+        Requires the scope `admin`: an agent that finds a memory wrong stores another one.
         """
         caller.require(Scope.ADMIN)
         async with self._database.transaction(caller.tenant_id) as tx:
             return await self._memories.erase(caller, tx, memory_id=memory_id)
 
     async def sweep_memories(self) -> int:
-        """Delete memories whose time is over, so many in a transaction; says how many. Run by a job."""
+        """Delete expired memories in bounded transactions, and return their number. Run by a job."""
         swept = 0
         for _ in range(_MAX_SWEEPS):
             async with self._ops.across_tenants() as tx:

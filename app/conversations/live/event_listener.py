@@ -1,4 +1,4 @@
-"""Passes bus messages about conversations to the handlers of this process."""
+"""Pass bus messages about conversations to the handlers of this process."""
 
 from typing import Protocol
 

@@ -28,7 +28,7 @@ from app.tenancy.schemas import Caller, Scope
 _MAX_RECENT_EVENTS: Final = 1000
 _MAX_CHANGED: Final = 1000
 _MAX_EVENT_CHARACTERS: Final = 65_536
-"""For a larger conversation (many names, or much metadata) subscribers get `reread`."""
+"""Size above which subscribers get `reread` for a conversation (many names, or much metadata)."""
 _PAUSE_S: Final = 1.0
 _EVICT_AFTER_S: Final = 60.0
 
@@ -149,7 +149,7 @@ class _TenantList:
         return ConversationListEvent("reread", frame.model_dump_json(), f"{self._name}.{self._count}", None)
 
     def events_after(self, last_event_id: str) -> Sequence[ConversationListEvent]:
-        """Return the last event of each conversation after an event, or `reread` where it is unknown or too old."""
+        """Return the last event of each conversation after an event, or `reread` if it is unknown or too old."""
         name, _, number = last_event_id.partition(".")
         known = name == self._name and number.isdecimal() and self._last_evicted <= int(number[:18]) <= self._count
         return (
@@ -160,7 +160,7 @@ class _TenantList:
 
 
 def _publish_found(tenant_list: _TenantList, found: ListedRows) -> None:
-    """Publish changed conversations; `reread` where one is too large for an event."""
+    """Publish changed conversations; also `reread` if one is too large for an event."""
     relists = found.cut
     for row in found.rows:
         frame = ConversationUpdatedFrame(type="conversation.updated", conversation=listed_view(row))

@@ -63,17 +63,17 @@ class OpenPart:
     read_length: int = -1
 
     def is_incomplete(self) -> bool:
-        """Whether text is missing or unconfirmed."""
+        """Return whether text is missing or unconfirmed."""
         return self.uncertain_until > 0 or self.expected_length > self.text.length
 
     def unconfirmed_size(self) -> int:
-        """The size in bytes of the text that the rows have not confirmed."""
+        """Return the size in bytes of the text that the rows have not confirmed."""
         return (
             0 if self.confirmed_length == self.text.length else utf8_length(self.text.value()[self.confirmed_length :])
         )
 
     def record_read(self) -> bool:
-        """Record a read of the rows; true after too many reads without a change.
+        """Record a read of the rows, and return whether there were too many reads without a change.
 
         The expected text then came from a fenced writer and is never stored.
         """

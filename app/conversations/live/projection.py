@@ -1,8 +1,8 @@
-"""The state that the subscribers of one conversation know, and the frames that events and reads of its rows add. Pure.
+"""The state of one conversation as its subscribers know it, and the frames that change it. Pure.
 
-Invariants: frames contain only data of the rows, or text that a writer sent under an epoch that was current when it
-was read. The texts here equal those of a subscriber that applies every frame. The next read of the rows corrects
-everything that was lost, duplicated or reordered on the bus.
+Frames come from bus events and from reads of the rows. Invariants: frames contain only data of the rows, or text that a
+writer sent under an epoch that was current when it was read. The texts here equal those of a subscriber that applies
+every frame. The next read of the rows corrects everything that was lost, duplicated or reordered on the bus.
 
 The frames of one read come in this order: rows by (rev, seq), so that a revision supersedes the old turn before it
 commits the new one; then opened turns, text, aborted turns, and presence. A turn that was committed and superseded
@@ -170,15 +170,15 @@ class ConversationProjection:
         return 0 if self.position is None else self.position[0]
 
     def pending_ids(self) -> list[UUID]:
-        """The turns that are known as open."""
+        """Return the ids of the turns that are known as open."""
         return list(self._pending)
 
     def fingerprint(self) -> str:
-        """A digest of the open turns and their epochs."""
+        """Return a digest of the open turns and their epochs."""
         return fingerprint((turn_id, pending.epoch) for turn_id, pending in self._pending.items())
 
     def confirmed_lengths(self) -> list[tuple[UUID, str, int]]:
-        """The confirmed length of each part of the open turns, as (turn, part, length)."""
+        """Return the confirmed length of each part of the open turns, as (turn, part, length)."""
         return [
             (turn_id, name, part.confirmed_length)
             for turn_id, pending in self._pending.items()
@@ -186,16 +186,16 @@ class ConversationProjection:
         ]
 
     def free_bytes(self) -> int:
-        """The number of bytes of durable text that the next read may return."""
+        """Return the number of bytes of durable text that the next read may return."""
         parts = [part for pending in self._pending.values() for part in pending.parts.values()]
         return max(0, self._limits.open_bytes - self._counter.bytes + sum(part.unconfirmed_size() for part in parts))
 
     def has_incomplete_parts(self) -> bool:
-        """Whether text is missing or unconfirmed, so that the rows must be read again."""
+        """Return whether text is missing or unconfirmed, so that the rows must be read again."""
         return any(part.is_incomplete() for pending in self._pending.values() for part in pending.parts.values())
 
     def pending(self) -> list[PendingTurn]:
-        """The open turns with their text so far, as frames contain them."""
+        """Return the open turns with their text so far, as frames contain them."""
         return [
             PendingTurn(
                 turn=pending.turn,
@@ -224,7 +224,7 @@ class ConversationProjection:
         turn_id = cast("UUID", event.turn_id)
         pending = self._pending.get(turn_id)
         if pending is None or event.epoch > pending.epoch:
-            # only the rows show the text with which an epoch starts
+            # Only the rows have the text with which an epoch starts.
             self._buffer_event(turn_id, event)
             return [], "now"
         if event.epoch < pending.epoch:
@@ -272,7 +272,7 @@ class ConversationProjection:
         return frames
 
     def _apply(self, turn_id: UUID, name: str, part: OpenPart, offset: int, text: str) -> list[Frame]:
-        """Write text at an offset within or at the end of a part; text that is already there adds no frame."""
+        """Write text at an offset within or at the end of a part; text that is already stored there adds no frame."""
         current = part.text.length
         if offset < current:
             existing = part.text.value()[offset : offset + len(text)]
@@ -289,7 +289,7 @@ class ConversationProjection:
                     return []
                 part.text.truncate(offset)
                 part.expected_length = 0
-                # one of the two texts is from a fenced writer: the rows will show which
+                # One of the two texts is from a fenced writer: the next read of the rows decides which.
                 part.uncertain_until = max(part.uncertain_until, offset + len(text))
         elif not text:
             return []
@@ -340,7 +340,7 @@ class ConversationProjection:
         return [encode_frame(frame, position if frame is row_frames[-1] else None) for frame in row_frames]
 
     def apply_snapshot(self, snapshot: DatabaseSnapshot) -> list[Frame]:
-        """Apply the result of a read, and return its frames. All changes up to its rev are sent then."""
+        """Apply the result of a read, and return its frames. All changes up to its rev are then sent."""
         before = set(self._pending)
         frames = [
             encode_frame(SummaryCreatedFrame(type="summary.created", rev=row.rev, summary=summary_view(row)))
@@ -370,11 +370,11 @@ class ConversationProjection:
         return "soon" if self.has_incomplete_parts() else "nothing"
 
     def mark_uncertain(self) -> None:
-        """Note that events with text may have been lost before the text is in the rows."""
+        """Record that events may have been lost whose text is not yet in the rows."""
         self._has_uncertain_text = bool(self._pending)
 
     def reconcile(self) -> bool:
-        """Return whether one more read is due, in addition to `next_read`, once such text is in the rows."""
+        """Return whether one more read is due after `next_read`, for text that was uncertain."""
         unsettled, self._has_uncertain_text = self._has_uncertain_text, False
         return unsettled
 
@@ -408,7 +408,7 @@ class ConversationProjection:
         return frames
 
     def _confirm(self, turn_id: UUID, name: str, part: OpenPart, durable: str) -> list[Frame]:
-        """Append durable text to the confirmed text of a part; keep unconfirmed text after it only where they agree."""
+        """Append durable text to the confirmed text of a part; keep unconfirmed text after it only if they agree."""
         start, part.confirmed_length = part.confirmed_length, part.confirmed_length + len(durable)
         current = part.text.value()[start : part.confirmed_length]
         if current == durable:

@@ -1,4 +1,4 @@
-"""Snapshots: the first frames of a subscription, with the turns after its start position, a page at a time.
+"""Snapshots: the first frames of a subscription, with the turns after its start position, in pages.
 
 Invariants: pages may come from different database snapshots, and a change between two pages is in a later page. The
 last page comes from the database snapshot after which the subscriber gets live changes.
@@ -48,7 +48,7 @@ class SnapshotReader:
         self._position = since.position
         if since.position is None and since.after_rev is not None:
             self._position = (since.after_rev, LAST_SEQ)
-        # seq and rev of the conversation at the first page by seq
+        # The seq and rev of the conversation when the first page by seq was read.
         self._first_page_state: tuple[int, int] | None = None
 
     async def read(self, tx: Transaction, projection: ConversationProjection) -> list[Frame]:

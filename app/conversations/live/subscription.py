@@ -64,7 +64,7 @@ class SubscriptionOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "SubscriptionOptions":
-        """Read them from the settings."""
+        """Return the options from the settings."""
         return cls(
             debounce_s=settings.stream_debounce_ms / 1000,
             check_s=settings.live_check_s,
@@ -83,7 +83,7 @@ def require_reader(caller: Caller, conversation_id: ConversationId) -> Caller:
 
 
 def require_reader_or_writer(caller: Caller, conversation_id: ConversationId) -> Caller:
-    """Return the caller as a reader or a writer of this conversation. Raises Forbidden where it may be neither."""
+    """Return the caller as a reader or a writer of this conversation. Raises Forbidden if it may be neither."""
     try:
         return require_reader(caller, conversation_id)
     except Forbidden:
@@ -91,7 +91,7 @@ def require_reader_or_writer(caller: Caller, conversation_id: ConversationId) ->
 
 
 class Subscription:
-    """One subscriber: call `next_frames` until it returns an empty list; `end_reason` then says why."""
+    """One subscriber: call `next_frames` until it returns an empty list; `end_reason` is then set."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Subscription:
         return self._snapshot.is_complete and not self._snapshot_frames
 
     async def next_frames(self) -> list[Frame]:
-        """Wait for frames and return them; an empty list after the end. Raises AppError when a read of rows fails."""
+        """Wait for frames and return them; an empty list after the end. Raises AppError if a read of rows fails."""
         while True:
             if self._snapshot_frames:
                 return [self._record_position(self._snapshot_frames.popleft())]
@@ -148,7 +148,7 @@ class Subscription:
     def _record_position(self, frame: Frame) -> Frame:
         if frame.position is not None:
             rev, seq = frame.position
-            # a rev that was not read to its end is read again from its start
+            # A rev that was not read to its end is read again from its start.
             self._after_rev = rev if seq == LAST_SEQ else rev - 1
         return frame
 
@@ -174,7 +174,7 @@ class Subscription:
         self._snapshot_frames.extend(await self._snapshot.read(tx, projection))
 
     def push(self, frames: Sequence[Frame]) -> None:
-        """Queue frames; drop the queue and the subscriber where there are too many."""
+        """Queue frames; if there are too many, drop the queue and the subscriber."""
         if not self._snapshot.is_complete or self._is_dropped:
             return
         options = self._subscriptions.options
@@ -257,7 +257,7 @@ class ConversationSubscriptions:
     async def subscribe(self, caller: Caller, conversation_id: ConversationId, *, since: StartPosition) -> Subscription:
         """Subscribe to a conversation, and read the first page of the snapshot.
 
-        Raises Forbidden, NotFound, Invalid, and Unavailable when the database does not answer or the process stops.
+        Raises Forbidden, NotFound, Invalid, and Unavailable if the database does not answer or the process stops.
         """
         by_token = caller.bound is not None
         caller = require_reader(caller, conversation_id)
@@ -362,7 +362,7 @@ class ConversationSubscriptions:
     async def refresh(self, conversation: _FollowedConversation, *, reader: Subscription | None = None) -> None:
         """Update a projection from its rows; `reader` reads a page of its snapshot in the same transaction.
 
-        Raises NotFound when the conversation is deleted, after all its subscriptions have ended.
+        Raises NotFound if the conversation is deleted, after all its subscriptions have ended.
         """
         projection = conversation.projection
         async with conversation.lock, self._slots:
@@ -389,7 +389,7 @@ class ConversationSubscriptions:
             self._schedule_read_in(conversation, 2 * self.options.debounce_s)
 
     async def _read_changes(self, tx: Transaction, conversation: _FollowedConversation) -> DatabaseSnapshot | None:
-        """Read the rows, and push those that changed, a page at a time. None when there is no conversation."""
+        """Read the rows and push the changed ones in pages. Return None if the conversation does not exist."""
         projection = conversation.projection
         tenant_id, conversation_id = conversation.tenant_id, conversation.conversation_id
         head = await subscription_store.find_head(tx, tenant_id, conversation_id)

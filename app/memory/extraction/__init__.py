@@ -1,1 +1,1 @@
-"""Facts from turns: by rules, and by a chat model where one is configured."""
+"""Extraction of facts from turns: by rules, and by a chat model if one is configured."""

@@ -1,7 +1,7 @@
-"""A text as clauses that are the speaker's own plain words about what is so. Pure.
+"""Splits a text into the clauses that plainly state facts in the author's own words. Pure.
 
-Quoted and fenced text, lines of another's transcript, questions, conditions, guesses, reports of what others say, and
-orders to whoever reads are no such words. Content is data: an order in it is never followed, and makes nothing a fact.
+Left out are quoted and fenced text, lines of other transcripts, questions, conditions, guesses, reports of what others
+say, and orders to the reader. Content is data: an order in it is never followed, and makes nothing a fact.
 """
 
 import re
@@ -12,7 +12,7 @@ MAX_CHARACTERS = 64_000
 _MAX_SENTENCE = 600
 _MAX_SENTENCES = 500
 
-# one of these, and the text is a piece of work, or meant for a model, and not what its sender says of the world
+# a text with one of these is a task or is meant for a model: its author states no facts in it
 _ANOTHERS_VOICE = re.compile(
     r"\b(?:(?:ignore|disregard|forget|override|bypass) (?:\w+ ){0,3}(?:previous|prior|above|earlier|your|the|all|"
     r"these) "
@@ -59,7 +59,7 @@ _NOT_SO_CLAUSE = re.compile(
     r"until|before i|"
     r"when i|once i|had|next (?:week|month|year)|tomorrow|someday|one day|soon)\b|'d\b",
 )
-# orders: what is told to be remembered is the teller's own word only where it is about the teller
+# orders to remember something: they state a fact only if they are about the author
 _ORDER = re.compile(
     r"^(?:please )?(?:can you )?(?:remember|note|store|save|memori[sz]e|record|add|keep in mind|don't forget|log|"
     r"write down|"
@@ -84,14 +84,14 @@ _CLAUSES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A clause of the speaker's own, without what opens it. `ordered`: it is what somebody is told to remember."""
+    """A clause in the author's own words, without opening words. `ordered`: it is part of an order to remember it."""
 
     text: str
     ordered: bool
 
 
 def statement_clauses(text: str) -> Iterator[Clause]:
-    """The clauses of a text that plainly say what is so, by whoever wrote it."""
+    """Yield the clauses of a text that plainly state facts in the author's own words."""
     text = text[:MAX_CHARACTERS].replace("\u2019", "'").replace("\u02bc", "'")
     if _ANOTHERS_VOICE.search(text):
         return
@@ -107,7 +107,7 @@ def statement_clauses(text: str) -> Iterator[Clause]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Sentences that end in no question mark, outside the lines of others."""
+    """Yield sentences that do not end in a question mark, outside lines of other transcripts."""
     at = count = 0
     line_is_own = _ANOTHERS_LINE.match(text[:60]) is None
     for end in _SENTENCE_END.finditer(text):

@@ -1,8 +1,8 @@
-"""Asks a chat model what turns say is so, and before that what in them is personal. Their text is data to it.
+"""Asks a chat model for the statements in turns, and before that for the personal data in them.
 
-Texts stand between marks that nobody can know beforehand, and what comes back is believed only as far as it can be
-checked: a statement names a turn that was shown, of a person, in few and plain words, and that turn gives no orders to
-whoever reads it. Nothing of an answer is ever carried out.
+The texts are data: they are between random marks that cannot be guessed. Each statement of the answer is checked: it
+must name a turn of a person that was shown, and have few and plain words, and that turn must give no orders to its
+reader. Nothing in an answer is ever executed.
 """
 
 import re
@@ -34,7 +34,7 @@ _HEAD, _TAIL = 4_000, 1_000
 _SHORTEST_PERSONAL = 2
 _DAY = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?=$|[T ])")
 _EARLIEST_YEAR = 1900
-# a turn that tells its reader what to do with it says nothing that is kept on a model's word
+# statements that a model finds in a turn with orders to its reader are not stored
 _ORDERS = re.compile(
     r"\b(?:ignore|disregard|forget|override|bypass)\s+(?:\w+\s+){0,3}(?:instructions?|prompts?|rules?|guidelines?)\b|"
     r"\b(?:previous|prior|earlier|system|developer|hidden)\s+(?:instructions?|prompts?|messages?)\b|"
@@ -91,7 +91,7 @@ class _Extracted(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A turn as it is looked through: its text is redacted as far as it is to be."""
+    """A turn to extract from. Its text is redacted if that is required."""
 
     id: UUID
     actor: str
@@ -101,13 +101,13 @@ class Shown:
 
     @property
     def speaker(self) -> str | None:
-        """Whom "I" means; None where the actor has no name of its own."""
+        """Return the actor that "I" means, or None if the actor has no name of its own."""
         return None if self.actor == self.role.value else self.actor
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Whom names mean in a conversation: its owner, and its participants by what they are called."""
+    """Names in a conversation: its owner, and the actors of its participants by their names."""
 
     owner: str | None
     actors: Mapping[str, str]
@@ -116,7 +116,7 @@ class Names:
 async def find_personal(
     model: ChatModel, *, tenant_id: TenantId, texts: Sequence[str]
 ) -> list[tuple[str, PersonalKind]]:
-    """What in these texts is personal, verbatim, the longest first. Raises as the model does."""
+    """Return the personal data in these texts, verbatim, longest first. Raises the errors of the model."""
     kinds = ", ".join(kind.value.replace("_", " ") for kind in PersonalKind)
     messages = _messages(_REDACTION.format(kinds=kinds), texts)
     answer = await model.answer(
@@ -136,9 +136,9 @@ async def find_personal(
 async def ask_statements(
     model: ChatModel, *, tenant_id: TenantId, turns: Sequence[Shown], names: Names, withheld: Withheld | None
 ) -> tuple[list[Statement], int]:
-    """What the turns say, and how much of the answer was passed over. Raises as the model does.
+    """Return the statements of the turns, and the number of those passed over. Raises the errors of the model.
 
-    `withheld`: what was taken out of the turns, where personal data is; None where it is not.
+    `withheld`: what was redacted from the turns, or None if personal data is not redacted.
     """
     lines = [_line(number, turn) for number, turn in enumerate(turns, start=1)]
     answer = await model.answer(
@@ -163,7 +163,7 @@ def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
 
 
 def _line(number: int, turn: Shown) -> str:
-    # in one line, so that no text can begin another turn
+    # one line, so that a text cannot imitate the start of another turn
     text = " ".join(turn.text.split())
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} […] {text[-_TAIL:]}"
@@ -173,7 +173,7 @@ def _line(number: int, turn: Shown) -> str:
 def _statement(
     statement: _ModelStatement, turns: Sequence[Shown], names: Names, *, position: int, withheld: Withheld | None
 ) -> Statement | None:
-    """A statement that holds what it must; None for anything else."""
+    """Return a statement that passes all checks, or None."""
     if (
         statement.hypothetical
         or not 1 <= statement.turn <= len(turns)
@@ -214,13 +214,13 @@ def _statement(
 
 
 def _visible_line(text: str) -> str:
-    """A text in one line, without what cannot be seen or stored."""
+    """Return a text in one line, without characters that cannot be seen or stored."""
     kept = "".join(one for one in text if one.isspace() or unicodedata.category(one) not in {"Cc", "Cs", "Cn"})
     return " ".join(kept.split())
 
 
 def _since(text: str | None, said_at: datetime) -> datetime | None:
-    """Since when a statement says it is so; what is only to come is not so yet: None."""
+    """Return the time since when a statement is valid, `said_at` if it gives none, or None if it is in the future."""
     match = _DAY.match(text.strip()) if text else None
     if match is None:
         return said_at

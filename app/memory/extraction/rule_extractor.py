@@ -1,8 +1,8 @@
-"""Plain facts in English, found by rules and no model: "I live in Berlin", "Ana works at Acme". Pure.
+"""Finds plain facts in English by rules, without a model: "I live in Berlin", "Ana works at Acme". Pure.
 
-Precise rather than complete: a clause must begin with its subject and have one of a few forms, and what is a question,
-a guess, a report, a quotation or an order makes no fact (`reading`). It is for what people say: the caller gives the
-turns of people, never those of models or tools.
+The rules are precise rather than complete: a clause must begin with its subject and have one of a few forms. Questions,
+guesses, reports, quotations and orders make no facts (`clause_parser`). The caller gives turns of people, never those
+of models or tools.
 """
 
 import re
@@ -101,19 +101,19 @@ _DIETS = "vegetarian|vegan|pescatarian|kosher|halal"
 _O = r"(?P<o>[^\x00]{1,200})"
 _CALLED_LONG = r"(?:whose name is|by the name of|(?:that|which|who)(?: is|'s) (?:named|called))"
 _CALLED = rf"(?:named|called|{_CALLED_LONG})"
-# behind a place: it is not where the speaker lives
+# after a place: the speaker does not live there permanently
 _FOR_NOW = (
     r"temporarily|during|half|part of|most of|on (?:week|mon|tues|wednes|thurs|fri|satur|sun)\w*|at weekends|for now|"
     r"this (?:week|month|summer|autumn|fall|winter|spring|semester|term)"
 )
 _LIVED_FOR_NOW = re.compile(rf"\b(?:{_FOR_NOW})\b", re.IGNORECASE)
-# behind a place that somebody moved to: they may have moved on since
+# after a place that the speaker moved to: the speaker may have moved again since
 _MOVED_LONG_AGO = re.compile(
     rf"\b(?:{_FOR_NOW}|when|while|as (?:an? )?(?:kids?|child|children|teens?|teenagers?|bab(?:y|ies)|students?)|before|"
     r"after|then|once|twice|until|for (?:[\w-]{1,12} ){1,3}(?:years?|months?|weeks?|days?|summers?|winters?))\b",
     re.IGNORECASE,
 )
-# "Room 5", "OpenAI", "SAP"
+# not towns: "Room 5", "OpenAI", "SAP"
 _NO_TOWN = re.compile(r"\d|[a-z]{2}[A-Z]|\A(?!(?:UK|USA?|UAE|NYC|LA|DC|SF)\b)[A-Z]{2,4}\b")
 _WITH_ARTICLE = frozenset(
     {"uk", "us", "usa", "uae", "united", "netherlands", "philippines", "bahamas", "maldives", "hague", "bronx", "czech"}
@@ -123,16 +123,16 @@ _AFTER_PLACE = re.compile(r"\s(?:to|for|(?:\w{1,12} ){1,2}ago|permanently|full[-
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A way to say a predicate; groups: `o` the object, `who` the subject where it is not the speaker."""
+    """A form of a clause with one predicate. Groups: `o` is the object, `who` the subject if it is not the speaker."""
 
     predicate: str
     expression: re.Pattern[str]
     negated: bool = False
-    # opposites: "I don't like" ends a liking and is a dislike
+    # the opposite predicate: "I don't like" ends `likes` and states `dislikes`
     besides: str | None = None
-    # the form says nothing where its object contains this
+    # the form states nothing if its object contains this
     unless: re.Pattern[str] | None = None
-    # only a capital distinguishes a town from a tool or a plan
+    # the object needs a capital letter, which distinguishes a town from a tool or a plan
     is_capital: bool = False
 
 
@@ -154,7 +154,7 @@ _FORMS: tuple[_Form, ...] = (
     _own("preferred_name", rf"(?:please )?(?:call me|i go by|my nickname is) {_O}"),
     _lives(rf"(?:i {_ADVERB}(?:live|reside)|{_AM} {_ADVERB}(?:living|based)|i(?:'ve| have) been living) in",
         unless=_LIVED_FOR_NOW, is_capital=False),
-    # others are named with the speaker
+    # forms that include other people
     _lives(rf"(?:we (?:{_ADVERB}live|all live)|we(?:'re| are) {_ADVERB}living|we(?:'ve| have) been living) in",
         unless=_LIVED_FOR_NOW, is_capital=True),
     _lives(rf"(?:i|we)(?:'ve| have)? {_ADVERB}(?:moved|relocated)(?: back)? (?:from [\w' -]{{1,40}} )?to",
@@ -242,9 +242,9 @@ def find_statements(
     owner: str | None = None,
     actors: Mapping[str, str] | None = None,
 ) -> list[Statement]:
-    """The plain facts that a person's turn says; at most 50, subjects and predicates resolved.
+    """Return the plain facts in a person's turn: at most 50, with resolved subjects and predicates.
 
-    `speaker` is the turn's actor, `actors` what participants' names mean (`naming.names_to_actors`).
+    `speaker` is the actor of the turn, `actors` the actors by key of a name (`spelling.names_to_actors`).
     """
     found: list[Statement] = []
     for clause in statement_clauses(text):
@@ -269,7 +269,7 @@ def find_statements(
 
 
 def starting_tier(predicate: str) -> Tier:
-    """How long a new fact is kept at first: what tells about somebody for good, or news of the week."""
+    """Return the first tier of an extracted fact: `l3` for lasting properties (known predicates), `l2` for all else."""
     return Tier.L3 if predicate in KNOWN_PREDICATES or predicate.startswith("favourite_") else Tier.L2
 
 
@@ -295,7 +295,7 @@ def _in_clause(clause: Clause) -> Iterator[_Said]:
         if match is None:
             continue
         who = match["who"] if "who" in form.expression.groupindex else None
-        # somebody is told to remember it: about the teller it is the teller's word, about others it is an order
+        # an order to remember something states a fact about its author, but none about other people
         if who is not None and (clause.ordered or set(who.casefold().split()) & _NOT_PEOPLE):
             return
         yield from _said(form, who, match["o"])
@@ -323,7 +323,7 @@ def _said(form: _Form, who: str | None, text: str) -> Iterator[_Said]:
 
 
 def _parts(predicate: str, text: str) -> list[str]:
-    """What is listed: languages, and what somebody likes or cannot eat, where each is a word or two."""
+    """Split a list of up to 6 objects of one or two words, such as languages; else return the text as one object."""
     if predicate not in {"speaks", "likes", "dislikes", "allergic_to", "plays"}:
         return [text]
     parts = [part for part in re.split(r",? and |, ", text) if part]
@@ -331,7 +331,7 @@ def _parts(predicate: str, text: str) -> list[str]:
 
 
 def _object(text: str) -> str | None:
-    """The object without what follows it; None for one that is too long to be plain, or nothing."""
+    """Return the object without the words that follow it, or None if it is empty, negated or too long to be plain."""
     stop = _STOP.search(text)
     value = (text[: stop.start()] if stop else text).strip(" .,!'-")
     value = _END_SIGNS.sub("", value)
@@ -342,7 +342,7 @@ def _object(text: str) -> str | None:
 
 
 def _fits(predicate: str, value: str) -> bool:
-    """Whether an object can be one of the predicate: a place is no "fear", a name no sentence."""
+    """Return whether an object fits the predicate: "fear" is no place, a sentence is no name."""
     words = value.casefold().split()
     if predicate == "age":
         return 0 < int(value) < _OLDEST

@@ -1,8 +1,8 @@
-"""Extraction: looks through what a conversation has new, and keeps as facts what its people say is so.
+"""Extraction: finds facts in the new turns of a conversation and stores them, in a job or a call.
 
-The work of a job, or of a call. Each step reads the next turns, takes personal data out, asks the model or the rules
-with no transaction open, and stores in one commit that is refused if anything has changed meanwhile: then the next step
-looks again. How far the conversation was looked through moves in that commit too, so that no turn counts twice.
+Each step reads the next turns, redacts personal data, asks the model or the rules without an open transaction, and
+stores the result in one commit. If anything has changed since the read, nothing is stored and the next step reads
+again. The commit also advances `facts_seq`, so that no turn counts twice.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from app.tenancy.schemas import Caller
 _PAGE = 200
 _MAX_STEPS = 8
 _TRIES = 5
-# attempts of a job, after which a model that fails for the moment counts as one that fails for good
+# after this many attempts of a job, a temporary failure of the model counts as permanent
 _PATIENCE = 4
-# what one request to a model shows: it fits the small windows of local models, with room for the answer
+# limits of a model request: it fits the small context windows of local models, with room for the answer
 _MAX_TURNS = 40
 _MAX_TOKENS = 6_000
 _MAX_TOKENS_OF_A_TURN = 1_500
-# statements that one commit merges
+# maximum of statements that one commit merges
 _MAX_STATEMENTS = 200
-# more is worked on in a thread: on the loop nobody else is answered meanwhile
+# longer texts are processed in a thread, because they would block the event loop
 _INLINE_CHARACTERS = 2_000
 
 
@@ -70,7 +70,7 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _BatchResult:
-    """What was found in a batch: statements, how many were passed over, what was taken out of the texts."""
+    """Result of a batch: statements, the number of those passed over, and counts of redacted data by kind."""
 
     statements: Sequence[Statement]
     passed_over: int
@@ -78,7 +78,7 @@ class _BatchResult:
 
 
 class Extractor:
-    """Makes facts of what is said: when it was said, and when it is asked for."""
+    """Extractor of facts from turns: by jobs after turns are stored, and on request."""
 
     def __init__(
         self, database: Database, *, conversations: Conversations, writer: FactWriter, chat: ChatModel | None
@@ -90,13 +90,16 @@ class Extractor:
         self._log = get_logger()
 
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
-        """Look through what is new where that is enabled. Raises as the model does where trying again may help."""
+        """Extract facts from new turns if that is enabled. Raises the model's error if a retry may help."""
         tally = await self._go(caller, conversation_id, through=None, patient=attempt < _PATIENCE, asked=False)
         if tally.continues:
             await self._sources.enqueue(caller, conversation_id)
 
     async def extract(self, caller: Caller, conversation_id: ConversationId, *, through: UUID | None) -> Extraction:
-        """Look through what is new, up to a turn if one is named. Raises NotFound, Conflict, and as the model does."""
+        """Extract facts from new turns, up to a turn if one is given.
+
+        Raises NotFound, Conflict if that turn is superseded, Busy, and the model's error if a retry may help.
+        """
         last = None
         if through is not None:
             last = await self._sources.seq_of(caller, conversation_id, turn_id=TurnId(through))
@@ -138,10 +141,10 @@ class Extractor:
         tally.continues = True
         return tally
 
-    # what turns say
+    # finding statements
 
     async def _find(self, tenant_id: TenantId, unread: Unread, *, patient: bool) -> _BatchResult:
-        """The statements of a batch: the model's, or where there is none or it fails for good, the rules'."""
+        """Return the statements of a batch: the model's, or the rules' if there is no model or it fails permanently."""
         taken: Counter[str] = Counter()
         withheld = Withheld() if unread.redact else None
         shown = await _shown(unread, taken, withheld)
@@ -157,7 +160,7 @@ class Extractor:
                     self._chat, tenant_id=tenant_id, turns=shown, names=names, withheld=withheld
                 )
             except AppError as error:
-                # what may pass is waited for; a budget that is used up, and what will not, leaves them to the rules
+                # a temporary failure is raised for a retry; after a permanent one, or without budget, use the rules
                 if error.retryable and patient and error.code != "model_budget_exhausted":
                     raise
                 self._log.warning("facts.by_rules", code=error.code)
@@ -169,7 +172,7 @@ class Extractor:
     async def _redacted(
         self, chat: ChatModel, tenant_id: TenantId, shown: Sequence[Shown], taken: Counter[str], withheld: Withheld
     ) -> list[Shown]:
-        """The turns without what the model finds personal in them, besides what the patterns have taken out."""
+        """Return the turns without the personal data that the model finds and the patterns missed."""
         personal = await find_personal(chat, tenant_id=tenant_id, texts=[turn.text for turn in shown])
         withheld.note(piece for piece, _ in personal)
         result: list[Shown] = []
@@ -179,10 +182,13 @@ class Extractor:
             result.append(replace(turn, text=text))
         return result
 
-    # what is kept of it
+    # storing facts
 
     async def _store(self, caller: Caller, unread: Unread, found: _BatchResult, tally: _Tally) -> bool:
-        """Keep what was found and move the mark, or nothing of it: says whether everything was as it was read."""
+        """Store the statements and advance `facts_seq`. Return False, storing nothing, if sources have changed.
+
+        Raises NotFound if the conversation does not exist.
+        """
         prepared = await self._keeper.prepare(
             caller, (fact_text(one.subject, one.predicate, one.object) for one in found.statements if not one.negated)
         )
@@ -205,7 +211,7 @@ class Extractor:
             }
             for key, one in keyed:
                 outcomes.append(shelves[key].merge(one, origins).outcome)
-                await asyncio.sleep(0)  # a key may hold much: others are answered meanwhile
+                await asyncio.sleep(0)  # a key may have many facts: let other requests run
             await self._keeper.write(caller, tx, shelves=shelves.values(), prepared=prepared)
             held = any(outcome is not Outcome.IGNORED for outcome in outcomes)
             gained = any(outcome in {Outcome.RECORDED, Outcome.REPEATED} for outcome in outcomes)
@@ -227,7 +233,7 @@ class Extractor:
 
 
 def _batch(unread: Unread) -> Unread:
-    """The first turns of a page, as many as one request shows."""
+    """Return the first turns of a page, as many as one model request shows."""
     tokens = 0
     for count, told in enumerate(unread.turns):
         tokens += min(told.turn.content_tokens, _MAX_TOKENS_OF_A_TURN)
@@ -237,7 +243,7 @@ def _batch(unread: Unread) -> Unread:
 
 
 def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]:
-    """As many of the turns as one commit takes what they say of; the others are looked at again by the next."""
+    """Return as many of the turns as one commit stores the statements of; the next step reads the others again."""
     said = Counter(source for one in found.statements for source in one.sources)
     total = 0
     for count, told in enumerate(unread.turns):
@@ -251,7 +257,7 @@ def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]
 
 
 async def _shown(unread: Unread, taken: Counter[str], withheld: Withheld | None) -> list[Shown]:
-    """The turns of people and models, redacted by patterns where that is asked for; what tools gave is not shown."""
+    """Return the turns of users and assistants, redacted by patterns if `withheld` is given. Omit tool results."""
     told = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
     texts = [content_text(one.turn.content) for one in told]
     if withheld is not None:
@@ -299,7 +305,7 @@ async def _by_rules(people: Sequence[Shown], names: Names, taken: Counter[str], 
         statements = find()
     else:
         statements = await asyncio.to_thread(find)
-    # whoever speaks is called as the caller calls the actor, which is not taken from what is said
+    # the caller chooses the names of actors: they are not personal data taken from a text
     called = {name for turn in people if (name := turn.speaker)} | {names.owner, *names.actors.values()}
     kept = [
         one

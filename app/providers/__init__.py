@@ -1,4 +1,4 @@
-"""Models outside of Turnkeep behind Protocols: embedders, chat models, token counters.
+"""External models behind Protocols: embedders, chat models, token counters.
 
-Public API: `schemas` (the Protocols); `container` picks the implementations. The only package with HTTP clients.
+Public API: `schemas` (the Protocols). `container` selects the implementations. The only package with HTTP clients.
 """

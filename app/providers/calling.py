@@ -1,4 +1,4 @@
-"""Tools as endpoints of OpenAI's API take them, and the calls in what they answer. Pure."""
+"""Tools and tool calls in the format of OpenAI's API. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from pydantic import JsonValue
 from app.providers.schemas import ChatMessage, ModelCall, ToolOffer
 
 MAX_CALLS: Final = 64
-"""Of one answer that are read at all; how many are carried out is for who asked."""
+"""The maximum number of calls that are read from one answer. The caller limits how many are executed."""
 
 
 def tool_params(tools: Sequence[ToolOffer]) -> list[dict[str, object]]:
-    """Tools as a request lists them."""
+    """Return tools in the format of a request."""
     return [
         {
             "type": "function",
@@ -24,7 +24,7 @@ def tool_params(tools: Sequence[ToolOffer]) -> list[dict[str, object]]:
 
 
 def message_param(message: ChatMessage) -> dict[str, object]:
-    """A message as a request has it."""
+    """Return a message in the format of a request."""
     param: dict[str, object] = {"role": message.role, "content": message.content}
     if message.calls:
         param["content"] = message.content or None
@@ -38,7 +38,7 @@ def message_param(message: ChatMessage) -> dict[str, object]:
 
 
 def calls_of(answered: object) -> tuple[ModelCall, ...]:
-    """The calls in an answer, numbered anew: ids that a model makes up are neither unique nor short."""
+    """Return the calls of an answer, with new ids: ids that a model invents are neither unique nor short."""
     if not isinstance(answered, list):
         return ()
     found: list[ModelCall] = []
@@ -46,15 +46,15 @@ def calls_of(answered: object) -> tuple[ModelCall, ...]:
         function: object = getattr(item, "function", None)
         name: object = getattr(function, "name", None)
         arguments: object = getattr(function, "arguments", None)
-        if isinstance(arguments, dict):  # some endpoints give the object itself
+        if isinstance(arguments, dict):  # some endpoints return the object itself
             arguments = json.dumps(cast("JsonValue", arguments), ensure_ascii=False)
-        if isinstance(name, str):  # an empty one too: what is no tool goes back to the model
+        if isinstance(name, str):  # an empty name too: the caller answers the model that there is no such tool
             found.append(ModelCall(str(len(found)), name, arguments if isinstance(arguments, str) else ""))
     return tuple(found)
 
 
 def words_of(messages: Sequence[ChatMessage], tools: Sequence[ToolOffer]) -> list[str]:
-    """Every text of a request, for an estimate of its tokens."""
+    """Return all texts of a request, for an estimate of its tokens."""
     texts = [message.content for message in messages]
     texts += [call.arguments for message in messages for call in message.calls]
     return [*texts, *(f"{one.name} {one.description} {json.dumps(one.parameters)}" for one in tools)]

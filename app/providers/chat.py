@@ -1,9 +1,9 @@
-"""A chat model behind HTTP: OpenAI's, or any endpoint that speaks its API (Ollama, vLLM, a gateway).
+"""A chat model behind HTTP: OpenAI's, or any endpoint with its API (Ollama, vLLM, a gateway).
 
-Hides the client, the ways in which endpoints take a schema, retries and time limits. What always holds: every call has
-one deadline, for all its tries; no answer leaves that is cut off, empty or not of the shape; what was spent, also on
-calls that failed or were given up, is told to the ledger before the next call may begin in its place. So a budget is
-overrun at most by the calls that are under way. Neither errors nor logs hold anything of what was asked or answered.
+Hides the client, the ways in which endpoints accept a schema, retries and time limits. Invariants: every call has one
+deadline for all its tries. No answer is returned that is cut off, empty or of another shape. The ledger records the
+tokens of every call, also of failed and cancelled ones, before the call's slot is released. So a budget is exceeded at
+most by the calls that are running. Neither errors nor logs contain prompts or answers.
 """
 
 import asyncio
@@ -46,16 +46,16 @@ _OPENAI_HOST: Final = "api.openai.com"
 _INTERACTIVE: Final = frozenset({ModelPurpose.GENERATION, ModelPurpose.AGENT})
 _FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
 _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
-"""Statuses under which an endpoint may complain about one parameter of a request."""
+"""Statuses with which an endpoint may reject one parameter of a request."""
 _MAX_VARIANTS: Final = 1000
 _PROBE_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """Where the endpoint is and how patient we are with it. `timeout_s` is for one call with all its tries.
+    """Endpoint, limits and time limits. `timeout_s` is for one call with all its tries.
 
-    At most `concurrency` calls are under way for jobs, and as many for people who wait.
+    At most `concurrency` calls run for jobs, and as many for interactive callers.
     """
 
     base_url: str
@@ -68,7 +68,7 @@ class ChatOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "ChatOptions | None":
-        """The settings' endpoint; None where no chat model is named."""
+        """Return the endpoint of the settings, or None if no chat model is configured."""
         if settings.llm_model is None:
             return None
         return cls(
@@ -84,7 +84,7 @@ class ChatOptions:
 
 @dataclass(slots=True)
 class _Call:
-    """One call of ours: who asks for what, and what its requests have taken so far."""
+    """One call: its tenant, purpose and model, and the tokens that its requests have used so far."""
 
     tenant_id: TenantId
     purpose: ModelPurpose
@@ -101,14 +101,14 @@ class _Call:
 class OpenAIChat:
     """An endpoint as a `ChatModel`.
 
-    `guard` is called at the beginning of every call and raises when asking is not allowed there.
+    `guard` is called at the beginning of every call. It raises if model calls are not allowed there.
     """
 
     def __init__(self, options: ChatOptions, *, ledger: Ledger, guard: Callable[[], None]) -> None:
         self._options = options
         self._ledger = ledger
         self._guard = guard
-        # whoever waits for an answer does not wait behind jobs
+        # separate slots, so that interactive callers do not wait for jobs
         self._slots: Mapping[bool, asyncio.Semaphore] = {
             interactive: asyncio.Semaphore(options.concurrency) for interactive in (False, True)
         }
@@ -119,11 +119,11 @@ class OpenAIChat:
 
     @property
     def model(self) -> str:
-        """The name of the model that is asked where a call names none."""
+        """Return the name of the default model."""
         return self._options.model
 
     async def close(self) -> None:
-        """Close the connections, when what was spent is recorded."""
+        """Wait until all usage is recorded, and close the connections."""
         await asyncio.gather(*self._recording, return_exceptions=True)
         await self._client.close()
 
@@ -137,7 +137,7 @@ class OpenAIChat:
         model: str | None = None,
         max_output_tokens: int | None = None,
     ) -> ModelAnswer[Shape]:
-        """Answer with a value of `shape`; an answer that is none is sent back once, with what is wrong about it."""
+        """Answer with a value of `shape`. An invalid answer is sent back once, with its errors."""
         call = self._call(tenant_id, purpose, model, max_output_tokens)
         asked = shape_request(shape)
         return await self._accounted(call, lambda: self._shaped(call, messages, asked))
@@ -151,7 +151,7 @@ class OpenAIChat:
         model: str | None = None,
         max_output_tokens: int | None = None,
     ) -> ModelAnswer[str]:
-        """Answer with text: not empty, and whole."""
+        """Answer with text that is complete and not empty."""
         call = self._call(tenant_id, purpose, model, max_output_tokens)
         return await self._accounted(call, lambda: self._complete(call, messages, None))
 
@@ -165,7 +165,7 @@ class OpenAIChat:
         model: str | None = None,
         max_output_tokens: int | None = None,
     ) -> ModelAnswer[Said]:
-        """Answer with calls of these tools, or with text. What else it calls is for the caller to refuse."""
+        """Answer with calls of tools, or with text. The caller refuses calls of tools that were not offered."""
         call = self._call(tenant_id, purpose, model, max_output_tokens)
 
         async def work() -> Said:
@@ -211,7 +211,7 @@ class OpenAIChat:
             slots.release()
 
     async def _record(self, call: _Call, *, failed: bool) -> None:
-        """Tell the ledger; one who goes away meanwhile does not keep it from being told."""
+        """Record the usage in the ledger, even if the caller is cancelled meanwhile."""
         if call.prompt_tokens + call.completion_tokens == 0:
             return
         recording = asyncio.create_task(self._record_usage(call, failed=failed))
@@ -235,7 +235,7 @@ class OpenAIChat:
         try:
             value = asked.read(again)
         except UnusableError:
-            raise CHAT_ERRORS.invalid_answer() from None  # whose causes would quote the answer
+            raise CHAT_ERRORS.invalid_answer() from None  # `from None`: the causes would quote the answer
         if not unusable.is_json:
             self._put_into_words(call, asked)
         return value
@@ -250,7 +250,10 @@ class OpenAIChat:
         asked: ShapeRequest[Shape] | None,
         tools: Sequence[ToolOffer] = (),
     ) -> "_FirstChoice":
-        """What the model says, tried again where that may help, and in another manner where the endpoint wants one."""
+        """Return the model's answer.
+
+        Retry where that can help, and with another variant if the endpoint rejects this one.
+        """
         key = (call.model, None if asked is None else asked.name)
         known = variant = self._variants.get(key, self._first_variant())
         attempt = 0
@@ -273,12 +276,12 @@ class OpenAIChat:
                 return said
 
     def _first_variant(self) -> RequestVariant:
-        # OpenAI's newer models know only the one name, most others only the older one
+        # OpenAI's newer models accept only the newer name, most other endpoints only the older one
         newer = urlsplit(self._options.base_url).hostname == _OPENAI_HOST
         return RequestVariant(limit="max_completion_tokens" if newer else "max_tokens")
 
     def _put_into_words(self, call: _Call, asked: ShapeRequest[Shape]) -> None:
-        """An endpoint that takes a schema and answers with no JSON does not look at it: say it in words from now on."""
+        """Describe the schema in words from now on: the endpoint accepts a schema, but its answer is not JSON."""
         key = (call.model, asked.name)
         variant = self._variants.get(key, self._first_variant())
         if variant.format == "schema":
@@ -297,7 +300,7 @@ class OpenAIChat:
         variant: RequestVariant,
         tools: Sequence[ToolOffer],
     ) -> "_FirstChoice":
-        """One request; its answer. Raises _MannerRefusedError where another manner may be taken."""
+        """Send one request and return its answer. Raises _VariantRefusedError if another variant may be accepted."""
         if asked is not None and variant.format != "schema":
             messages = asked.instructed(messages)
         try:
@@ -320,10 +323,10 @@ class OpenAIChat:
         except openai.APIConnectionError as error:
             raise CHAT_ERRORS.unanswered() from error
         except asyncio.CancelledError:
-            # given up: what the model has made of it by now nobody tells, and at least it has been read
+            # the tokens of a cancelled answer are unknown; the prompt at least has been read
             call.prompt_tokens += _estimated(words_of(messages, tools))
             raise
-        # an answer that is none fails wherever it is first read
+        # an invalid answer raises one of these wherever it is first read
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError, IndexError):
             raise CHAT_ERRORS.invalid_answer() from None
         return choice
@@ -331,7 +334,7 @@ class OpenAIChat:
 
 @dataclass(frozen=True, slots=True)
 class _FirstChoice:
-    """The part of an answer that we read, whatever an endpoint put there."""
+    """The part of an answer that is read. Its types are unchecked, because endpoints differ."""
 
     content: object
     refusal: object
@@ -362,7 +365,7 @@ class _FirstChoice:
 
 
 class _VariantRefusedError(Exception):
-    """The endpoint complained about a parameter; it may take the request in the `other` manner."""
+    """Raised if the endpoint rejects a parameter. It may accept the request in the `other` variant."""
 
     def __init__(self, other: RequestVariant) -> None:
         super().__init__("another manner")
@@ -371,10 +374,10 @@ class _VariantRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What an endpoint says when it is asked for its models, which costs nothing.
+    """Result of listing the models of an endpoint, which costs nothing.
 
-    `trouble` is empty where it answers, `refused` says that it does not want this key. `listed` is None where it does
-    not tell its models.
+    `trouble` is empty if the endpoint answers. `refused`: it rejects the key. `listed` is whether it lists the model,
+    or None if it does not list its models.
     """
 
     trouble: str
@@ -383,7 +386,7 @@ class Probe:
 
 
 async def probe(options: ChatOptions) -> Probe:
-    """Ask the endpoint for its models, once."""
+    """List the models of the endpoint, once."""
     client = _client(options)
     try:
         async with asyncio.timeout(min(options.timeout_s, _PROBE_TIMEOUT_S)):
@@ -406,11 +409,11 @@ async def probe(options: ChatOptions) -> Probe:
 
 def _client(options: ChatOptions) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
-        # an endpoint without keys ignores it, and the client will not start without one
+        # an endpoint without keys ignores it, and the client requires one
         api_key=options.api_key or "none",
         base_url=options.base_url,
         timeout=openai.Timeout(options.timeout_s, connect=min(CONNECT_TIMEOUT_S, options.timeout_s)),
-        max_retries=0,  # ours know the deadline and the taxonomy
+        max_retries=0,  # our retries respect the deadline and the error kinds
     )
 
 
@@ -426,7 +429,7 @@ def _response_format(asked: ShapeRequest[Shape] | None, variant: RequestVariant)
 def _choice(completion: "ChatCompletion") -> _FirstChoice:
     choice = completion.choices[0]
     message = choice.message
-    # endpoints leave members out that the client's types say are there
+    # endpoints omit members that the client's types require
     return _FirstChoice(
         message.content,
         getattr(message, "refusal", None),
@@ -436,7 +439,7 @@ def _choice(completion: "ChatCompletion") -> _FirstChoice:
 
 
 def _count(call: _Call, asked: Sequence[str], completion: "ChatCompletion", choice: _FirstChoice) -> None:
-    """Add what the endpoint says it took; where it says nothing, what it will have been."""
+    """Add the tokens that the endpoint reports. Add an estimate for each count that it does not report."""
     content = choice.content if isinstance(choice.content, str) else ""
     content += "".join(f" {one.name} {one.arguments}" for one in choice.calls)
     usage: object = completion.usage
@@ -450,7 +453,7 @@ def _estimated(texts: Sequence[str]) -> int:
 
 
 def _error_text(error: openai.APIStatusError) -> str:
-    """What an endpoint says is wrong. Only ever looked through for names of parameters: it may quote what was asked."""
+    """Return all texts of an error. They may quote the prompt, so they are only searched for parameter names."""
     return f"{error.param or ''} {error.code or ''} {error.message} {error.body}"
 
 

@@ -1,6 +1,6 @@
-"""What all endpoints that speak OpenAI's API have in common: their refusals, mapped once, and when to try again.
+"""Shared parts of all endpoints with OpenAI's API: their refusals as errors, and the delays of retries.
 
-Nothing of what an endpoint says is repeated: its messages may quote what it was asked, and its key.
+No text of an endpoint is repeated: its messages may quote the prompt and its key.
 """
 
 import random
@@ -21,24 +21,24 @@ _LONGEST_RETRY_AFTER_S = 3600
 
 
 class QuotaUsedUp(RateLimited):
-    """An empty account, which sending the same again does not fill."""
+    """The account has no credit left; repeating the request does not help."""
 
     retryable = False
 
 
 class Refused(Unavailable):
-    """A request that is refused as it is: a wrong key, model or URL."""
+    """A request that is refused permanently: a wrong key, model or URL."""
 
     retryable = False
 
 
 class InvalidAnswer(Unavailable):
-    """An answer that is not what was asked for; the very same request is not sent again at once."""
+    """An answer of the wrong form. The same request is not repeated at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointErrors:
-    """The cases of one kind of endpoint: its name in a sentence, its codes, and the log event of a refusal."""
+    """Errors of one kind of endpoint: its name in a sentence, its codes, and the log event of a refusal."""
 
     name: str
     rate_limited: str
@@ -49,7 +49,7 @@ class EndpointErrors:
     event: str
 
     def refused(self, error: openai.APIStatusError) -> AppError:
-        """What a status means."""
+        """Return the error for a status."""
         status, wait = error.status_code, retry_after(error)
         if status == _TOO_MANY:
             kind = QuotaUsedUp if error.code == "insufficient_quota" else RateLimited
@@ -63,11 +63,11 @@ class EndpointErrors:
         )
 
     def unanswered(self) -> Unavailable:
-        """No answer, or none in time."""
+        """Return the error for no answer, or none in time."""
         return Unavailable(self.unavailable, f"{self.name} does not answer.")
 
     def invalid_answer(self) -> InvalidAnswer:
-        """An answer, and not one that can be used."""
+        """Return the error for an answer that cannot be used."""
         return InvalidAnswer(self.invalid, f"{self.name} answered with something that is no {self.expected}.")
 
 
@@ -85,21 +85,22 @@ _MAX_TOKENS: Final = 10**9
 
 
 def delay(error: AppError, attempt: int, *, max_retries: int, timeout_s: float) -> float | None:
-    """Seconds until the next try: what the endpoint asks for, or twice as long each time, spread; None: no more tries.
+    """Return the seconds until the next try; None: no more tries.
 
-    Waiting longer than the request may take would only turn a clear answer into a time-out.
+    The delay is `Retry-After`, or doubles with each try, with random jitter. A delay that is too long for the request's
+    time limit gives None: it would turn a clear error into a time-out.
     """
     if not error.retryable or isinstance(error, InvalidAnswer) or attempt >= max_retries:
         return None
     if error.retry_after_s is not None:
-        wait = error.retry_after_s + random.uniform(0, _FIRST_DELAY_S)  # noqa: S311 - spreads load, hides nothing
+        wait = error.retry_after_s + random.uniform(0, _FIRST_DELAY_S)  # noqa: S311 - jitter, no cryptography
     else:
         wait = _FIRST_DELAY_S * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311
     return wait if wait < timeout_s / 2 else None
 
 
 def retry_after(error: openai.APIStatusError) -> int | None:
-    """`Retry-After` in seconds, rounded up; a date is left out: clocks differ."""
+    """Return `Retry-After` in seconds, rounded up. None for a date, because clocks differ."""
     try:
         seconds = float(error.response.headers.get("retry-after", ""))
     except ValueError:
@@ -108,18 +109,18 @@ def retry_after(error: openai.APIStatusError) -> int | None:
 
 
 def usage_in(answer: JsonObject) -> JsonObject | None:
-    """What an answer, or a piece of one, says that it took; None where it says nothing."""
+    """Return the usage of an answer or of one event of it; None if it reports none."""
     usage = answer.get("usage")
     return usage if isinstance(usage, dict) else None
 
 
 def reported_tokens(value: object, *, otherwise: int) -> int:
-    """A count of tokens as an endpoint tells it; `otherwise` where that is none."""
+    """Return a reported count of tokens; `otherwise` if it is not valid."""
     return value if isinstance(value, int) and 0 <= value <= _MAX_TOKENS else otherwise
 
 
 def require_model(chat: ChatModel | None) -> ChatModel:
-    """The chat model; raises Unavailable `model_not_configured` where there is none."""
+    """Return the chat model. Raises Unavailable `model_not_configured` if there is none."""
     if chat is None:
         raise Refused("model_not_configured", "No chat model is configured here; TURNKEEP_LLM_MODEL names one.")
     return chat

@@ -1,8 +1,9 @@
 """The bundled embedder: all-MiniLM-L6-v2, int8 ONNX, on the CPU, offline.
 
-Hides the model, its tokenizer, its threads and its assets. A text's vector depends on that text alone: rows are run
-one at a time (`local_queue` says why). Measured on two cores, texts of 26 tokens: 1 457 a second with one row per
-thread, against 1 299 for batches of eight on two threads; 256-token pieces 141 against 101; 120 MB against 280.
+Hides the model, its tokenizer, its threads and its assets. A text's vector depends on that text alone: rows are run one
+at a time (`local_queue` gives the reason). Measured on two cores, texts of 26 tokens: 1 457 per second with one row per
+thread, 1 299 with batches of eight on two threads. Pieces of 256 tokens: 141 against 101 per second. Memory: 120 MB
+against 280.
 """
 
 import asyncio
@@ -27,9 +28,9 @@ SPACE = EmbeddingSpaceName(provider="local", model="all-MiniLM-L6-v2-int8", dime
 
 _REMEDY = "run `make assets` in a checkout, or install turnkeep-minilm again"
 _MAX_THREADS = 4
-_CONTENT_TOKENS = 254  # the model reads 256, two of which are [CLS] and [SEP]
+_CONTENT_TOKENS = 254  # the model reads 256 tokens, two of which are [CLS] and [SEP]
 _CLS, _SEP = 101, 102
-# Enough for 254 of the longest words the tokenizer knows (100 characters); spares it the megabyte behind them.
+# Enough for 254 of the tokenizer's longest words (100 characters). Longer text is not tokenized.
 _MAX_CHARACTERS = 32 * 1024
 
 
@@ -38,7 +39,7 @@ class _RunOptions(Protocol):
 
 
 class _Session(Protocol):
-    """What is used of `onnxruntime.InferenceSession`, which has no types."""
+    """The used part of `onnxruntime.InferenceSession`, which has no types."""
 
     def run(
         self, outputs: None, inputs: Mapping[str, NDArray[np.int64]], options: _RunOptions | None, /
@@ -52,16 +53,16 @@ class _SessionOptions(Protocol):
 
 
 class _OnnxRuntime(Protocol):
-    def SessionOptions(self) -> _SessionOptions: ...  # noqa: N802 - its name
-    def RunOptions(self) -> _RunOptions: ...  # noqa: N802 - its name
+    def SessionOptions(self) -> _SessionOptions: ...  # noqa: N802 - name of the library
+    def RunOptions(self) -> _RunOptions: ...  # noqa: N802 - name of the library
 
-    def InferenceSession(  # noqa: N802 - its name
+    def InferenceSession(  # noqa: N802 - name of the library
         self, path: str, options: _SessionOptions, *, providers: Sequence[str]
     ) -> _Session: ...
 
 
 class MiniLM:
-    """The model itself: one text in, one unit vector out. Blocking, safe to share between threads."""
+    """The model: one text in, one unit vector out. Blocking, safe to share between threads."""
 
     def __init__(self, assets: Path) -> None:
         model, tokenizer = assets / MODEL_FILE, assets / TOKENIZER_FILE
@@ -69,9 +70,9 @@ class MiniLM:
             raise Unavailable("embedder_assets_missing", f"The files of the embedding model are missing: {_REMEDY}.")
         runtime = cast("_OnnxRuntime", cast("object", import_module("onnxruntime")))
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = 1  # a row is run in the thread that asks: no hand-over, no spinning
+        options.intra_op_num_threads = 1  # a row runs in the calling thread: no hand-over, no spinning
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # errors; its warnings are about graph optimisation
+        options.log_severity_level = 3  # errors only; the warnings are about graph optimisation
         try:
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
             self._session = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -79,15 +80,15 @@ class MiniLM:
             raise Unavailable("embedder_assets_damaged", f"The embedding model cannot be read: {_REMEDY}.") from error
         self._returning_memory = runtime.RunOptions()
         self._returning_memory.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        # The file asks for 128 tokens, always padded; both are ours to decide.
+        # The file sets 128 tokens with padding; this class decides both itself.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
     def embed_one(self, text: str, *, return_memory: bool = False) -> Vectors:
-        """Mean of the token vectors, L2-normalised; shape (384,). Reads the first 254 tokens.
+        """Return the mean of the token vectors, L2-normalised, of shape (384,). Reads the first 254 tokens.
 
-        `return_memory`: return the session's working memory to the system afterwards. Of a long row that is 10 MB for
-        each thread, and takes 4 ms of its 36.
+        `return_memory`: return the session's working memory to the system afterwards. For a long row that is 10 MB per
+        thread, and takes 4 of its 36 ms.
         """
         content = self._tokenizer.encode(text[:_MAX_CHARACTERS], add_special_tokens=False).ids
         ids = np.array([[_CLS, *content[:_CONTENT_TOKENS], _SEP]], dtype=np.int64)
@@ -98,16 +99,16 @@ class MiniLM:
         return mean / np.float32(max(float(np.linalg.norm(mean)), 1e-12))
 
     def split(self, text: str, *, most: int | None) -> list[str]:
-        """See `split_text`."""
+        """Split text into pieces: see `split_text`."""
         return split_text(self._tokenizer, text, max_tokens=_CONTENT_TOKENS, most=most)
 
 
 class LocalEmbedder:
     """The bundled model as an `Embedder`.
 
-    `threads` rows are embedded at the same time (0: one per core, at most 4), each in a thread of its own, off the
-    event loop. The model (70 MB, 0.1 s) is loaded by `start` or by the first use. At most `queue_rows` texts wait per
-    purpose. `guard` is called at the beginning of every `embed` and raises when embedding is not allowed there.
+    `threads` rows are embedded at the same time (0: one per core, at most 4), each in its own thread, off the event
+    loop. The model (70 MB, 0.1 s) is loaded by `start` or by the first use. At most `queue_rows` texts wait per
+    purpose. `guard` is called at the beginning of every `embed`. It raises if embedding is not allowed there.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class LocalEmbedder:
         self._load_lock = threading.Lock()
         self._model: MiniLM | None = None
         self._queue = FairQueue(
-            # jobs make vectors by the thousand, and no caller waits for them; rows of appends and searches stay fast
+            # jobs make thousands of vectors, and no caller waits for them; rows of appends and searches stay fast
             lambda text, purpose: self._loaded().embed_one(text, return_memory=purpose == "backlog"),
             dimensions=SPACE.dimensions,
             threads=threads or min(_MAX_THREADS, _cores()),
@@ -133,30 +134,30 @@ class LocalEmbedder:
 
     @property
     def space(self) -> EmbeddingSpaceName:
-        """The space of every vector this makes."""
+        """Return the embedding space of all vectors of this embedder."""
         return SPACE
 
     @property
     def max_batch(self) -> int:
-        """The most texts one call of `embed` takes: what the queue holds."""
+        """Return the maximum number of texts of one `embed` call: the size of the queue."""
         return self._queue_rows
 
     async def start(self) -> None:
-        """Load the model. Raises Unavailable when its files are missing or damaged."""
+        """Load the model. Raises Unavailable if its files are missing or damaged."""
         await asyncio.to_thread(self._loaded)
 
     async def close(self) -> None:
-        """Refuse what waits and stop the threads."""
+        """Refuse waiting texts and stop the threads."""
         await self._queue.close()
 
     def ready(self) -> bool:
-        """Whether the model is in memory."""
+        """Return whether the model is loaded."""
         return self._model is not None
 
     async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Vectors:
-        """Make unit vectors, float32 of shape (len(texts), 384). A text is read up to its first 254 tokens.
+        """Return unit vectors, float32 of shape (len(texts), 384). Only the first 254 tokens of a text are read.
 
-        Raises Unavailable `embedder_overloaded` (retryable) when too many texts wait already.
+        Raises Unavailable `embedder_overloaded` (retryable) if too many texts wait already.
         """
         if self._guard is not None:
             self._guard()
@@ -167,12 +168,12 @@ class LocalEmbedder:
         return await self._queue.run(texts, purpose)
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Pieces of at most 254 tokens, cut between words, 32 tokens shared with the piece before.
+        """Return pieces of at most 254 tokens, cut between words. Neighbouring pieces share 32 tokens.
 
-        Blocking, 2 ms per 4 000 characters; text of up to 254 bytes is answered without looking at it.
+        Blocking, 2 ms per 4 000 characters. Text of up to 254 bytes is returned without tokenizing.
         """
         if len(text) <= _CONTENT_TOKENS and len(text.encode()) <= _CONTENT_TOKENS:
-            return [text]  # a token is at least a byte
+            return [text]  # a token has at least one byte
         return self._loaded().split(text, most=most)
 
     def _loaded(self) -> MiniLM:
@@ -184,6 +185,6 @@ class LocalEmbedder:
 
 
 def _cores() -> int:
-    """Cores this process may use; a container's CPU set counts, where the system tells."""
+    """Return the number of cores that this process may use, with a container's CPU set if the system reports it."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else (os.cpu_count() or 1)

@@ -1,10 +1,12 @@
-"""A small, fair queue in front of the bundled model's threads.
+"""A small, fair queue for the threads of the bundled model.
 
-Rows are embedded one by one, never in a batch. That is on purpose: the int8 model scales its activations over the
-whole batch, so a text's vector would depend on its neighbours (cosine down to 0.986), which are other tenants' texts;
-and one row per thread is the faster way besides (see `local`). Hence fairness is a matter of whose row is next:
-queries before documents, documents before the backlog of jobs; within these in turn, one row of each request. A query
-waits for one row, never for an append, and an append never for a job.
+Rows are embedded one by one, never in a batch. The int8 model scales its activations over the whole batch, so a text's
+vector would depend on its neighbours (cosine down to 0.986), which are other tenants' texts. One row per thread is also
+faster (see `local`).
+
+Fairness is therefore the order of rows: queries before documents, documents before the backlog of jobs. Within a
+purpose, requests take turns, one row each. A query waits for one row, never for an append. An append never waits for a
+job.
 """
 
 import asyncio
@@ -21,12 +23,12 @@ from app.core.threads import lower_priority
 from app.providers.schemas import Purpose, Vectors
 
 _ORDER: Final[tuple[Purpose, ...]] = ("query", "document", "backlog")
-# So many rows may pass before one that waits behind them gets its turn: a flood of searches must not stop appends.
+# After so many rows of the first purpose, a row of another one is next: many searches must not stop appends.
 _ROWS_IN_A_ROW: Final = 8
 
 
 class _Request:
-    """One call: its texts and their purpose, the vectors made so far, and the loop that waits for them."""
+    """One call: its texts and their purpose, the vectors made so far, and the event loop that waits for them."""
 
     def __init__(self, texts: Sequence[str], purpose: Purpose, dimensions: int) -> None:
         self.texts = texts
@@ -38,7 +40,7 @@ class _Request:
         self.answer: asyncio.Future[Vectors] = self.loop.create_future()
 
     def finish(self, error: AppError | None) -> None:
-        """Answer the caller; called in a worker thread."""
+        """Set the result of the call. Called in a worker thread."""
 
         def in_loop() -> None:
             if self.answer.done():  # cancelled meanwhile
@@ -51,14 +53,14 @@ class _Request:
         try:
             self.loop.call_soon_threadsafe(in_loop)
         except RuntimeError:
-            return  # the loop is closed: nobody waits any more
+            return  # the loop is closed, so no caller waits
 
 
 class FairQueue:
-    """Runs `embed_one(text, purpose)` over the rows of all calls in `threads` threads of its own.
+    """A queue that runs `embed_one(text, purpose)` for the rows of all calls in its own `threads` threads.
 
-    At most `max_rows` of each purpose wait; a call over that is refused with Unavailable
-    `embedder_overloaded` and nothing of it is queued. A cancelled call leaves the queue at once.
+    At most `max_rows` of each purpose wait. A call over the limit is refused completely with Unavailable
+    `embedder_overloaded`. The rows of a cancelled call leave the queue at once.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class FairQueue:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="embedder", initializer=lower_priority)
 
     async def run(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
-        """Vectors of texts (at least one), in order."""
+        """Return the vectors of the texts (at least one), in order."""
         request = _Request(texts, purpose, self._dimensions)
         with self._lock:
             if self._closed:
@@ -89,7 +91,7 @@ class FairQueue:
                 )
             self._rows[purpose] += len(texts)
             self._waiting[purpose].append(request)
-            # A thread works until nothing waits, then ends its task: idle costs nothing and never hinders an exit.
+            # A thread ends its task when the queue is empty: an idle queue uses no CPU and does not delay the exit.
             for _ in range(min(self._threads - self._busy, len(texts))):
                 self._busy += 1
                 self._executor.submit(self._work)
@@ -100,7 +102,7 @@ class FairQueue:
             raise
 
     async def close(self) -> None:
-        """Refuse what waits and what comes, and wait for the rows under way (tens of milliseconds)."""
+        """Refuse waiting and later calls, and wait for the running rows (tens of milliseconds)."""
         with self._lock:
             self._closed = True
             left = [request for requests in self._waiting.values() for request in requests]
@@ -118,7 +120,7 @@ class FairQueue:
                 vector = self._embed_one(request.texts[index], request.purpose)
             except AppError as error:
                 self._fail(request, error)
-            except Exception as error:  # noqa: BLE001 - native code; whatever it raises must reach the caller
+            except Exception as error:  # noqa: BLE001 - native code: any exception must reach the caller
                 failure = Unavailable("embedder_failed", "The bundled model could not embed a text.")
                 failure.__cause__ = error
                 self._fail(request, failure)
@@ -126,7 +128,7 @@ class FairQueue:
                 self._keep(request, index, vector)
 
     def _next_row(self) -> tuple[_Request, int] | None:
-        """Take the next row, or None when there is none, which ends this thread's task."""
+        """Take the next row, or return None if there is none, which ends this thread's task."""
         with self._lock:
             purpose = self._next_purpose()
             if purpose is None:
@@ -138,7 +140,7 @@ class FairQueue:
             request.taken += 1
             self._rows[purpose] -= 1
             if request.taken < len(request.texts):
-                requests.append(request)  # to the back: every request has its turn
+                requests.append(request)  # to the end of the queue: requests take turns
             return request, index
 
     def _next_purpose(self) -> Purpose | None:

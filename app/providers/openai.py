@@ -1,9 +1,9 @@
-"""An embedder behind HTTP: OpenAI's, or any endpoint that speaks its API.
+"""An embedder behind HTTP: OpenAI's, or any endpoint with its API.
 
-Hides the client, its limits and its failures. Whatever goes wrong is one of four cases: the endpoint takes no more
-requests for now (`embedder_rate_limited`), has too much to do (`embedder_overloaded`), answers with something that is
-no embedding (`embedder_invalid`), or does not answer or refuses (`embedder_unavailable`). What comes back is always
-checked: as many vectors as texts, of the right dimensions, all numbers finite; then brought to length 1.
+Hides the client, its limits and its failures. Every failure is one of four errors. The endpoint limits the rate of
+requests (`embedder_rate_limited`), is overloaded (`embedder_overloaded`), returns no valid embedding
+(`embedder_invalid`), or refuses or does not answer (`embedder_unavailable`). Every answer is checked: as many vectors
+as texts, of the right dimensions, with finite numbers. The vectors are then normalised to length 1.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ KNOWN_DIMENSIONS: Final = {
     "text-embedding-3-large": 3072,
     "text-embedding-ada-002": 1536,
 }
-"""Of OpenAI's own models, so that a start needs no answer from it."""
+"""Dimensions of OpenAI's own models, so that a start does not need the endpoint."""
 
 _QUEUE_TEXTS = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Where the endpoint is and how patient we are with it. `timeout_s` is for one request with its retries."""
+    """Endpoint, limits and time limits. `timeout_s` is for one request with its retries."""
 
     base_url: str
     api_key: str | None
@@ -49,7 +49,7 @@ class RemoteOptions:
 
 
 class _WrongWidthError(Exception):
-    """Vectors of other dimensions than wanted: the endpoint may give these when it is asked for them."""
+    """Vectors with the wrong number of dimensions. The endpoint may return the right one if the request names it."""
 
 
 _ERRORS: Final = EndpointErrors(
@@ -64,9 +64,10 @@ _ERRORS: Final = EndpointErrors(
 
 
 class OpenAIEmbedder:
-    """An endpoint as an `Embedder`. At most `concurrency` requests are under way for documents and as many for queries.
+    """An endpoint as an `Embedder`.
 
-    `guard` is called at the beginning of every `embed` and raises when embedding is not allowed there.
+    At most `concurrency` requests run for documents, and as many for queries. `guard` is called at the beginning of
+    every `embed`. It raises if embedding is not allowed there.
     """
 
     def __init__(self, options: RemoteOptions, *, guard: Callable[[], None] | None = None) -> None:
@@ -81,32 +82,32 @@ class OpenAIEmbedder:
         self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()
         self._client = openai.AsyncOpenAI(
-            # an endpoint without keys ignores it, and the client will not start without one
+            # an endpoint without keys ignores it, and the client requires one
             api_key=options.api_key or "none",
             base_url=options.base_url,
             timeout=options.timeout_s,
-            max_retries=0,  # ours know the deadline and the taxonomy
+            max_retries=0,  # our retries respect the deadline and the error kinds
         )
 
     @property
     def space(self) -> EmbeddingSpaceName:
-        """The space of every vector this makes; known once started."""
+        """Return the embedding space of all vectors of this embedder; known after `start`."""
         if self._dimensions is None:
             raise RuntimeError("the embedder has not been started")
         return EmbeddingSpaceName(PROVIDER, self._options.model, self._dimensions)
 
     @property
     def base_url(self) -> str:
-        """Where the endpoint is."""
+        """Return the base URL of the endpoint."""
         return self._options.base_url
 
     @property
     def max_batch(self) -> int:
-        """The most texts one call of `embed` takes."""
+        """Return the maximum number of texts of one `embed` call."""
         return _QUEUE_TEXTS
 
     async def start(self) -> None:
-        """Ask for one vector. An endpoint that does not answer stops the start only if its dimensions are unknown."""
+        """Request one vector. An endpoint that does not answer fails the start only if its dimensions are unknown."""
         try:
             if self._dimensions is None:
                 self._dimensions = len((await self._request(["dimensions"]))[0])
@@ -125,14 +126,14 @@ class OpenAIEmbedder:
         await self._client.close()
 
     def ready(self) -> bool:
-        """Whether the dimensions are known; whether the endpoint answers shows when it is asked."""
+        """Return whether the dimensions are known. This does not check that the endpoint answers."""
         return self._dimensions is not None
 
     async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Vectors:
-        """Make unit vectors, float32 of shape (len(texts), dimensions).
+        """Return unit vectors, float32 of shape (len(texts), dimensions).
 
         Raises RateLimited `embedder_rate_limited`, or Unavailable `embedder_overloaded`, `embedder_invalid`,
-        `embedder_unavailable`; all may be tried again later.
+        `embedder_unavailable`. All may be retried later.
         """
         if self._guard is not None:
             self._guard()
@@ -152,7 +153,7 @@ class OpenAIEmbedder:
             self._waiting[kind] -= len(texts)
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Pieces of about `piece_tokens` tokens, cut between words; see `split_by_estimate`."""
+        """Return pieces of about `piece_tokens` tokens, cut between words; see `split_by_estimate`."""
         return split_by_estimate(text, max_tokens=self._options.piece_tokens, most=most)
 
     async def _embed_all(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
@@ -161,7 +162,7 @@ class OpenAIEmbedder:
         tasks = [asyncio.create_task(self._embed_batch(batch, purpose)) for batch in batches]
         try:
             return np.concatenate(await asyncio.gather(*tasks))
-        finally:  # one that failed, or the caller's leaving, ends the others
+        finally:  # one failure, or the caller's cancellation, ends the other tasks
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -182,7 +183,7 @@ class OpenAIEmbedder:
             except _WrongWidthError as error:
                 if self._ask_for_dimensions or self._options.dimensions is None:
                     raise _ERRORS.invalid_answer() from error
-                self._ask_for_dimensions = True  # so wide by itself: it may be asked for the width we want
+                self._ask_for_dimensions = True  # the default width is wrong: request the configured one
             except (RateLimited, Unavailable) as error:
                 options = self._options
                 wait = delay(error, attempt, max_retries=options.max_retries, timeout_s=options.timeout_s)
@@ -193,8 +194,8 @@ class OpenAIEmbedder:
                 await asyncio.sleep(wait)
 
     async def _request(self, texts: Sequence[str]) -> list[Vectors]:
-        """One request: the vectors in the order of the texts, not yet checked for their width."""
-        # an empty text is refused by most endpoints
+        """Send one request, and return the vectors in the order of the texts. Their width is not checked yet."""
+        # most endpoints refuse an empty text
         inputs = [text if text.strip() else "." for text in texts]
         dimensions = self._options.dimensions if self._ask_for_dimensions else None
         try:
@@ -206,9 +207,9 @@ class OpenAIEmbedder:
             return _in_order(answer, len(texts))
         except openai.APIStatusError as error:
             raise _ERRORS.refused(error) from error
-        except openai.APIConnectionError as error:  # time-outs among them
+        except openai.APIConnectionError as error:  # includes time-outs
             raise _ERRORS.unanswered() from error
-        # an answer that is no embedding fails wherever the client first reads it
+        # an invalid embedding raises one of these wherever the client first reads it
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise _ERRORS.invalid_answer() from error
 
@@ -223,7 +224,7 @@ class OpenAIEmbedder:
 
 
 def _in_order(answer: CreateEmbeddingResponse, count: int) -> list[Vectors]:
-    """The vectors by their `index`; raises ValueError unless there is one for each text."""
+    """Return the vectors by their `index`. Raises ValueError unless there is one for each text."""
     found = {item.index: np.asarray(item.embedding, dtype=np.float32) for item in answer.data}
     if len(answer.data) != count or found.keys() != set(range(count)):
         raise ValueError("not one vector for each text")

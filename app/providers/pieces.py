@@ -1,22 +1,22 @@
-"""Cutting a text into pieces of a bounded number of tokens: pure, given the tokenizer, or by estimate without one."""
+"""Split text into pieces with a limited number of tokens: pure, with a given tokenizer or by an estimate."""
 
 import re
 
 from tokenizers import Encoding, Tokenizer
 
-_OVERLAP_TOKENS = 32  # shared by neighbouring pieces, so that a sentence on the cut is whole in one of them
-_LOOK_BACK_TOKENS = 32  # how far before the limit a gap between words is looked for
-_WINDOW_CHARACTERS = 2048  # tokenized at a time: holds 254 tokens of prose with some to spare
+_OVERLAP_TOKENS = 32  # shared by neighbouring pieces, so that a sentence at the cut is complete in one of them
+_LOOK_BACK_TOKENS = 32  # how far before the limit a gap between words is searched
+_WINDOW_CHARACTERS = 2048  # tokenized at a time: enough for 254 tokens of prose
 
-# of an unknown tokenizer: three characters of ASCII a token, one of anything else; prose stays under that
+# Estimate for an unknown tokenizer: a token has three ASCII characters or one other character. Prose has fewer tokens.
 _ASCII_A_TOKEN = 3
 _WORD = re.compile(r"\S{1,32}\s?|\s{1,32}")
 
 
 def split_by_estimate(text: str, *, max_tokens: int, most: int | None = None) -> list[str]:
-    """Pieces of `text` of about `max_tokens` tokens, in order, covering all of it (or the first `most`).
+    """Return pieces of `text` of about `max_tokens` tokens, in order, covering all of it (or the first `most`).
 
-    Cuts fall between words (inside those longer than 32 characters); an eighth is shared with the piece before.
+    Cuts fall between words, or inside words longer than 32 characters. Neighbouring pieces share an eighth.
     """
     if len(text) <= max_tokens:
         return [text]
@@ -39,19 +39,19 @@ def split_by_estimate(text: str, *, max_tokens: int, most: int | None = None) ->
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens a text has for a tokenizer that is not known; of prose rather too many."""
+    """Return the estimated number of tokens of a text for an unknown tokenizer. It is rather too high for prose."""
     return -(-_estimate(text) // _ASCII_A_TOKEN)
 
 
 def _estimate(text: str) -> int:
-    """The length of a text in thirds of a token."""
+    """Return the estimated length of a text in thirds of a token."""
     return len(text) + (_ASCII_A_TOKEN - 1) * sum(not character.isascii() for character in text)
 
 
 def split_text(tokenizer: Tokenizer, text: str, *, max_tokens: int, most: int | None = None) -> list[str]:
-    """Pieces of `text`, each at most `max_tokens` tokens long, in order, covering all of it (or the first `most`).
+    """Return pieces of `text` of at most `max_tokens` tokens, in order, covering all of it (or the first `most`).
 
-    Cuts fall between words where there is a gap within reach. Never empty: a text without a token is one piece.
+    Cuts fall between words if there is a gap within reach. Never empty: a text without tokens is one piece.
     """
     pieces: list[str] = []
     start = 0
@@ -72,7 +72,7 @@ def split_text(tokenizer: Tokenizer, text: str, *, max_tokens: int, most: int | 
 
 
 def _cut(encoding: Encoding, max_tokens: int, window_characters: int) -> tuple[int, int]:
-    """Where the piece ends and where the next begins, as offsets into the window; the second is never 0."""
+    """Return the end of the piece and the start of the next one, as offsets into the window. The start is never 0."""
     offsets = encoding.offsets
     if len(offsets) > max_tokens:
         token = _word_start(encoding, max_tokens)
@@ -87,7 +87,7 @@ def _cut(encoding: Encoding, max_tokens: int, window_characters: int) -> tuple[i
 
 
 def _word_start(encoding: Encoding, token: int) -> int:
-    """Find the nearest token at or before `token` that begins a word; `token` itself when none is within reach."""
+    """Return the nearest token at or before `token` that begins a word; `token` itself if none is within reach."""
     words = encoding.word_ids
     for candidate in range(token, max(token - _LOOK_BACK_TOKENS, 0), -1):
         if words[candidate] != words[candidate - 1]:

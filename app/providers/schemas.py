@@ -1,6 +1,6 @@
-"""The vocabulary of the outside model world: what each kind of model promises, whoever provides it.
+"""Protocols of external models: embedder, chat model, ledger and token counter.
 
-Nothing here knows a model. A provider is made by the container and handed to the capabilities as one of these.
+Nothing here depends on one model. The container creates the providers and passes them to the capabilities.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
 
 Purpose = Literal["query", "document", "backlog"]
-"""What a text is embedded for: a search, a write whose caller waits, or a job."""
+"""Purpose of an embedding: a search, a write whose caller waits, or a job."""
 Vectors: TypeAlias = NDArray[np.float32]
 Shape = TypeVar("Shape", bound=BaseModel)
 Value = TypeVar("Value")
@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpaceName:
-    """Names a space of vectors. Vectors of two names are never compared, whatever their dimensions."""
+    """The name of an embedding space. Vectors of two spaces are never compared, even with equal dimensions."""
 
     provider: str
     model: str
@@ -32,41 +32,41 @@ class EmbeddingSpaceName:
 
 
 class Embedder(Protocol):
-    """Turns text into unit vectors.
+    """An embedder: converts text to unit vectors.
 
-    `embed` takes at most `max_batch` texts and returns float32 of shape (len(texts), dimensions), L2-normalised, in
-    the order given; no texts give shape (0, dimensions). The same text gives the same vector whatever else is asked
-    for at the same time. It raises Unavailable when it cannot answer, and never runs while a transaction is open.
+    `embed` takes at most `max_batch` texts and returns float32 of shape (len(texts), dimensions), L2-normalised, in the
+    order of the texts. No texts give shape (0, dimensions). The vector of a text does not depend on other texts or
+    requests. It raises Unavailable if it cannot answer, and never runs while a transaction is open.
     """
 
     @property
     def space(self) -> EmbeddingSpaceName:
-        """The space of every vector this makes."""
+        """Return the embedding space of all vectors of this embedder."""
         ...
 
     @property
     def max_batch(self) -> int:
-        """The most texts one call of `embed` takes."""
+        """Return the maximum number of texts of one `embed` call."""
         ...
 
     async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Vectors:
-        """Embed texts; queries go ahead of documents, and these ahead of the backlog."""
+        """Embed texts. Queries go before documents, and documents before the backlog."""
         ...
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Cut text into pieces the model reads whole, slightly overlapping, at most `most` of them from the start.
+        """Split text into pieces that the model reads completely, slightly overlapping: at most the first `most`.
 
-        Never empty: a short text is its own single piece, unchanged.
+        Never empty: a short text is one piece, unchanged.
         """
         ...
 
     def ready(self) -> bool:
-        """Whether `embed` would be answered without loading anything first."""
+        """Return whether `embed` can answer without loading anything first."""
         ...
 
 
 class ModelPurpose(StrEnum):
-    """What a chat model is asked for: a ledger counts by it."""
+    """Purpose of a call of a chat model. The ledger counts by purpose."""
 
     SUMMARY = "summary"
     FACTS = "facts"
@@ -78,7 +78,7 @@ class ModelPurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolOffer:
-    """A tool that a model may call: what it is called, what it is for, and the JSON schema of its arguments."""
+    """A tool that a model may call: its name, its description, and the JSON schema of its arguments."""
 
     name: str
     description: str
@@ -87,7 +87,7 @@ class ToolOffer:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A model's wish to call a tool. `arguments` is the text that it wrote, which need not be JSON."""
+    """A tool call of a model. `arguments` is the model's text, which need not be JSON."""
 
     id: str
     name: str
@@ -98,7 +98,7 @@ class ModelCall:
 class ChatMessage:
     """One message to a chat model.
 
-    Of the assistant, `calls` are those that it made; a tool's message says by `call_id` which of them it answers.
+    `calls` are the tool calls of an assistant message. `call_id` of a tool message names the call that it answers.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -109,7 +109,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a model said with tools at hand: calls, or a text, or both; never neither."""
+    """Answer of a model that was offered tools: calls, a text, or both."""
 
     text: str
     calls: tuple[ModelCall, ...]
@@ -117,7 +117,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
-    """Tokens that an answer took, with all that was asked for on the way to it: retries, and the repair of a shape."""
+    """Tokens of an answer, with those of retries and of the repair of a shape."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -125,7 +125,7 @@ class ModelUsage:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer(Generic[Value]):
-    """What a chat model said. `model` is the name it was asked by."""
+    """Answer of a chat model. `model` is the requested name."""
 
     value: Value
     model: str
@@ -133,20 +133,20 @@ class ModelAnswer(Generic[Value]):
 
 
 class ChatModel(Protocol):
-    """Answers messages, as text or as a value of a given shape.
+    """A chat model: answers messages with text or with a value of a given shape.
 
-    Never runs while a transaction is open. Without `model` the configured one is asked, without `max_output_tokens`
-    for as many as are configured. Every call, failed ones too, is in the ledger under its tenant and purpose.
+    Never runs while a transaction is open. Without `model` or `max_output_tokens`, the configured values are used. The
+    ledger records every call, also failed ones, with its tenant and purpose.
 
-    Raises RateLimited `model_rate_limited` or `model_budget_exhausted` (the tenant's own, with the time when it goes
-    on), Unavailable `model_overloaded`, `model_unavailable`, `model_invalid` (an answer that is cut off, empty or not
-    of the shape, even when told so), or `model_refused` (it, or a filter before it, declines: not retryable). None of
-    them repeats what was asked or answered.
+    Raises RateLimited `model_rate_limited` or `model_budget_exhausted` (the tenant's budget, with the time of its
+    reset). Raises Unavailable `model_overloaded`, `model_unavailable`, `model_invalid` (an answer that is cut off,
+    empty, or still of the wrong shape after a repair), or `model_refused` (the model or a content filter declines: not
+    retryable). No error repeats prompts or answers.
     """
 
     @property
     def model(self) -> str:
-        """The name of the model that is asked where a call names none."""
+        """Return the name of the default model."""
         ...
 
     async def answer(
@@ -159,7 +159,7 @@ class ChatModel(Protocol):
         model: str | None = None,
         max_output_tokens: int | None = None,
     ) -> ModelAnswer[Shape]:
-        """Answer with a value of `shape`, validated. The messages need not describe the shape."""
+        """Answer with a validated value of `shape`. The messages need not describe the shape."""
         ...
 
     async def text(
@@ -171,7 +171,7 @@ class ChatModel(Protocol):
         model: str | None = None,
         max_output_tokens: int | None = None,
     ) -> ModelAnswer[str]:
-        """Answer with text: not empty, and whole."""
+        """Answer with text that is complete and not empty."""
         ...
 
     async def converse(
@@ -184,37 +184,37 @@ class ChatModel(Protocol):
         model: str | None = None,
         max_output_tokens: int | None = None,
     ) -> ModelAnswer[Said]:
-        """Answer with calls of these tools, or with text; nothing is called here. A call may name any tool."""
+        """Answer with tool calls or with text. Calls are not executed here, and may name any tool."""
         ...
 
 
 class Ledger(Protocol):
-    """What tenants spend on chat models, and whether they may go on. Kept by a capability above the providers."""
+    """Usage of chat models by tenants, and their budgets. Implemented by a capability above the providers."""
 
     async def check(self, tenant_id: TenantId, purpose: ModelPurpose) -> None:
-        """Raise RateLimited `model_budget_exhausted` when the tenant has spent what it may today."""
+        """Raise RateLimited `model_budget_exhausted` if the tenant has used its budget of today."""
         ...
 
     async def record(
         self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
     ) -> None:
-        """Add one call. Never fails: what cannot be written now is written with a later one."""
+        """Add one call. Never fails: usage that cannot be written now is written with a later call."""
         ...
 
 
 class TokenCounter(Protocol):
-    """Counts the tokens of a text the way one family of models does."""
+    """A counter of the tokens of a text, for one family of models."""
 
     @property
     def name(self) -> str:
-        """Name of the encoding, as stored beside every count."""
+        """Return the name of the encoding, as stored with every count."""
         ...
 
     @property
     def exact(self) -> bool:
-        """Whether the count is that of the model's own tokenizer; if not, it is never under it."""
+        """Return whether the count is that of the model's own tokenizer. If not, it is never lower."""
         ...
 
     def count(self, text: str) -> int:
-        """Count tokens; what looks like a special token in the text counts as the plain text it is."""
+        """Count tokens. Names of special tokens in the text count as plain text."""
         ...

@@ -23,13 +23,13 @@ _FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _ABOUT_FORMAT = ("response_format", "json_schema", "json_object", "schema", "structured output", "grammar", "guided")
-# what strict readers of a schema refuse, or read as describing the value instead of its shape
+# strict endpoints refuse these, or a model takes them as a description of the value
 _LEFT_OUT = frozenset({"default", "title", "examples", "minLength", "maxLength", "discriminator"})
 
 
 @dataclass(frozen=True, slots=True)
 class RequestVariant:
-    """One way of asking. `format`: by JSON schema, for any JSON object, or in words alone."""
+    """One form of a request. `format`: a JSON schema, any JSON object, or text with the schema in words."""
 
     format: Format = "schema"
     limit: LimitName = "max_tokens"
@@ -38,7 +38,7 @@ class RequestVariant:
 
 
 def other_variant(variant: RequestVariant, complaint: str) -> RequestVariant | None:
-    """What to try after an endpoint refused a request with this complaint; None if it is about something else."""
+    """Return the variant to try after a request was refused with this complaint; None if the cause is unknown."""
     said = complaint.lower()
     if variant.temperature and "temperature" in said:
         return replace(variant, temperature=False)
@@ -51,7 +51,7 @@ def other_variant(variant: RequestVariant, complaint: str) -> RequestVariant | N
 
 
 class UnusableError(Exception):
-    """An answer that is not of its shape. `problems` says why, for the model: it may quote the answer."""
+    """An answer with the wrong shape. `problems` describes the errors for the model, and may quote the answer."""
 
     def __init__(self, problems: str, *, is_json: bool) -> None:
         super().__init__("not of the shape")
@@ -61,18 +61,18 @@ class UnusableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShapeRequest(Generic[Shape]):
-    """A shape with its schema in the strict form: every member required, none besides."""
+    """A shape with its schema in the strict form: every member is required, and no others are allowed."""
 
     shape: type[Shape]
     schema: dict[str, JsonValue]
 
     @property
     def name(self) -> str:
-        """The shape's name as endpoints take it."""
+        """Return the shape's name in the form that endpoints accept."""
         return _NOT_IN_A_NAME.sub("_", self.shape.__name__)[:64]
 
     def read(self, answer: str) -> Shape:
-        """The value in an answer, a fence or words around it notwithstanding; raises UnusableError."""
+        """Return the value in an answer, also inside a code fence or other text. Raises UnusableError."""
         for candidate in _candidates(_ESCAPED_NUL.sub(r"\1", answer)):
             try:
                 return self.shape.model_validate_json(candidate)
@@ -82,7 +82,7 @@ class ShapeRequest(Generic[Shape]):
         raise UnusableError("it is not JSON", is_json=False)
 
     def instructed(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """The messages, with the schema in words at the end of the system text."""
+        """Return the messages, with the schema as text at the end of the system message."""
         words = f"Answer with one JSON object and nothing before or after it. It is valid against {self._schema_text()}"
         first = messages[0] if messages else None
         if first is None or first.role != "system":
@@ -90,7 +90,7 @@ class ShapeRequest(Generic[Shape]):
         return [ChatMessage("system", f"{first.content}\n\n{words}"), *messages[1:]]
 
     def repair_messages(self, messages: Sequence[ChatMessage], answer: str, problems: str) -> list[ChatMessage]:
-        """The messages, what was answered to them, and what is wrong with that."""
+        """Return the messages, the invalid answer, and a message with its problems."""
         words = (
             f"This answer cannot be used: {problems}\nAnswer again, with one JSON object and nothing before or after"
             f" it, valid against {self._schema_text()}"
@@ -103,12 +103,12 @@ class ShapeRequest(Generic[Shape]):
 
 
 def shape_request(shape: type[Shape]) -> ShapeRequest[Shape]:
-    """A shape as something to ask for."""
+    """Return a shape with its strict schema."""
     return ShapeRequest(shape, cast("dict[str, JsonValue]", _strict(cast("JsonValue", shape.model_json_schema()))))
 
 
 def cleaned(text: str) -> str:
-    """What a model said, without what cannot be stored (NUL, halves of surrogate pairs) and its thoughts aloud."""
+    """Return a model's text without NUL and lone surrogates, which cannot be stored, and without its `<think>` part."""
     text = text.replace("\0", "").encode("utf-8", "replace").decode().strip()
     if text.startswith("<think>") and "</think>" in text:
         text = text.partition("</think>")[2].strip()
@@ -132,7 +132,7 @@ def _problems(error: ValidationError) -> str:
 
 
 def _strict(schema: JsonValue) -> JsonValue:
-    """A schema as strict readers want it. Names of members are no keywords, so `properties` is looked through apart."""
+    """Return a schema in the strict form. The names in `properties` and `$defs` are not treated as keywords."""
     if isinstance(schema, list):
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -140,7 +140,7 @@ def _strict(schema: JsonValue) -> JsonValue:
     made: dict[str, JsonValue] = {}
     for keyword, value in schema.items():
         if "$ref" in schema and keyword not in {"$ref", "$defs"}:
-            continue  # beside a reference nothing is allowed
+            continue  # no other member is allowed with a reference
         if keyword in {"properties", "$defs"} and isinstance(value, dict):
             made[keyword] = {name: _strict(member) for name, member in value.items()}
         elif keyword == "oneOf":

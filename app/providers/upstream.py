@@ -1,9 +1,9 @@
-"""The endpoint of the chat model as it is, for whoever speaks its API themselves: requests and answers pass untouched.
+"""The unchanged API of the chat model's endpoint: requests and answers pass through unmodified.
 
-Hides the client, retries before an answer begins, the deadline, and what is told to the ledger. What always holds: the
-only key that is sent is the endpoint's own; an answer is not begun twice; what was spent, also on answers that were cut
-off or given up, is in the ledger. What an endpoint says of a request that it refuses goes to who sent it, and into no
-log; what it says of our key goes to nobody.
+Hides the client, retries before an answer begins, the deadline, and the usage records. Invariants: the only key that is
+sent is the endpoint's own. An answer that has begun is not requested again. The ledger records all usage, also of
+answers that were cut off or cancelled. An endpoint's message about a refused request is returned to the caller, and
+never logged. Its message about our key is returned to no caller.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ _OK: Final = 400
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _OURS: Final = frozenset({401, 403})
-"""Statuses by which an endpoint refuses our key: the caller has not sent it, and is not told of it."""
+"""Statuses with which an endpoint refuses our key. The caller did not send it, and does not learn of it."""
 _PASSING: Final = frozenset({408, 409, 429})
 
 
 class UpstreamRefusal(Unavailable):
-    """A refusal as the endpoint made it: its status, and its `error` where it gave one in OpenAI's shape."""
+    """A refusal by the endpoint: its status, and its `error` if that has OpenAI's shape."""
 
     def __init__(self, known: AppError, *, status: int, error: JsonObject | None) -> None:
         super().__init__(known.code, known.detail, retry_after_s=known.retry_after_s)
@@ -58,14 +58,14 @@ class UpstreamRefusal(Unavailable):
 
 
 class UpstreamRejection(UpstreamRefusal):
-    """One that sending the same again does not change."""
+    """A refusal that repeating the request does not change."""
 
     retryable = False
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamOptions:
-    """Where the endpoint is. `timeout_s` is for one request with all its tries, until its answer is whole."""
+    """Endpoint and limits. `timeout_s` is for one request with all its tries, until its answer is complete."""
 
     base_url: str
     api_key: str | None
@@ -76,7 +76,7 @@ class UpstreamOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> "UpstreamOptions | None":
-        """The settings' endpoint; None where no chat model is named."""
+        """Return the endpoint of the settings, or None if no chat model is configured."""
         if settings.llm_model is None:
             return None
         return cls(
@@ -90,7 +90,7 @@ class UpstreamOptions:
 
 
 class _Response(Protocol):
-    """What we use of the client's raw response."""
+    """The used part of the client's raw response."""
 
     @property
     def headers(self) -> Mapping[str, str]: ...
@@ -100,7 +100,7 @@ class _Response(Protocol):
 
 @dataclass(slots=True)
 class _Spent:
-    """One request as the ledger will have it: what its answer says it took, else an estimate of what is known."""
+    """Usage of one request for the ledger: as the answer reports it, else an estimate."""
 
     model: str
     prompt_estimate: int
@@ -118,23 +118,23 @@ class _Spent:
 
 @dataclass(slots=True)
 class Streamed:
-    """An answer that comes in events: the data of each, the last `[DONE]` where the endpoint sends it."""
+    """A streamed answer: the data of each event, including the last `[DONE]` if the endpoint sends it."""
 
     events: AsyncIterator[str]
     _spent: _Spent = field(repr=False)
 
     def record_usage(self, usage: JsonObject | None, *, said: int) -> None:
-        """Tell what the answer took, as far as its events say, and how many characters more the model said."""
+        """Store the usage that the events report, and add the characters that the model has produced since."""
         self._spent.usage = usage
         self._spent.said += said
 
     def is_whole(self) -> None:
-        """The answer came to its end."""
+        """Record that the answer is complete."""
         self._spent.failed = False
 
 
 class Upstream:
-    """An endpoint that speaks OpenAI's API."""
+    """An endpoint with OpenAI's API."""
 
     def __init__(self, options: UpstreamOptions, *, ledger: Ledger, guard: Callable[[], None]) -> None:
         self._options = options
@@ -152,16 +152,16 @@ class Upstream:
 
     @property
     def model(self) -> str:
-        """The model that is asked where a request names none."""
+        """Return the default model, for requests that name none."""
         return self._options.model
 
     async def close(self) -> None:
-        """Close the connections, when what was spent is recorded."""
+        """Wait until all usage is recorded, and close the connections."""
         await asyncio.gather(*self._recording, return_exceptions=True)
         await self._client.close()
 
     async def post(self, tenant_id: TenantId, path: str, body: JsonObject) -> JsonObject:
-        """Post a request and give its answer, a JSON object. Raises UpstreamRefusal, RateLimited, Unavailable."""
+        """Post a request and return its answer, a JSON object. Raises UpstreamRefusal, RateLimited, Unavailable."""
         deadline = self._deadline()
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             answer = await self._whole(response, deadline)
@@ -171,7 +171,7 @@ class Upstream:
             return answer
 
     async def get(self, path: str) -> JsonObject:
-        """Get what is at a path; this costs nothing. Raises as `post`."""
+        """Get a path; this costs nothing. Raises as `post`."""
         self._guard()
         deadline = self._deadline()
         async with self._opened(path, None, deadline) as response:
@@ -179,14 +179,14 @@ class Upstream:
 
     @asynccontextmanager
     async def streaming(self, tenant_id: TenantId, path: str, body: JsonObject) -> AsyncGenerator[Streamed]:
-        """Post a request whose answer is events. What it took is recorded at the end of the block. Raises as `post`."""
+        """Post a request with a streamed answer. Its usage is recorded at the end of the block. Raises as `post`."""
         deadline = self._deadline()
         async with self._accounted(tenant_id, body, deadline) as spent, self._opened(path, body, deadline) as response:
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 raise CHAT_ERRORS.invalid_answer()
             yield Streamed(event_data(self._bytes(response, deadline)), spent)
 
-    # one request
+    # One request
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.timeout_s
@@ -232,7 +232,7 @@ class Upstream:
         try:
             yield response
         finally:
-            with suppress(Exception):  # a connection that is broken is closed already
+            with suppress(Exception):  # a broken connection is closed already
                 await response.close()
 
     async def _open(self, path: str, body: JsonObject | None, deadline: float) -> _Response:
@@ -288,7 +288,7 @@ class Upstream:
             except TimeoutError as error:
                 raise CHAT_ERRORS.unanswered() from error
             except Exception as error:
-                # whatever the client's connection raises: the answer was cut off
+                # for any exception of the client's connection: the answer was cut off
                 raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.") from error
             if piece is None:
                 return
@@ -296,7 +296,7 @@ class Upstream:
 
 
 async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
-    """The data of the events in a stream, in work in proportion to its bytes. Raises where one event is too large."""
+    """Yield the data of the events in a stream, in linear time. Raises if one event is too large."""
     waiting, data = list[bytes](), list[bytes]()
     waiting_bytes = data_bytes = 0
     async for piece in pieces:
@@ -321,7 +321,7 @@ async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
 
 
 def configured(upstream: Upstream | None) -> Upstream:
-    """The endpoint; raises Unavailable `model_not_configured` where there is none."""
+    """Return the endpoint. Raises Unavailable `model_not_configured` if there is none."""
     if upstream is None:
         raise Refused("model_not_configured", "No chat model is configured here; TURNKEEP_LLM_MODEL names one.")
     return upstream

@@ -1,4 +1,4 @@
-"""Reads a request body with limits on size and time, and counts it among the bytes in flight."""
+"""Reader of a request body, with limits on size and time. It counts the body among the bytes in flight."""
 
 import asyncio
 from collections.abc import Mapping

@@ -21,7 +21,7 @@ _RETRY_AFTER_S: Final = 2
 
 
 class BytesInFlight:
-    """Counts the bytes of small and of large bodies that are being handled."""
+    """Counter of the bytes of small and of large bodies that are being handled."""
 
     def __init__(self, *, max_bytes: int, wait_s: float) -> None:
         self.wait_s = wait_s
@@ -30,12 +30,12 @@ class BytesInFlight:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a large request waits for room."""
+        """Return whether a large request waits for room."""
         return self._large.is_awaited
 
     @property
     def used(self) -> int:
-        """Bytes that are being handled."""
+        """Return the number of bytes that are being handled."""
         return self._large.used + self._small.used
 
     def shares_for(self, size: int) -> TenantShares:
@@ -79,12 +79,12 @@ class BodyReservation:
 
     @property
     def is_large(self) -> bool:
-        """Whether a large body is reserved."""
+        """Return whether a large body is reserved."""
         return self._size > SMALL_BODY_BYTES
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a large request waits for room."""
+        """Return whether a large request waits for room."""
         return self._bytes_in_flight.is_awaited
 
     def release(self) -> None:

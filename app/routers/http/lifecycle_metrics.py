@@ -19,7 +19,7 @@ _CALLS = {
 
 
 class _Lifecycle(Collector):
-    """Reads the counters when metrics are collected."""
+    """Collector that reads the counters when metrics are collected."""
 
     def __init__(self, counters: LifecycleCounters) -> None:
         self._counters = counters

@@ -62,7 +62,7 @@ _ANSWER_SLICE_BYTES: Final = 256 * 2**10
 
 
 class HttpMetrics:
-    """Counts and durations of requests, on the given registry."""
+    """Counts and durations of requests, in the given registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -124,7 +124,7 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
 
 
 class TrailingSlashMiddleware:
-    """Removes one slash from the end of a path, so that `/v1/conversations/` is `/v1/conversations`.
+    """Middleware that removes one slash from the end of a path: `/v1/conversations/` becomes `/v1/conversations`.
 
     The path is rewritten, not redirected: a redirect would lose the body in some clients, and WebSockets follow none.
     An empty segment stays and is not found (`//`): an empty id must not name the list. An encoded slash is data.
@@ -144,7 +144,7 @@ class TrailingSlashMiddleware:
 
 
 class RequestIdMiddleware:
-    """Sets the id of every request (the caller's, if valid) and the common headers of every answer."""
+    """Middleware that sets the id of every request (the caller's, if valid) and the common headers of every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -176,7 +176,7 @@ class RequestIdMiddleware:
 
 
 class MetricsPortMiddleware:
-    """Serves `/metrics` on the given port only, and nothing else there but the health probes."""
+    """Middleware that serves `/metrics` on the given port only, and nothing else there except the health probes."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
@@ -195,11 +195,11 @@ class MetricsPortMiddleware:
 
 
 class HostMiddleware:
-    """Refuses requests and WebSockets for the host name of another server: see `accepts_host`.
+    """Middleware that refuses requests and WebSockets for the host name of another server: see `accepts_host`.
 
-    Without it a page of another site could use a DNS name of its own to reach a server that only this machine should
-    reach. Health probes and metrics are exempt: they address a replica by its IP address, which no list names, and they
-    return no content.
+    Without it, a page of another site could use its own DNS name to reach a server that only this machine should reach.
+    Health probes and metrics are exempt: they address a replica by its IP address, which no list names, and they return
+    no content.
     """
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str] | None, bound_to: str) -> None:
@@ -221,7 +221,7 @@ class HostMiddleware:
 
 
 class AccessMiddleware:
-    """Writes `request.finished` and the metrics, once per HTTP request."""
+    """Middleware that writes `request.finished` and the metrics, once per HTTP request."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self.app = app
@@ -265,7 +265,7 @@ class AccessMiddleware:
 
 
 class UnexpectedErrorMiddleware:
-    """Answers 500 for unhandled exceptions, so that no server prints their messages.
+    """Middleware that answers 500 for unhandled exceptions, so that no server prints their messages.
 
     A started answer cannot become a problem: the exception is raised again, and the server closes the connection.
     """
@@ -297,14 +297,14 @@ class UnexpectedErrorMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies over the limit with a 413, by their declared length or when they exceed it.
+    """Middleware that refuses bodies over the limit with a 413, by their declared length or when they exceed it.
 
     A body that is incomplete in time is refused with a 408, because a slow sender would occupy a connection and memory.
-    A body without room among the bytes in flight waits, unread, and is then refused with a 503; other bodies count
+    A body without room among the bytes in flight waits, unread, and is then refused with a 503. Other bodies count
     until their answer is sent.
 
     The answer is sent while the client may still be sending. The rest of the body is discarded, up to limits of time
-    and size, before the connection is closed: closing it with unread bytes resets it, and the client never sees the
+    and size, before the connection is closed. Closing it with unread bytes resets it, and the client never sees the
     answer.
     """
 

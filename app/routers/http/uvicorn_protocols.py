@@ -59,7 +59,7 @@ def _malformed_request() -> bytes:
 
 
 class StallGuard:
-    """Watches a full write buffer: calls `on_stall` if the peer reads none of it for `stall_s`."""
+    """Watchdog of a full write buffer: calls `on_stall` if the peer reads none of it for `stall_s`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class StallGuard:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes a connection whose head is too large or too slow, whose body never ends, or that is not read.
+    """A protocol that closes a connection whose head is too large or slow, whose body never ends, or that is not read.
 
     The application refuses bodies. But it answers many requests without reading their bodies, which then have no time
     limit.

@@ -95,7 +95,7 @@ class Place:
 
 
 class Connections:
-    """Counts live connections, and refuses connections over a limit.
+    """Counter of live connections, which refuses connections over a limit.
 
     A tenant can use only a part of all slots, a key only a part of its tenant's, and a token holder only a part of its
     key's. Connections that are not authenticated use none of these slots and are counted separately.

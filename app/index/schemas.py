@@ -15,11 +15,14 @@ from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 
 VECTORS_JOB: Final = "index.vectors"
-"""Make the missing vectors of entries; the subjects are entry ids."""
+"""Job that makes the missing vectors of entries; the subjects are entry ids."""
 DATES_JOB: Final = "index.dates"
-"""Resolve the relative dates of entries; the subjects are entry ids."""
+"""Job that resolves the relative dates of entries; the subjects are entry ids."""
 DROP_JOB: Final = "index.drop_space"
-"""Delete the vectors of a space; the subjects are its number as a UUID, and the entry to continue after, if any."""
+"""Job that deletes the vectors of a space.
+
+Its subjects: the space id as a UUID, and the entry to continue after, if any.
+"""
 BM25_K1: Final = 1.2
 BM25_B: Final = 0.75
 
@@ -43,7 +46,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IndexDocument:
-    """A text to index. Actor and time are searched by words together with it; only the text itself is embedded."""
+    """A text to index. Actor and time are searched by words with it; only the text itself is embedded."""
 
     text: str
     actor: str

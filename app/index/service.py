@@ -59,9 +59,9 @@ __all__ = [
     "read_chosen_space",
 ]  # fmt: skip
 
-# less text than this takes about a millisecond to analyse: not worth a thread
+# analysing less text than this takes about a millisecond: not worth a thread
 _INLINE_CHARACTERS = 4_000
-# up to this many vectors, as of a message that a person writes, are made at once even under load
+# up to this many vectors, as of a typical user message, are made at once even under load
 _FEW_VECTORS = 4
 # bounds the vectors made while callers wait, as a number of appends of the largest allowed size
 _INLINE_APPENDS = 4
@@ -108,7 +108,7 @@ class PreparedQuery:
 
 
 class SearchIndex:
-    """Writes and searches index entries, in the embedding space that the installation searches."""
+    """Search index: writes and searches entries, in the embedding space that the installation searches."""
 
     def __init__(self, spaces: EmbeddingSpaceRegistry, *, jobs: JobQueue, options: IndexOptions) -> None:
         self.spaces = spaces
@@ -121,7 +121,7 @@ class SearchIndex:
 
     @property
     def backfill(self) -> VectorBackfill:
-        """The backfill of the searched space."""
+        """Return the backfill of the searched space."""
         return self.spaces.current.backfill
 
     def space_of(self, query: PreparedQuery) -> str | None:
@@ -138,7 +138,7 @@ class SearchIndex:
     async def prepare(self, caller: Caller, documents: Sequence[IndexDocument]) -> list[PreparedEntries]:
         """Analyse and embed documents, in order.
 
-        If the embedder fails, or has too much to do while the caller waits, the vectors are made later.
+        If the embedder fails, or is overloaded while the caller waits, the vectors are made later.
         """
         runtime = self.spaces.current
         analyser = _BatchAnalyser(self._options, runtime.embedder)
@@ -465,7 +465,7 @@ class _AnalysedDocument:
 
 
 class _BatchAnalyser:
-    """Analyses documents one after the other, and limits the pieces that are embedded at once."""
+    """Analyser of a batch of documents, which limits the pieces that are embedded at once."""
 
     def __init__(self, options: IndexOptions, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
         self._options = options

@@ -79,7 +79,7 @@ index_entries = Table(
         ondelete="CASCADE",
     ),
     CheckConstraint("kind in ('turn', 'summary', 'fact', 'memory')", name="kind"),
-    # of dead entries too: deletes and the foreign key look them up by it
+    # includes dead entries: deletes and the foreign key look them up by it
     Index("index_entries_conversation_idx", "tenant_id", "conversation_id", "position"),
     Index("index_entries_owner_idx", "tenant_id", "owner", postgresql_where=text("live and owner is not null")),
     Index("index_entries_agent_idx", "tenant_id", "agent_id", postgresql_where=text("live and agent_id is not null")),

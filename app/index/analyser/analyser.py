@@ -21,7 +21,7 @@ _MAX_TSVECTOR_BYTES = 700_000
 
 _MARKS = re.compile(r"[\u0300-\u036f]+")
 _APOSTROPHES = re.compile(r"(?<=\w)['\u2019\u02bc](?=\w)")
-# blocks whose vowel signs are not word characters for `re`, though they are parts of words
+# blocks whose vowel signs are parts of words, but not word characters for `re`
 _MARKED = r"\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
 _SPACELESS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -217,7 +217,7 @@ def ends_in_question(text: str) -> bool:
 
 
 class Analyser:
-    """Turns texts into lexemes. Not thread-safe, because the stemmer keeps state."""
+    """A converter of texts to lexemes. Not thread-safe, because the stemmer keeps state."""
 
     def __init__(self) -> None:
         self._stemmer = english_stemmer()
@@ -244,7 +244,7 @@ class Analyser:
         return self._stemmer.stemWords(plain)
 
     def document(self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int) -> TextAnalysis:
-        """Return actor, date and text as one tsvector; of the text, the first `max_bytes` in UTF-8."""
+        """Return actor, date and text as one tsvector. Of the text, only the first `max_bytes` in UTF-8 are used."""
         if len(text) * 4 > max_bytes:
             text = text[:max_bytes].encode()[:max_bytes].decode(errors="ignore")
         heading = f"{actor} {occurred_at.day} {occurred_at:%B %Y}"

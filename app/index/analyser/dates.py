@@ -16,7 +16,7 @@ import dateparser
 
 _MAX_CHARACTERS = 64_000
 _MAX_DATES = 32
-# parsing a phrase takes a millisecond, and a phrase that cannot be parsed is not a date
+# parsing a phrase takes a millisecond, and many phrases are not dates
 _MAX_PHRASES = 4 * _MAX_DATES
 # every phrase has one of each; this test is twenty times as fast as the expression
 _POINTERS = ("last ", "next ", "this ", " ago", "from now", "in ", "yesterday", "tomorrow")
@@ -41,7 +41,7 @@ _SPAN = re.compile(r"(?:n't|n\u2019t|\bnot|\bnever|\bfirst|\bonly|\bonce)\b[^.!?
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDate:
-    """A phrase, from `start` to before `end` in code points of the text, and its days, both included."""
+    """A phrase in a text, as code points `start` to `end` (exclusive), and its first and last day (inclusive)."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class ResolvedDate:
 
 
 def may_have_dates(text: str) -> bool:
-    """Return quickly whether a text may have relative dates, for the append."""
+    """Return whether a text may have relative dates. A fast check for the append."""
     small = text[:_MAX_CHARACTERS].lower()
     if not any(word in small for word in _POINTERS) or not any(word in small for word in _POINTED_AT):
         return False
@@ -76,7 +76,7 @@ def resolve_dates(text: str, *, occurred_at: datetime) -> list[ResolvedDate]:
 def date_words(dates: Sequence[ResolvedDate], *, occurred_at: datetime) -> str:
     """Return the search words of these dates: day, month and year, without those of the turn's own date.
 
-    A day only if it is a single one, a month only if the days are in at most two months.
+    The day is included only for a single day, the month only if the days are in at most two months.
     """
     words: list[str] = []
     for one in dates:
@@ -148,7 +148,7 @@ def _parse(phrase: str, said_on: date, *, past: bool = False) -> date | None:
         phrase,
         languages=["en"],
         settings={
-            "RELATIVE_BASE": datetime(said_on.year, said_on.month, said_on.day, 12),  # noqa: DTZ001 - it knows no zones
+            "RELATIVE_BASE": datetime(said_on.year, said_on.month, said_on.day, 12),  # noqa: DTZ001 - needs a naive one
             "PREFER_DATES_FROM": "past" if past else "future",
             "RETURN_AS_TIMEZONE_AWARE": False,
         },

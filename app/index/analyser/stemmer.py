@@ -7,13 +7,13 @@ from typing import Protocol, cast
 class Stemmer(Protocol):
     """A stateful stemmer: not thread-safe."""
 
-    def stemWords(self, words: list[str], /) -> list[str]:  # noqa: N802 - its name
-        """Stem words, in their order."""
+    def stemWords(self, words: list[str], /) -> list[str]:  # noqa: N802 - name of the library
+        """Return the stems of words, in their order."""
         ...
 
 
 class _Module(Protocol):
-    def Stemmer(self, algorithm: str) -> Stemmer: ...  # noqa: N802 - its name
+    def Stemmer(self, algorithm: str) -> Stemmer: ...  # noqa: N802 - name of the library
 
 
 def english_stemmer() -> Stemmer:

@@ -1,6 +1,6 @@
 """Queries on entries that lack vectors in one embedding space. Each takes the open transaction first.
 
-All walk by key in bounded steps, so that no statement gets longer as the installation grows.
+All walk by key in bounded steps, so that the duration of a statement does not grow with the installation.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _FILLED = [
     EntryKind.MEMORY.value,
     EntryKind.FACT.value,
 ]
-"""Kinds of entries whose missing vectors are made again: their owners can read the text again."""
+"""Kinds of entries whose missing vectors are made later: their owners can read the text again."""
 _LAST_ID = UUID(int=2**128 - 1)
 
 
@@ -34,7 +34,7 @@ async def find_lacking(
 ) -> BackfillStep:
     """Return up to `limit` live entries without a vector in the space, of the `examine` entries after an id.
 
-    Entries that wait for a job of their own are left to it, whatever its state: an operator may have cancelled it.
+    Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it.
     """
     row = await tx.fetchrow(
         """
@@ -83,7 +83,7 @@ class TenantStep:
 async def find_lacking_tenants(
     tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], examine: int, job_kind: str
 ) -> TenantStep:
-    """Return tenants without a job `job_kind` that have live entries without a vector among the next ones (ops role).
+    """Return tenants that have live entries without a vector among the next ones, and no job `job_kind` (ops role).
 
     Waiting entries are left to their jobs, as long as their tenant has any.
     """
@@ -124,7 +124,7 @@ async def find_lacking_tenants(
     tenants = [TenantId(tenant_id) for tenant_id in row["tenants"]]
     if row["examined"] < examine:
         return TenantStep(tenants, None)
-    # the other entries of a tenant that is found already need not be read
+    # the other entries of a tenant that was found need not be read
     return TenantStep(tenants, (row["tenant_id"], _LAST_ID if row["tenant_id"] in tenants else row["entry_id"]))
 
 

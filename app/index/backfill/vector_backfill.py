@@ -29,7 +29,7 @@ from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
 
 VectorMaker: TypeAlias = Callable[[Caller, "VectorBackfill", Sequence[UUID]], Awaitable[int]]
-"""Makes and stores the vectors of its own entries among the given ones; returns their number.
+"""A function that makes and stores the vectors of its own entries among the given ones, and returns their number.
 
 Raises embedder errors.
 """
@@ -48,12 +48,12 @@ _AT_ONCE = 200
 _REVIVE = 10_000
 _UNCLAIMED_S = 86_400.0
 _FIRST = (UUID(int=0), UUID(int=0))
-# requests that wait, and jobs that are due for their own sake, go first
+# waiting requests, and jobs with their own due time, have a higher priority
 _PRIORITY = -1
 
 
 class VectorBackfill:
-    """Makes vectors in one space, apart from the append."""
+    """Backfill of vectors in one space, separate from the append."""
 
     def __init__(
         self, ops: Database, embedder: Embedder | None, *, space: Space, jobs: JobQueue, max_vectors_per_entry: int
@@ -67,29 +67,29 @@ class VectorBackfill:
 
     @property
     def space(self) -> Space:
-        """The space of the vectors."""
+        """Return the space of the vectors."""
         return self._space
 
     @property
     def new_entries_kind(self) -> str:
-        """The kind of the jobs that make vectors of new entries, which were stored with those of another space."""
+        """Return the kind of the jobs for entries that were stored with vectors of another space."""
         return f"{_KINDS}new_{self._space.id}"
 
     @property
     def plan_kind(self) -> str:
-        """The kind of the periodic job that runs `plan`."""
+        """Return the kind of the periodic job that runs `plan`."""
         return f"{_KINDS}plan_{self._space.id}"
 
     @property
     def fill_kind(self) -> str:
-        """The kind of the jobs that make a tenant's missing vectors; the subject is the entry to continue after."""
+        """Return the kind of the jobs for a tenant's missing vectors. The subject is the entry to continue after."""
         return f"{_KINDS}{self._space.id}"
 
     async def plan(self, *, searched: bool = True) -> int:
         """Enqueue a job for every tenant that lacks vectors; return the number.
 
-        `is_searched`: the space is the searched one, so jobs may have been parked with their entries. Raises embedder
-        errors and then enqueues nothing, since jobs that must fail would only use up their attempts.
+        `searched`: the space is the searched one, so jobs may have been parked with their entries. Raises embedder
+        errors and then enqueues nothing, because failing jobs would only use up their attempts.
         """
         asked = False
         tenants = 0
@@ -124,7 +124,7 @@ class VectorBackfill:
             self._log.info("vectors.revived", count=count)
 
     async def _ask(self) -> bool:
-        """Raise unless the embedder works."""
+        """Return True if the embedder works, else raise its error."""
         if self._embedder is not None:
             await self._embedder.embed(["anybody there?"], purpose="backlog")
         return True
@@ -140,7 +140,7 @@ class VectorBackfill:
         )
 
     async def lacking_of(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> list[UUID]:
-        """Return those of the given entries that lack vectors here, in the order of ids."""
+        """Return the given entries that lack vectors here, in the order of ids."""
         found = await backfill_store.filter_lacking(tx, caller.tenant_id, [self._space.id], entry_ids)
         return [entry_id for _, entry_id in found]
 
@@ -174,9 +174,11 @@ class VectorBackfill:
     async def embed_each(
         self, pieces: Mapping[UUID, Sequence[str]], refused: list[AppError]
     ) -> dict[UUID, Sequence[FloatVector]]:
-        """The vectors by entry. One text that the embedder will never take does not keep the others from theirs.
+        """Return the vectors by entry.
 
-        Why it took some of them and not others is put into `refused`. Raises as the embedder does.
+        A text that the embedder always refuses does not prevent the vectors of the others.
+
+        The errors of refused texts are added to `refused`. Raises embedder errors.
         """
         try:
             return dict(zip(pieces, await self.embed(list(pieces.values())), strict=True))
@@ -200,9 +202,9 @@ class VectorBackfill:
     async def write(
         self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]], searched: bool
     ) -> None:
-        """Store vectors by entry, whose sources the caller has locked and found unchanged.
+        """Store vectors by entry. The caller has locked their sources and found them unchanged.
 
-        `searched`: the space is the one searched, whose vectors are what an entry may be waiting for.
+        `searched`: the space is the searched one, whose vectors an entry may be waiting for.
         """
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
         if searched:

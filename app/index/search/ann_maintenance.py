@@ -21,15 +21,15 @@ from app.index.search.ann_search import Space, TenantCounts
 
 _COUNTS_TTL_S = 30.0
 _MAX_CACHED_TENANTS = 10_000
-_BATCH = 50  # about a third of a second: appends feel a longer one
+_BATCH = 50  # takes about a third of a second; a longer batch would delay appends
 _PAUSE_S = 5.0
-_PAUSE_FACTOR = 3  # times as long as a batch took
+_PAUSE_FACTOR = 3  # times the duration of a batch
 _LOCK = 0x74696572  # "tier"
 
 
 @dataclass(frozen=True, slots=True)
 class AnnOptions:
-    """Settings of the search plan: what is searched exactly, and how much waits outside the vector index."""
+    """Settings of the search: the largest scope for exact search, and the limit of vectors outside the vector index."""
 
     exact_scope_entries: int
     text_candidates: int
@@ -37,7 +37,7 @@ class AnnOptions:
 
 
 class AnnMaintenance:
-    """Caches the size of each tenant, and keeps the vector index of large tenants up to date.
+    """Cache of the size of each tenant, and maintenance of the vector index of large tenants.
 
     `make_index` creates the index of the space as the owner of the tables, and returns whether it exists.
     """
@@ -99,7 +99,7 @@ class AnnMaintenance:
             await asyncio.sleep(_PAUSE_S)
 
     async def index_due(self) -> None:
-        """Move the vectors of all due tenants, then create the index: one build over all vectors costs least."""
+        """Move the vectors of all due tenants, then create the index: one build over all vectors is cheapest."""
         due = list(self._due)
         for tenant_id in due:
             self._due.pop(tenant_id, None)

@@ -56,7 +56,7 @@ class TenantCounts:
 
     @property
     def can_use_index(self) -> bool:
-        """Whether the vector index can serve this tenant."""
+        """Return whether the vector index can serve this tenant."""
         return self.tiered and self.index_ready
 
 
@@ -101,7 +101,7 @@ async def measure_scope(
     tx: Transaction, tenant_id: TenantId, scope: SearchScope, lexemes: Sequence[str], *, entries: int
 ) -> CorpusStatistics:
     """Measure the scope. Word frequencies are left out if it has up to `entries`, or if there are no words."""
-    # the generic plan sorts all vectors of a large tenant: from here on each statement is planned for its tenant
+    # the generic plan would sort all vectors of a large tenant, so each later statement is planned for its tenant
     await tx.execute("set local plan_cache_mode = force_custom_plan")
     search = SearchStatement(tenant_id, scope)
     max_size = search.args.add(None if lexemes else entries + 1)
@@ -181,7 +181,7 @@ async def _score_matches(
     pool: int,
     matches: int,
 ) -> dict[UUID, float]:
-    """Score the matches of a tsquery; return the best and a bounded number of ties with the last of them."""
+    """Score the matches of a tsquery; return the best and a bounded number of ties with the last one."""
     args = StatementArguments(query, matches, *_scope_arguments(scope))
     words = WordColumns(args, lexemes)
     best, ties = args.add(pool), args.add(_TIES * pool)
@@ -212,7 +212,7 @@ async def _score_matches(
 
 @dataclass(frozen=True, slots=True)
 class AnnQuery:
-    """The query of a large scope: its vector, its words with the best entries by words, and the number wanted."""
+    """The query of a large scope: its vector, its words with the best entries by words, and the wanted number."""
 
     vector: FloatVector | None
     lexemes: Sequence[str]
@@ -258,7 +258,7 @@ def ann_statement(
 
 
 def _without_vector_sql(space: Space, vector: FloatVector | None, *, uncovered: bool) -> str:
-    """Return the condition for an entry that competes without a vector."""
+    """Return the condition for an entry that is a candidate without a vector."""
     if vector is None:
         return "false"
     if not uncovered:
@@ -270,7 +270,7 @@ def _without_vector_sql(space: Space, vector: FloatVector | None, *, uncovered: 
 
 
 def _with_neighbours_sql(search: SearchStatement) -> str:
-    """Combine the candidates of each way with their neighbouring turns, and give all of them both scores."""
+    """Return SQL that adds the neighbouring turns to the candidates of each way, and computes both scores for all."""
     return f"""pool as materialized (
             select e.entry_id, e.conversation_id, e.session, e.position
             from (select entry_id from by_vector union select entry_id from by_words
@@ -329,7 +329,7 @@ async def search_ann(
 
 
 async def index_some_vectors(tx: Transaction, tenant_id: TenantId, space: Space, *, lock: int, limit: int) -> int:
-    """Index some of a tenant's vectors; return the number; 0 if another process is at it (ops role)."""
+    """Index some of a tenant's vectors; return the number, or 0 if another process is doing so (ops role)."""
     row = await tx.fetchrow("select pg_try_advisory_xact_lock($1::int, $2::int) as ours", lock, space.id)
     if row is None or not row["ours"]:
         return 0

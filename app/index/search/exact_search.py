@@ -112,7 +112,7 @@ class WordColumns:
 
 def _room(count: int) -> int:
     """Return the next larger of 0, 4, 8, 12, 16, 24, 32, 48, 64 and so on."""
-    step = 4 if count <= 16 else 8 if count <= 32 else 16  # noqa: PLR2004 - said above
+    step = 4 if count <= 16 else 8 if count <= 32 else 16  # noqa: PLR2004 - as the docstring lists
     return -(-count // step) * step
 
 

@@ -24,7 +24,7 @@ _SLACK = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class CorpusStatistics:
-    """The statistics of BM25: entries in scope, their mean length, and the frequency of each word of the query."""
+    """Statistics of BM25: entries in scope, their mean length, and the frequency of each word of the query."""
 
     entries: int
     mean_length: float
@@ -71,7 +71,7 @@ def first_words(words: Sequence[QueryWord], *, matches: int) -> int:
 
 
 def candidate_query(words: Sequence[QueryWord], *, without: Sequence[QueryWord], score: float) -> str | None:
-    """Return the tsquery of entries whose words (the rarest first) may reach `score`, and that have none of `without`.
+    """Return the tsquery of entries without words of `without` whose `words` (the rarest first) may reach `score`.
 
     Returns None if no entry can.
     """
@@ -88,7 +88,7 @@ def candidate_query(words: Sequence[QueryWord], *, without: Sequence[QueryWord],
 
 
 def _parts(words: Sequence[QueryWord], score: float, depth: int) -> list[str]:
-    """Return conjunctions of up to `depth` + 1 words, of which an entry matches one if its words reach `score`.
+    """Return conjunctions of up to `depth` + 1 words. An entry whose words reach `score` matches at least one of them.
 
     Each starts with its rarest word, so that the others are chosen among the more common ones.
     """

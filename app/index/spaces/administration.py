@@ -1,7 +1,7 @@
 """Administration of embedding spaces for operators: add, fill, switch, roll back, drop.
 
-Invariants: one row names the searched space, and a switch is one update of it; a space that was searched is maintained
-until it is dropped, so the roll-back is the same update; the searched space is never dropped; changes exclude each
+Invariants: one row names the searched space, and a switch is one update of it. A space that was searched is maintained
+until it is dropped, so the roll-back is the same update. The searched space is never dropped. Changes exclude each
 other. Every request may be repeated, and interrupted work continues.
 """
 
@@ -27,7 +27,7 @@ _SMALL_SHARE = 0.001
 _DROP_AFTER_S = 3.0
 _DROP_AT_ONCE = 1000
 _DROP_FOR_S = 20.0
-_REST = 1.0  # times as long as a step took
+_REST = 1.0  # times the duration of a step
 _JOBS = "index.backfill_"
 _FIRST = (UUID(int=0), UUID(int=0))
 
@@ -52,7 +52,7 @@ class _SpaceCatalogue:
 class SpaceAdministration:
     """Public API of embedding spaces.
 
-    `announce` tells every process that they changed; `drop_index` drops a space's vector index as the owner;
+    `announce` notifies every process that they changed. `drop_index` drops a space's vector index as the owner.
     `base_urls` are the addresses of this process's embedders, by space.
     """
 
@@ -92,7 +92,7 @@ class SpaceAdministration:
         return view
 
     async def add(self, caller: Caller, *, body: SpaceAdd) -> EmbeddingSpace:
-        """Start to fill the space of the settings' second embedder; from now on the database names the searched space.
+        """Start to fill the space of the settings' second embedder. From now on the database names the searched space.
 
         Raises Conflict `space_not_configured` if no setting names such a space, `space_dropping` if it is being
         deleted.
@@ -119,7 +119,7 @@ class SpaceAdministration:
         return await self.space(caller, runtime.space.id)
 
     async def switch(self, caller: Caller, space_id: int, *, body: SpaceSwitch) -> EmbeddingSpace:
-        """Search another space from now on: here at once, in every other process within a second.
+        """Search another space from now on: in this process at once, in every other process within a second.
 
         Raises NotFound, Conflict `space_not_configured`, `space_dropping`, and `space_incomplete` if too many entries
         have no vectors in it, unless `force`.
@@ -159,12 +159,12 @@ class SpaceAdministration:
         return await self.space(caller, space_id)
 
     async def run_drop(self, subjects: Sequence[UUID]) -> None:
-        """Continue to delete a space's vectors for a while, and enqueue the continuation."""
+        """Delete a space's vectors for a limited time, and enqueue the continuation."""
         space_id = subjects[0].int
         after: tuple[UUID, UUID] | None = (subjects[1], subjects[2]) if len(subjects) > 1 else None
         if not await self._is_dropping(space_id):
             return
-        if after is None:  # the index first: then deleted vectors need not be removed from it
+        if after is None:  # drop the index first, so that the deleted vectors need not be removed from it
             await self._drop_index(space_id)
             after = _FIRST
         until = time.monotonic() + _DROP_FOR_S

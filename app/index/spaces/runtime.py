@@ -1,9 +1,8 @@
-"""The embedding spaces that this process can embed for: which it searches, and which it maintains.
+"""The embedding spaces that this process can embed for: the searched one, and the maintained ones.
 
-One database row names the space that the installation searches, and each process follows it. The bus announces changes;
-a process that knows several spaces also polls every second. A search or an append takes the space once, at its start,
-so a switch interrupts no request and needs no extra read. While the database does not answer, the last known state
-applies.
+One database row names the space that the installation searches, and each process follows it. The bus announces changes.
+A process with several spaces also polls every second. A search or an append takes the space once, at its start, so a
+switch interrupts no request and needs no extra read. While the database does not answer, the last known state applies.
 
 A process that cannot embed for the space of that row searches the first one of its settings, and logs that.
 """
@@ -42,12 +41,12 @@ class EmbeddingSpaceRuntime:
 
     @property
     def space(self) -> Space:
-        """The space."""
+        """Return the space."""
         return self.ann.space
 
     @property
     def name(self) -> str | None:
-        """The space as `provider/model/dimensions`; None without an embedder."""
+        """Return the space as `provider/model/dimensions`; None without an embedder."""
         if self.embedder is None:
             return None
         space = self.embedder.space
@@ -89,7 +88,7 @@ class EmbeddingSpaceRegistry:
 
     @property
     def cannot_embed_for_chosen(self) -> bool:
-        """Whether the installation searches a space that this process cannot embed for."""
+        """Return whether the installation searches a space that this process cannot embed for."""
         return self.chosen is not None and self.chosen not in self.runtimes
 
     def others(self, space_id: int) -> list[EmbeddingSpaceRuntime]:
@@ -115,7 +114,7 @@ class EmbeddingSpaceRegistry:
         return any(runtime.backfill is backfill for runtime in (self.current, *self._maintained))
 
     def searches(self, backfill: VectorBackfill) -> bool:
-        """Return whether these are the searched vectors."""
+        """Return whether these vectors are the searched ones."""
         return backfill is self.current.backfill
 
     async def plan(self, runtime: EmbeddingSpaceRuntime) -> int:
@@ -138,7 +137,7 @@ class EmbeddingSpaceRegistry:
         self._wake.set()
 
     async def follow(self) -> None:
-        """Read which space is searched and which are maintained. Raises Unavailable without a database."""
+        """Read the searched and the maintained spaces. Raises Unavailable without a database."""
         async with self._following:
             async with self._ops.across_tenants() as tx:
                 chosen = (await space_store.read_searched_space(tx)).space_id

@@ -36,7 +36,7 @@ class SpaceRow:
 
 @dataclass(frozen=True, slots=True)
 class SearchedSpace:
-    """The row that names the searched and the previously searched space; both None without such a row."""
+    """The row with the searched and the previously searched space; both None without such a row."""
 
     space_id: int | None = None
     previous_id: int | None = None
@@ -65,7 +65,7 @@ async def list_spaces(tx: Transaction) -> list[SpaceRow]:
 
 
 async def read_searched_space(tx: Transaction) -> SearchedSpace:
-    """Return which space is searched."""
+    """Return the searched and the previously searched space."""
     row = await tx.fetchrow("select space_id, previous_id from searched_space")
     return SearchedSpace() if row is None else SearchedSpace(row["space_id"], row["previous_id"])
 
@@ -173,7 +173,7 @@ async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tup
 
 
 async def list_indexed(tx: Transaction, space_ids: Sequence[int]) -> set[int]:
-    """Return those of these spaces whose vector index exists."""
+    """Return the given spaces whose vector index exists."""
     rows = await tx.fetch(
         """
         select s.id from unnest($1::integer[], $2::text[]) s (id, name)
@@ -186,7 +186,7 @@ async def list_indexed(tx: Transaction, space_ids: Sequence[int]) -> set[int]:
 
 
 async def list_large_tenants(tx: Transaction, *, entries: int) -> list[TenantId]:
-    """Return the tenants with more live entries than are searched exactly."""
+    """Return the tenants with too many live entries for the exact search."""
     rows = await tx.fetch(
         "select tenant_id from index_entries where live group by tenant_id having count(*) > $1", entries
     )

@@ -56,7 +56,7 @@ async def insert_vectors(
     A space that is being dropped gets none, even from a process that does not know of it yet.
     """
     parts = [
-        # in a list, the driver would take an array for a nested list
+        # as a list, the driver would treat an array as a nested list
         (entry_id, part, Vector(vector))
         for entry_id, own in vectors.items()
         for part, vector in enumerate(own)
@@ -150,7 +150,7 @@ async def copy_entries(
 
 
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:
-    """Copy the vectors of entries to their copies, in every space but those that are being dropped."""
+    """Copy the vectors of entries to their copies, in every space except those that are being dropped."""
     await tx.execute(
         """
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)

@@ -153,7 +153,7 @@ def _type(model: type[BaseModel]) -> str:
 
 
 def _sentences(model: type[BaseModel]) -> tuple[str, str]:
-    """Return the first sentence of a model's docstring, and all of it."""
+    """Return the first sentence of a model's docstring, and the complete docstring."""
     text = (model.__doc__ or "").strip()
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
     return paragraphs[0].split(". ")[0].rstrip("."), "\n\n".join(paragraphs)

@@ -1,7 +1,7 @@
 """The turns and summaries that a context may show, read in pages within one snapshot of the database.
 
-How far back it reads follows from what is asked for and from the token counts that are stored with the turns, not from
-the length of the conversation. `OmittedTurns` is what a finished context does not show.
+The number of turns read depends on the query and on the stored token counts, not on the length of the conversation.
+`OmittedTurns` describes the turns that a finished context does not show.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +20,23 @@ from app.formats.schemas import CanonicalTurn
 from app.tenancy.schemas import Caller
 
 _PAGE = 200
-# turns beyond the newest that were asked for: some of those may have nothing to show, or results of older calls
+# turns beyond the newest that were requested: some of those may have nothing to show, or results of older calls
 _SPARE = 8
-# a call is looked for so many positions before its result
+# the call of a result is searched in this many positions before the pages
 _EXCHANGE_REACH = 200
-# what a format adds to the text of a message, at least
+# minimum of tokens that a format adds to the text of a message
 _MESSAGE_TOKENS = 4
-# what is written around a summary
+# tokens of the text around a summary
 _NOTE_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ContextTurnsQuery:
-    """Which turns a context wants to look at.
+    """The turns that a context requests.
 
-    `newest`: so many of the newest turns. `max_tokens`: older turns that no summary covers are read until all turns
-    that were read have so many tokens. `without_summary`: these older turns are wanted also where there is no summary.
-    `accepts`: whether a summary may be used; None where none may. `before`: a position; what stands there and behind it
-    counts as not there.
+    `newest`: the number of newest turns. `max_tokens`: older turns that no summary covers are read until all turns read
+    have this many tokens. `without_summary`: read these older turns even if there is no summary. `accepts`: returns
+    whether a summary may be used; None if none may. `before`: a position; this turn and all later ones are ignored.
     """
 
     newest: int
@@ -50,7 +49,7 @@ class ContextTurnsQuery:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """A valid summary. `unread_tokens`: tokens, at least, of the live turns under it that are not among those read."""
+    """A valid summary. `unread_tokens`: lower bound of the tokens of live turns under it that were not read."""
 
     summary: ValidSummary
     unread_tokens: int
@@ -58,10 +57,10 @@ class ReadSummary:
 
 @dataclass(frozen=True, slots=True)
 class ContextTurns:
-    """What was read: live turns by position, and summaries by range, none of them behind a hole.
+    """The result of the read: live turns by position, and summaries by range, without gaps between them.
 
-    `seq`: the seq at which the conversation stood. `is_erased`: retention has erased turns that no summary covers; it
-    has erased all turns through `erased_position`.
+    `seq`: the last seq that was considered. `is_erased`: retention has erased turns that no summary covers; it has
+    erased all turns through `erased_position`.
     """
 
     turns: Sequence[CanonicalTurn]
@@ -77,7 +76,7 @@ class ContextTurns:
 
 @dataclass(frozen=True, slots=True)
 class OmittedTurns:
-    """The live turns in some ranges of positions: how many still have content, and where; how many were erased."""
+    """The live turns in some ranges of positions: the number and range of those with content, and the number erased."""
 
     turns: int
     from_position: int | None
@@ -88,7 +87,7 @@ class OmittedTurns:
 async def read_context_turns(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, *, wanted: ContextTurnsQuery, max_bytes: int
 ) -> ContextTurns:
-    """Read what a context may show. The transaction is one snapshot where summaries are wanted. Raises NotFound."""
+    """Read what a context may show. To read summaries, the transaction must be one snapshot. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
     last = head.last_seq if wanted.before is None else min(head.last_seq, wanted.before - 1)
     summaries: list[ValidSummary] = []
@@ -124,7 +123,7 @@ async def count_omitted(
 async def _read_newest(
     pages: "_Pages", head: ConversationRow, wanted: ContextTurnsQuery, accepted: Sequence[ValidSummary]
 ) -> None:
-    """Read the newest turns, then older ones that no summary covers, as far as they may have room."""
+    """Read the newest turns, then older ones that no summary covers, as far as they may fit."""
     first_uncovered = 1 + covered_through(accepted, erased_position=head.erased_position)
     is_current = first_uncovered > head.summarized_position
     uncovered = head.turn_count - (head.summarized_turns if is_current else 0)
@@ -140,7 +139,7 @@ async def _read_newest(
 
 
 def _with_unread_lines(pages: "_Pages", summaries: Sequence[ValidSummary]) -> list[ValidSummary]:
-    """The summaries without the highlights that have lines of turns that were read alone.
+    """Return the summaries without those highlights whose lines are all from turns that were read.
 
     A context that shows these turns does not show such highlights, and has to show all turns under them.
     """
@@ -153,7 +152,7 @@ def _with_unread_lines(pages: "_Pages", summaries: Sequence[ValidSummary]) -> li
 
 
 async def _complete_exchanges(pages: "_Pages", wanted: ContextTurnsQuery) -> None:
-    """Read back to the calls of results that were read, so that the edge of the pages parts none."""
+    """Read back to the calls of results that were read, so that no exchange is split at the edge of the pages."""
     newest = [canonical_turn(row) for row in pages.rows[: wanted.newest]]
     if not pages.can_go_on or not any(turn.tool_call_id or turn.tool_results for turn in newest):
         return
@@ -166,9 +165,9 @@ async def _complete_exchanges(pages: "_Pages", wanted: ContextTurnsQuery) -> Non
 
 
 async def _unread_tokens(pages: "_Pages", head: ConversationRow, one: ValidSummary, *, is_only: bool) -> int:
-    """Tokens, at least, of the turns under a summary that were not read.
+    """Return a lower bound of the tokens of turns under a summary that were not read.
 
-    Where they may be fewer than those of the summary, the turns are read, since a context may show them instead.
+    If they may be fewer than those of the summary, the turns are read, because a context may show them instead.
     """
     if not pages.has_more or one.from_position >= pages.oldest or one.to_position <= head.erased_position:
         return 0
@@ -182,9 +181,9 @@ async def _unread_tokens(pages: "_Pages", head: ConversationRow, one: ValidSumma
 
 @dataclass(slots=True)
 class _Pages:
-    """Live turns of one conversation that were read so far, the newest first, back to the position `oldest`.
+    """Live turns of one conversation that were read so far, newest first, back to the position `oldest`.
 
-    `others` are turns before that, which were read for their own sake.
+    `others` are turns that were read in addition: answers to calls, and turns under a summary.
     """
 
     caller: Caller
@@ -200,23 +199,23 @@ class _Pages:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether there are older turns, and room for their text."""
+        """Return whether there are older turns, and room for their text."""
         return self.has_more and self.bytes_left > 0
 
     @property
     def oldest(self) -> int:
-        """The position that was read back to."""
+        """Return the position of the oldest turn of the pages."""
         return (self.rows[-1].position or 0) if self.rows else self.last + 1
 
     def turns(self) -> list[CanonicalTurn]:
-        """All turns that were read, by position."""
+        """Return all turns that were read, by position."""
         rows = {row.id: row for row in (*self.rows, *self.others)}
         return [canonical_turn(row) for row in sorted(rows.values(), key=lambda row: row.position or 0)]
 
     async def read(self, limit: int, *, after: int | None = None) -> None:
         """Read the next older turns, and with `actors` the results of their calls, by any actor."""
         found, cut = await self._list(after=after, before=self.oldest, limit=limit + 1)
-        # of a page that ends at a position it is not known whether there are more before it
+        # a page that ends at a given position does not show whether there are older turns
         self.has_more = cut or len(found) > limit or bool(after)
         page = found[:limit]
         self.rows += page
@@ -225,7 +224,7 @@ class _Pages:
             self.others += await self._answers(page)
 
     async def read_range(self, first: int, last: int, *, max_tokens: int) -> int:
-        """Read the turns in a range of positions, if they have no more than so many tokens; gives those left unread."""
+        """Read the turns in a range of positions if they have at most `max_tokens`; return the tokens left unread."""
         limit = max_tokens // _MESSAGE_TOKENS + 1
         page, cut = await self._list(after=first - 1, before=last + 1, limit=limit)
         tokens = _tokens(page)
@@ -235,7 +234,7 @@ class _Pages:
         return 0
 
     async def first_call(self, call_ids: Sequence[str]) -> int | None:
-        """The position of the first of the turns, not long before `oldest`, that make these calls."""
+        """Return the position of the first turn, shortly before `oldest`, that makes one of these calls."""
         return await turn_store.first_call(
             self.tx,
             self.caller.tenant_id,
@@ -254,14 +253,14 @@ class _Pages:
             self.conversation_id,
             newest_first=True,
             after=after,
-            # what was appended between two statements belongs to the next context
+            # turns appended between two statements belong to the next context
             before=before,
             actors=self.actors,
             limit=limit,
             max_bytes=self.bytes_left,
             with_erased=False,
         )
-        # characters, which may be fewer than the bytes that the statement goes by
+        # counted in characters, which may be fewer than the bytes that the statement counts
         self.bytes_left = 0 if found.cut else self.bytes_left - sum(_size(row) for row in found.rows)
         return found.rows, found.cut
 

@@ -1,8 +1,8 @@
 """Reads the history of a conversation, a page at a time.
 
-A page is read from one end: in ascending order, or in descending order and then reversed where the newest page is shown
-in chronological order. A cursor contains the sort key of the last turn read, and the rev at which the reading began:
-turns that change while the pages are read have a later rev, so `since_rev` finds them.
+A page is read in ascending or descending order. To show the newest page in chronological order, it is read in
+descending order and reversed. A cursor contains the sort key of the last turn read, and the rev at which the reading
+began. Turns that change while the pages are read have a later rev, so `since_rev` finds them.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _BY_REV = "what changed is read in the order of its rev; leave this out"
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """How the pages of one history are read. `backwards`: from the newest; `reversed`: each page is shown reversed."""
+    """The reading order of a history. `backwards`: from the newest; `reversed`: each page is shown reversed."""
 
     kind: Literal["position", "rev", "creation"]
     backwards: bool
@@ -37,7 +37,7 @@ class _Walk:
 
 
 class History:
-    """Reads histories."""
+    """The read operation of histories."""
 
     def __init__(self, database: Database, *, cursors: Cursors, max_bytes: int) -> None:
         self._database = database
@@ -45,13 +45,13 @@ class History:
         self._max_bytes = max_bytes
 
     async def page(self, caller: Caller, conversation_id: ConversationId, query: HistoryQuery) -> HistoryPage:
-        """One page. Raises NotFound, and Invalid for a cursor of another list or members that do not go together."""
+        """Return one page. Raises NotFound, and Invalid for a cursor of another list or for incompatible parameters."""
         _require_compatible(query)
         walk = _walk(query)
         scope = _scope(caller, conversation_id, query)
         beyond, began = self._read_cursor(scope, query.cursor)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            # before the turns: what changes between the two statements has a later rev
+            # read before the turns: changes between the two statements have a later rev
             rev = await get_rev(caller, tx, conversation_id)
             if query.since_rev is not None and query.since_rev > rev:
                 problem = FieldError("/since_rev", f"the conversation is at rev {rev}; read it anew", "query")
@@ -80,7 +80,7 @@ class History:
         )
 
     def _read_cursor(self, scope: str, cursor: str | None) -> tuple[Key | None, int | None]:
-        """The sort key of the last turn of the page before, and the rev at which the reading began."""
+        """Return the sort key of the last turn of the previous page, and the rev at which the reading began."""
         if cursor is None:
             return None, None
         began, *key = self._cursors.read(scope, cursor)
@@ -146,13 +146,13 @@ def _sort_key(row: TurnRow, walk: _Walk) -> Key:
 
 
 def _scope(caller: Caller, conversation_id: ConversationId, query: HistoryQuery) -> str:
-    """The name of the list that a cursor belongs to: everything of the query but the size of a page."""
+    """Return the name of the list that a cursor belongs to: all parameters that select or order its turns."""
     which = f"{query.status}|{query.include_superseded}|{query.order}|{query.after}|{query.before}|{query.since_rev}"
     return f"history|{caller.tenant_id}|{conversation_id}|{which}|{query.actors!r}"
 
 
 def _require_compatible(query: HistoryQuery) -> None:
-    """Raise Invalid, naming each member that means nothing beside another."""
+    """Raise Invalid with each parameter that another one excludes."""
     wrong: list[FieldError] = []
     bounds = {"before": query.before, "after": query.after, "since_rev": query.since_rev}
     if query.status == "aborted":

@@ -12,7 +12,7 @@ from app.tenancy.schemas import Caller
 async def recent_turns(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, *, limit: int, max_bytes: int
 ) -> list[CanonicalTurn]:
-    """The newest live turns that still have content, oldest first, of `max_bytes` at most."""
+    """Return the newest live turns with content, oldest first, up to `max_bytes`. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
     found = await conversation_store.list_turns(
         tx,
@@ -20,7 +20,7 @@ async def recent_turns(
         conversation_id,
         newest_first=True,
         after=None,
-        # a turn that was appended between the two statements belongs to the next answer
+        # turns appended between the two statements belong to the next answer
         before=head.last_seq + 1,
         actors=None,
         limit=limit,

@@ -1,7 +1,7 @@
-"""Turns as sources of what is derived from them above: read in the order of their seq, held while it is written.
+"""Turns as sources of derived data such as facts: read in the order of their seq, locked while that data is written.
 
-How far a conversation was looked through, and whether anything rests on its turns, stands in its head. So a revision
-knows whether somebody has to be told, and enqueues that in its own transaction.
+The head stores up to which seq facts were extracted, and whether facts are derived from its turns. From this, a
+revision knows whether facts must be withdrawn, and enqueues the jobs in its own transaction.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _MAX_BYTES = 8 * 2**20
 
 
 class Sources:
-    """What extraction reads of conversations, and what it writes in their heads."""
+    """The reads of conversations by extraction, and its writes to their heads."""
 
     def __init__(self, database: Database, *, jobs: JobQueue, publisher: EventPublisher) -> None:
         self._database = database
@@ -36,7 +36,7 @@ class Sources:
     async def unread(
         self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int
     ) -> Unread:
-        """The next turns to look through, up to a seq. NotFound without the conversation."""
+        """Return the next turns to extract facts from, up to a seq. Raises NotFound."""
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
             last = head.last_seq if through is None else min(through, head.last_seq)
@@ -54,19 +54,19 @@ class Sources:
         return _unread(head, rows, reach=last)
 
     async def seq_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
-        """The seq of a live turn. NotFound without it, Conflict where another stands in its place."""
+        """Return the seq of a live turn. Raises NotFound, and Conflict if the turn is superseded."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await get_conversation(caller, tx, conversation_id)
             seq, _ = await get_live_turn(caller, tx, conversation_id, turn_id)
         return seq
 
     async def places_of(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, UUID]:
-        """The conversation of each of these turns, of those that there are."""
+        """Return the conversation of each of these turns that exists."""
         rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids, include_content=False)
         return {row.id: row.conversation_id for row in rows.values()}
 
     async def hidden(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> set[UUID]:
-        """Those of these conversations that are being deleted: what rests on them alone is gone for everybody."""
+        """Return which of these conversations are being deleted: data that is derived only from them is hidden."""
         if not conversation_ids:
             return set()
         return await expiry_store.list_deleting(tx, caller.tenant_id, conversation_ids)
@@ -74,11 +74,11 @@ class Sources:
     async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]
     ) -> dict[UUID, LockedConversation]:
-        """Hold conversations until the transaction ends, of those that there are; before their turns, as everywhere."""
+        """Lock those conversations that exist until the transaction ends; always before their turns."""
         heads: dict[UUID, LockedConversation] = {}
         for conversation_id in sorted(set(conversation_ids)):
             await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
-            # a statement of its own: one that waited for the lock sees the owner of before it waited
+            # a new statement: the one that waited for the lock sees the owner from before the wait
             head = await conversation_store.find_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
             if head is not None:
                 heads[conversation_id] = LockedConversation(
@@ -87,15 +87,15 @@ class Sources:
         return heads
 
     async def has_same_policy(self, caller: Caller, tx: Transaction, unread: Unread) -> bool:
-        """Whether a locked conversation has the owner and the policy of facts that it had when it was read."""
-        # a statement of its own: one that waited for the lock sees the row of before it waited
+        """Return whether a locked conversation has the same owner and facts policy as when it was read."""
+        # a new statement: the one that waited for the lock sees the row from before the wait
         head = await get_conversation(caller, tx, ConversationId(unread.conversation_id))
         policy = Facts.model_validate(head.facts)
         before = (unread.enabled, unread.redact, unread.owner)
         return (policy.enabled, policy.redact, head.owner) == before
 
     async def lock_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
-        """Hold turns of locked conversations; gives those that are live and not erased."""
+        """Lock turns of locked conversations; return those that are live and not erased."""
         return await turn_store.lock_sources(tx, caller.tenant_id, turn_ids)
 
     async def record_reading(
@@ -108,9 +108,10 @@ class Sources:
         held: bool,
         rev: int | None,
     ) -> None:
-        """Note in a locked head how far it was looked through, that something rests on its turns, and what is told.
+        """Write the progress of fact extraction to a locked head, and publish the change if facts were recorded.
 
-        `rev`, the next one, is what facts were recorded with: followers are told of them. None: of none.
+        `held`: facts are derived from its turns. `rev`: the next rev, with which facts were recorded; None if there are
+        none.
         """
         await turn_store.update_facts_mark(
             tx, caller.tenant_id, conversation_id, read_through=read_through, held=held, rev=rev
@@ -119,7 +120,7 @@ class Sources:
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Let a job go on with looking through a conversation."""
+        """Enqueue the job that continues the fact extraction of a conversation."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._jobs.enqueue(tx, caller.tenant_id, [facts_job(conversation_id)])
 

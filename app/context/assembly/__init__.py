@@ -1,1 +1,1 @@
-"""Chooses what a model sees within the token budget, and explains it. Pure."""
+"""Choose the content of a context within the token budget, and explain the choice. Pure."""

@@ -1,16 +1,17 @@
-"""Choose what a model sees within a token budget. Pure: the same parts and request give the same bytes.
+"""Choose the content of a context within a token budget. Pure: the same parts and request give the same bytes.
 
-A context is planned without floors first: where everything that was asked for has room, all of it is shown. Else each
-section that has material keeps a floor, a share of the budget, from those before it. The order of claims is: system
-text, newest turns, summaries, facts, memories, recalled. Floors shrink together where the system text leaves too
+A context is planned without floors first: if everything that was requested fits, all of it is shown. Otherwise each
+section with material gets a floor: a share of the budget that earlier sections cannot use. The order of claims is:
+system text, newest turns, summaries, facts, memories, recalled. Floors shrink together if the system text leaves too
 little.
 
-Invariants: the count of the final render is within the budget; the window is a suffix of the turns that are asked for;
-no turn is shown twice; calls and results are shown together or not at all; a summary is shown only where it covers
-turns that are not shown, and takes fewer tokens than these.
+Invariants: the count of the final render is within the budget. The window is a suffix of the requested turns. No turn
+is shown twice. Calls and results are shown together or not at all. A summary is shown only if it covers turns that are
+not shown, and takes fewer tokens than these turns.
 
-What a planned section leaves unused depends on the query. It never widens the window, since each new query would then
-move its start and cool the prompt cache: turns without a place in the window are written in the volatile block instead.
+The unused tokens of a planned section depend on the query. They never widen the window, because each new query would
+then move its start and invalidate the prompt cache. Turns that do not fit into the window are written in the volatile
+block instead.
 """
 
 from collections.abc import Sequence
@@ -38,29 +39,28 @@ from app.formats.service import (
 from app.formats.units import Unit, group_turns
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
-# what a line of the volatile block takes, mostly, and the most of a budget that a section keeps for its lines
+# Typical tokens of a line of the volatile block, and the maximum share of the budget for a section's floor.
 _LINE_TOKENS: Final = 56
 _VOLATILE_SHARE: Final = 0.2
-# turns that do not fit are passed over so often before the rest of the budget is left unused
+# Number of turns that may fail to fit before the rest of the budget is left unused.
 _MAX_MISSES: Final = 16
 
 
 def assemble(parts: ContextParts, *, request: ContextRequest, counter: TextCounter, policy: Policy) -> Assembled:
-    """Build the context; raises Invalid `budget_too_small` when system text and newest turn do not fit.
+    """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
 
-    Of the request, `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries) and `semantic_recall.k`
-    (how many recalled turns beside the window, so more may be given) are looked at; `parts` holds only what was asked
-    for. `counter` is the tokenizer that the request names.
+    Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries) and
+    `semantic_recall.k` are used. `k` is the maximum of recalled turns outside the window, so `parts` may contain more.
+    `parts` contains only what was requested. `counter` is the tokenizer that the request names.
     """
     return _Assembly(parts, request, counter, policy).run()
 
 
 class Floors(Enum):
-    """What is kept for the sections after the recent turns: nothing, the least, or the least and room for recall.
+    """Floors for the sections after the recent turns: none, the minimum, or the minimum and lines for recall.
 
-    Turns that were recalled are worth more than the oldest of many recent ones: where not all of these have room
-    anyway, as many lines are kept for recall as it was asked for. The turns asked for by number come first where they
-    fit.
+    Recalled turns are worth more than the oldest of many recent turns. If not all recent turns fit anyway, the floor of
+    recall has as many lines as recall was requested for. The turns requested by number come first if they fit.
     """
 
     NONE = auto()
@@ -69,7 +69,7 @@ class Floors(Enum):
 
 
 class _Assembly:
-    """One assembly: what there is, what has been decided, and why."""
+    """One assembly: its parts, the decisions so far, and their reasons."""
 
     def __init__(self, parts: ContextParts, request: ContextRequest, counter: TextCounter, policy: Policy) -> None:
         self._parts = parts
@@ -132,7 +132,7 @@ class _Assembly:
             )
 
     def _planned(self, floors: Floors) -> Plan:
-        """Choose what is shown. Summaries that are not used are taken out, and the turns under them asked for again."""
+        """Choose what is shown. Unused summaries are removed, and the turns under them are requested again."""
         self._reasons = Reasons()
         summaries = self._usable_summaries()
         lost: list[SummaryPart] = []
@@ -153,7 +153,7 @@ class _Assembly:
         return plan
 
     def _left(self, plan: Plan) -> int:
-        """Tokens that turns and summaries leave."""
+        """Return the tokens that turns and summaries leave."""
         used = sum(self._costs.unit(unit) for unit in plan.units)
         used += sum(self._costs.summary(part) for part in plan.summaries)
         used += self._costs.note(ERASED) if plan.says_erased else 0
@@ -178,7 +178,7 @@ class _Assembly:
         return chosen
 
     def _reserve(self, summaries: Sequence[SummaryPart], floors: Floors) -> None:
-        """Keep each section's floor. The summary keeps no more than it needs; the volatile ones keep theirs whole."""
+        """Set each section's floor: at most its need for the summary, always complete for the volatile sections."""
         has_summary = bool(summaries) or self._parts.is_erased
         reserved = {
             "recent": int(self._limit * self._policy.floor_recent) if self._units else 0,
@@ -197,7 +197,7 @@ class _Assembly:
         self._reserved = reserved
 
     def _volatile_floor(self, name: str, lines: int) -> int:
-        """The floor of a section of the volatile block: its share, or what its lines take where that is little."""
+        """Return the floor of a volatile section: its share, or the tokens of its lines (limited) if they are more."""
         sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
         most = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
@@ -208,17 +208,17 @@ class _Assembly:
         return 1 if wanted is None or floors is not Floors.RECALL else wanted.k
 
     def _allowance(self, name: str, left: int) -> int:
-        """Tokens that a section may claim: what later floors leave, but never less than its own floor."""
+        """Return the tokens that a section may claim: those that later floors leave, but at least its own floor."""
         later = sum(self._reserved[other] for other in _ORDER[_ORDER.index(name) + 1 :])
         return max(left - later, min(left, self._reserved[name]))
 
     # turns
 
     def _take_turns(self, plan: Plan, summaries: Sequence[SummaryPart]) -> int:
-        """Take the newest of the turns that are asked for; gives the tokens that they claim.
+        """Take the newest of the requested turns, and return the tokens that they claim.
 
-        A window that the budget cuts claims all that it may, so that a summary beside it has the same form while the
-        window grows to its next boundary.
+        A window that the budget cuts claims its whole allowance, so that a summary next to it keeps its form until the
+        window moves to its next boundary.
         """
         asked = [unit for index, unit in enumerate(self._units) if self._is_asked(index, unit, summaries)]
         allowance = max(self._kept, self._allowance("recent", self._room))
@@ -226,7 +226,7 @@ class _Assembly:
         if first > 0:
             start = rounded_in(asked, first, required=self._required)
             newest_start = len(asked) - (len(self._units) - self._newest)
-            if first <= newest_start:  # those that were asked for by number have room: no boundary matters
+            if first <= newest_start:  # the turns requested by number fit: no boundary matters
                 start = min(start, newest_start)
             plan.is_short = True
         plan.units, plan.skipped = asked[start:], asked[:start]
@@ -236,7 +236,7 @@ class _Assembly:
         return max(allowance, cost) if first > 0 else cost
 
     def _is_asked(self, index: int, unit: Unit, summaries: Sequence[SummaryPart]) -> bool:
-        """Whether a unit is among the newest, or stands where no summary covers it."""
+        """Return whether a unit is among the newest, or is not covered by a summary."""
         if index >= self._start:
             return True
         parts = {part.id for turn in unit.turns for part in summaries if part.covers(turn.position)}
@@ -251,7 +251,7 @@ class _Assembly:
     # summaries
 
     def _take_summaries(self, plan: Plan, summaries: Sequence[SummaryPart], left: int) -> list[SummaryPart]:
-        """Take the summaries that are needed, each in a form that has room; gives those that are used."""
+        """Take the needed summaries, each in a form that fits, and return those that are used."""
         shown = {turn.id for unit in plan.units for turn in unit.turns}
         needed = [(part, without_lines_of(part, shown)) for part in summaries if self._is_needed(part, shown)]
         allowance = self._allowance("summary", left)
@@ -259,8 +259,8 @@ class _Assembly:
         used: list[SummaryPart] = []
         spent = 0
         for place, (part, whole) in enumerate(needed):
-            # where not all have room as they are, each has its share of the floor: the older ones are not left out, and
-            # what is recalled is worth more than a longer piece of a summary
+            # If not all fit in full, each gets its share of the floor: older ones are not left out, and recalled turns
+            # are worth more than a longer piece of a summary.
             floor = max(0, min(allowance, self._reserved["summary"]) - spent)
             share = allowance - spent if has_room else floor // (len(needed) - place)
             if not self._saves_tokens(part, min(self._costs.summary(whole), allowance - spent), shown):
@@ -279,7 +279,7 @@ class _Assembly:
         return used
 
     def _is_needed(self, part: SummaryPart, shown: set[str]) -> bool:
-        """Whether a summary covers turns that are not shown; highlights, whether they have lines of such turns."""
+        """Return whether a summary covers turns that are not shown; highlights also need lines of such turns."""
         if not self._covers_others(part, shown):
             return False
         if part.lines and not without_lines_of(part, shown).lines:
@@ -288,7 +288,7 @@ class _Assembly:
         return True
 
     def _is_needed_beside_lines(self, part: SummaryPart, plan: Plan) -> bool:
-        """Whether a summary that was taken covers turns that the volatile block does not show, and saves tokens.
+        """Return whether a used summary covers turns that the volatile block does not show, and saves tokens.
 
         Highlights keep their lines of such turns, so that the stable parts do not change with each query.
         """
@@ -298,7 +298,7 @@ class _Assembly:
         return self._covers_others(part, shown) and self._saves_tokens(part, tokens, shown)
 
     def _covers_others(self, part: SummaryPart, shown: set[str]) -> bool:
-        """Whether a summary covers turns that are not shown."""
+        """Return whether a summary covers turns that are not shown."""
         lacking = any(
             turn.id not in shown and part.covers(turn.position) for unit in self._units for turn in unit.turns
         )
@@ -308,7 +308,7 @@ class _Assembly:
         return True
 
     def _form(self, part: SummaryPart, share: int, most: int) -> SummaryPart | None:
-        """The longest form of a summary within its share, else one that has room; None where none has."""
+        """Return the longest form of a summary within its share, else one that fits; None if no form fits."""
         if self._costs.summary(part) <= share:
             return part
         short = self._costs.shortened(part, share) or self._costs.shortened(part, most)
@@ -320,7 +320,7 @@ class _Assembly:
         return None
 
     def _saves_tokens(self, part: SummaryPart, tokens: int, shown: set[str]) -> bool:
-        """Whether the turns under a summary that are not shown take more than so many tokens."""
+        """Return whether the turns under a summary that are not shown take more than `tokens`."""
         if part.sources_gone or part.unread_tokens > tokens:
             return True
         replaced = part.unread_tokens
@@ -335,7 +335,7 @@ class _Assembly:
     # lines of the volatile block
 
     def _take_lines(self, plan: Plan, left: int) -> int:
-        """Take facts, memories and recalled turns, the best first; gives the tokens that are left."""
+        """Take facts, memories and recalled turns, the best first, and return the remaining tokens."""
         for name, lines in self._lines(plan).items():
             allowance = self._allowance(name, left)
             for line in lines:
@@ -350,14 +350,14 @@ class _Assembly:
         return left
 
     def _line_tokens(self, plan: Plan, name: str, line: Line) -> int:
-        """Tokens of a line, with those of the heading and the fence where it is the first."""
+        """Return the tokens of a line; the first line includes the heading and the delimiters."""
         tokens = self._costs.line(line.text)
         if not plan.has_heading(name):
             tokens += self._costs.line(HEADINGS["recalled" if name == EARLIER else name])
         return tokens if any(plan.lines.values()) else tokens + self._costs.frame
 
     def _take_earlier(self, plan: Plan, left: int) -> None:
-        """Write turns that have no place in the window among the recalled ones, the newest first."""
+        """Write turns that do not fit into the window among the recalled ones, the newest first."""
         recalled = {turn_id for line in plan.lines["recalled"] for turn_id in line.ids}
         misses = 0
         for unit in reversed(plan.skipped):
@@ -377,7 +377,7 @@ class _Assembly:
         return Line([turn.id for turn in unit.turns], text, None, self._order(unit.turns[-1]))
 
     def _lines(self, plan: Plan) -> dict[str, list[Line]]:
-        """Write every fact, memory and recalled turn that could be taken, the best first."""
+        """Return the lines of every fact, memory and recalled turn that can be taken, the best first."""
         return {
             "facts": self._texts("facts", self._parts.facts),
             "memories": self._texts("memories", self._parts.memories),
@@ -413,14 +413,14 @@ class _Assembly:
         return list(lines.values())
 
     def _order(self, turn: CanonicalTurn) -> tuple[float, int]:
-        """Where a turn stands among others: by position, or by time where some are of other conversations."""
+        """Return the sort key of a turn: its position, or its time if some turns are of other conversations."""
         if all(part.conversation is None for part in self._parts.recalled):
             return (0.0, turn.position)
         return (0.0 if turn.occurred_at is None else turn.occurred_at.timestamp(), turn.position)
 
 
 def _upcoming_units(parts: ContextParts, units: Sequence[Unit]) -> int:
-    """How many of the newest units are of turns to come: they are in any context."""
+    """Count the newest units that consist of upcoming turns: every context shows them."""
     if not parts.upcoming:
         return 0
     first = parts.recent[-parts.upcoming].position

@@ -1,9 +1,9 @@
-"""Highlights: lines of turns, verbatim, with their date and actor, chosen by how many facts they seem to hold. Pure.
+"""Highlights: lines of turns, verbatim, with date and actor, chosen by an estimate of the facts in them. Pure.
 
-They stand for turns where there is no model to summarise them, and never pass for a summary. A line's density: the
-first person, numbers and dates, names in the midst of a sentence, and a good length speak for it; greetings and
-questions against it. Such a choice keeps about half of what is asked about later at a fifth of the turns, where ranking
-sentences by likeness keeps no more than chance (measured on LoCoMo).
+They replace turns if no model can summarise them, and are never labelled as a summary. The density of a line is higher
+with the first person, numbers and dates, names within a sentence, and a good length. It is lower for greetings and
+questions. Measured on LoCoMo: at a fifth of the turns, this choice keeps about half of what is asked about later.
+Ranking sentences by similarity keeps no more than chance.
 """
 
 import re
@@ -36,7 +36,7 @@ _GREETING: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a turn says, and who said it when."""
+    """The text of a turn, with its author and time."""
 
     turn_id: str
     position: int
@@ -47,7 +47,7 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A line that may be kept. Of two equally dense ones the later counts."""
+    """A line that may be kept. Of two equally dense lines the later one is preferred."""
 
     turn_id: str
     position: int
@@ -57,7 +57,7 @@ class Candidate:
 
 
 def candidates(turns: Iterable[Spoken]) -> list[Candidate]:
-    """The densest lines of each turn, three at most."""
+    """Return the densest lines of each turn, at most three."""
     found: list[Candidate] = []
     for turn in turns:
         lines = [
@@ -69,7 +69,7 @@ def candidates(turns: Iterable[Spoken]) -> list[Candidate]:
 
 
 def choose(lines: Iterable[Candidate], *, max_tokens: int, count: Callable[[str], int]) -> list[Candidate]:
-    """The densest lines within so many tokens, in the order they were said."""
+    """Return the densest lines within `max_tokens`, in the order of the conversation."""
     kept: list[Candidate] = []
     left = max_tokens
     seen: set[str] = set()
@@ -87,7 +87,7 @@ def choose(lines: Iterable[Candidate], *, max_tokens: int, count: Callable[[str]
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, each verbatim; a very long one is cut, and says so."""
+    """Return the sentences of a text, each verbatim; a very long one is cut and ends with an ellipsis."""
     found: list[str] = []
     for piece in _SENTENCE_END.split(text[:_MAX_READ]):
         sentence = " ".join(piece.split())
@@ -99,7 +99,7 @@ def sentences(text: str) -> list[str]:
 
 
 def density(sentence: str) -> float:
-    """How many facts a sentence seems to hold."""
+    """Estimate how many facts a sentence contains."""
     words = sentence.split()
     score = 1.0 if _FIRST_PERSON.search(sentence) else 0.0
     score += min(2.0, 1.0 * len(_NUMBER.findall(sentence)))
@@ -119,12 +119,12 @@ def _labelled(turn: Spoken, sentence: str) -> str:
 
 
 def of_line(turn_id: str, position: int, text: str) -> Candidate:
-    """A line that was kept before, to be weighed against others again."""
+    """Return a candidate for a line that was kept before, to rank it again."""
     _, _, said = text.partition("] ")
     return Candidate(turn_id, position, 0, text, density(said or text))
 
 
 def fitting(lines: Sequence[str], *, max_tokens: int, count: Callable[[str], int]) -> list[str]:
-    """As many of the densest of some highlights as fit, in their order."""
+    """Return as many of the densest highlights as fit, in their order."""
     some = [of_line(str(place), place, line) for place, line in enumerate(lines)]
     return [line.text for line in choose(some, max_tokens=max_tokens, count=count)]

@@ -1,6 +1,7 @@
-"""The words that Turnkeep itself puts into a context: fences and labels around what was summarised or recalled.
+"""Texts that Turnkeep itself adds to a context: delimiters and labels around summaries and recalled turns.
 
-Everything here is shown in the user's role and fenced, so that stored text never gains the weight of an instruction.
+Everything here is shown in the user's role and between delimiters, so that stored text never gains the authority of an
+instruction.
 """
 
 from datetime import UTC
@@ -25,29 +26,29 @@ HEADINGS: Final = {
 
 
 def summary_note(text: str, from_position: int, to_position: int, *, is_highlights: bool = False) -> NoteBlock:
-    """Give the note that stands for the turns of a range; lines of the turns themselves are called highlights."""
+    """Return the note that covers the turns of a range. Lines of the turns themselves are labelled highlights."""
     name = "highlights" if is_highlights else "summary"
     return NoteBlock(delimit(name, text, f' turns="{from_position}-{to_position}"'))
 
 
 def line_of(text: str) -> str:
-    """Write one fact or memory."""
+    """Return the line of one fact or memory."""
     return f"- {text}"
 
 
 def recalled_line(turn: CanonicalTurn, conversation: str | None = None) -> str:
-    """Label a turn with its date and actor, and with its conversation where that is another; its text is verbatim."""
+    """Label a turn with date and actor, and with its conversation if that is another one. Its text stays verbatim."""
     when = "" if turn.occurred_at is None else f"{turn.occurred_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC, "
     where = "" if conversation is None else f", in another conversation: {' '.join(conversation.split())}"
     return f"[{when}{' '.join(turn.actor.split())}{where}] {text_of(turn)}"
 
 
 def background_note(lines: dict[str, list[str]]) -> NoteBlock | None:
-    """Give the one volatile block: facts, memories and recalled turns, each under its heading; None when empty."""
+    """Return the one volatile block: facts, memories and recalled turns, each under its heading; None if empty."""
     written = [text for name, heading in HEADINGS.items() if lines.get(name) for text in (heading, *lines[name])]
     return NoteBlock(delimit(_FENCE, "\n".join([_INTRODUCTION, *written]))) if written else None
 
 
 def background_frame() -> NoteBlock:
-    """Give the block without a line in it, to know what the fence alone takes."""
+    """Return the volatile block without a line, to count the tokens of its delimiters."""
     return NoteBlock(delimit(_FENCE, f"{_INTRODUCTION}\n"))

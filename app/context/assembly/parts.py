@@ -1,4 +1,4 @@
-"""What assembly works on and what it gives: plain values, so that the same values always give the same context."""
+"""Input and output of assembly: plain values, so that the same values always give the same context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """A line of highlights, and the turn that it is a line of."""
+    """A line of highlights, with the id of its turn."""
 
     turn_id: str
     text: str
@@ -20,10 +20,10 @@ class LinePart:
 class SummaryPart:
     """A valid summary of the turns from one position through another, both included.
 
-    `sources_gone`: turns of the range were erased, so that nothing else can stand for them. Where the text has no room,
-    its abstract stands for it, or as many as fit of the `lines` that it is made of. `is_highlights`: they are lines of
-    the turns themselves, and are called so. `unread_tokens`: tokens, at least, of the turns under it that are not among
-    those of the context.
+    `sources_gone`: turns of the range were erased, so that only the summary can cover them. If the text does not fit,
+    its abstract replaces it, or as many of its `lines` as fit. `is_highlights`: the lines are quoted from the turns,
+    and are labelled highlights. `unread_tokens`: a lower bound for the tokens of its turns that are not in the
+    context's parts.
     """
 
     id: str
@@ -38,7 +38,7 @@ class SummaryPart:
     unread_tokens: int = 0
 
     def covers(self, position: int) -> bool:
-        """Whether a turn at this position lies under the summary."""
+        """Return whether the summary covers this position."""
         return self.from_position <= position <= self.to_position
 
 
@@ -53,7 +53,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class RecalledPart:
-    """An earlier turn that recall found. `conversation`: what its conversation is called, where that is another one."""
+    """An earlier turn that recall found. `conversation`: the name of its conversation, if that is another one."""
 
     turn: CanonicalTurn
     score: float
@@ -62,10 +62,10 @@ class RecalledPart:
 
 @dataclass(frozen=True, slots=True)
 class WindowRequest:
-    """How many of the newest turns are asked for.
+    """The number of newest turns that are requested.
 
-    `is_limit`: not many more than these, as the caller named the number; else older turns that no summary covers are
-    asked for too.
+    `is_limit`: the caller named the number, so hardly more are shown. Otherwise older turns that no summary covers are
+    requested too.
     """
 
     newest: int
@@ -74,11 +74,11 @@ class WindowRequest:
 
 @dataclass(frozen=True, slots=True)
 class ContextParts:
-    """Everything that may go into a context.
+    """All parts that may be shown in a context.
 
     `recent`: live turns, ascending by position: the newest ones and those that are read with them. `upcoming`: how many
-    of the newest are not stored yet, and are always shown; they are not counted in `asked`. Facts, memories and
-    recalled: the best first. `is_erased`: sources are gone and no summary covers them.
+    of the newest are not stored yet. They are always shown, and not counted in `asked`. Facts, memories and recalled:
+    the best first. `is_erased`: source turns were erased and no summary covers them.
     """
 
     system: str | None
@@ -95,7 +95,7 @@ class ContextParts:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings that assembly goes by."""
+    """Settings of assembly."""
 
     margin: float = 1.35
     floor_recent: float = 0.40
@@ -104,16 +104,16 @@ class Policy:
 
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
-        """Take the policy out of the settings."""
+        """Return the policy from the settings."""
         return cls(settings.context_margin, settings.floor_recent, settings.floor_summary, settings.floor_other)
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A finished context, without what only the database can tell: when it was read, and how much it leaves out.
+    """A finished context, without the data that only the database has: its seq, and the number of omitted turns.
 
     `shown`: positions of the turns of this conversation that are shown; `covered`: the ranges of positions, both ends
-    included, that lie under a shown summary.
+    included, that a shown summary covers.
     """
 
     format: Format
@@ -127,7 +127,7 @@ class Assembled:
     explain: list[Explained]
 
     def uncovered_ranges(self, through: int) -> list[tuple[int, int]]:
-        """The ranges of positions, from the first through one, that are neither shown nor covered."""
+        """Return the ranges of positions from 1 to `through` that are neither shown nor covered."""
         ranges: list[tuple[int, int]] = []
         next_free = 1
         for first, last in sorted([*self.covered, *((position, position) for position in self.shown)]):
@@ -141,7 +141,7 @@ class Assembled:
         return ranges
 
     def answer(self, *, as_of_seq: int, gap: Gap | None, degraded: Sequence[str] = (), explain: bool) -> Context:
-        """Give the answer to the caller; `degraded` is added to what the assembly knows."""
+        """Return the response to the caller; `degraded` is added to the assembly's own."""
         return Context(
             format=self.format,
             messages=self.messages,

@@ -1,4 +1,4 @@
-"""What has been chosen for a context so far, in what order it is shown, and what each thing costs."""
+"""The choices for a context so far, the order in which they are shown, and their costs in tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,14 @@ from app.formats.tokens import MESSAGE_TOKENS
 from app.formats.units import Unit
 
 EARLIER: Final = "earlier"
-"""Recent turns without a place in the window. They are written among the recalled ones, and count as recent."""
+"""Recent turns that do not fit into the window. They are written among the recalled ones, and count as recent."""
 
 _HEADING_OF: Final = {EARLIER: "recalled"} | {name: name for name in HEADINGS}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One fact or memory, or the turns of one unit, as they would be written. `order`: where among its section."""
+    """The written form of one fact or memory, or of the turns of one unit. `order`: its sort key in its section."""
 
     ids: Sequence[str]
     text: str
@@ -30,10 +30,10 @@ class Line:
 
 @dataclass(slots=True)
 class Plan:
-    """The choice. Summaries (the newest first) and lines are in the order taken: the last is the first to go again.
+    """The choices. Summaries (the newest first) and lines are in the order taken: the last one is removed first.
 
-    `skipped`: units that were asked for and have no place in the window; `lost`: summaries without room. `is_short`:
-    something that was asked for has no room.
+    `skipped`: requested units that do not fit into the window; `lost`: summaries that do not fit. `is_short`: some
+    requested item does not fit.
     """
 
     units: Sequence[Unit] = ()
@@ -45,16 +45,19 @@ class Plan:
     is_short: bool = False
 
     def render_lines(self, heading: str) -> list[Line]:
-        """Give the lines under a heading in the order they are written: turns oldest first."""
+        """Return the lines under a heading in the order in which they are written: turns oldest first."""
         lines = [line for name, lines in self.lines.items() if _HEADING_OF[name] == heading for line in lines]
         return sorted(lines, key=lambda line: line.order)
 
     def has_heading(self, name: str) -> bool:
-        """Whether there are lines under the heading of a section."""
+        """Return whether there are lines under the heading of a section."""
         return bool(self.render_lines(_HEADING_OF[name]))
 
     def give_up(self, required: int) -> bool:
-        """Let go of what matters least; False when only the system text and the newest `required` units are left."""
+        """Remove the least important item.
+
+        Return False if only system text and the newest `required` units are left.
+        """
         for name in (EARLIER, *reversed(HEADINGS)):
             if self.lines[name]:
                 self.lines[name].pop()
@@ -71,7 +74,7 @@ class Plan:
         return False
 
     def blocks(self, *, summary: bool = True, background: bool = True) -> list[Block]:
-        """Give the blocks in order, stable ones first; the volatile one stands before the last user message."""
+        """Return the blocks in order, stable ones first; the volatile one comes before the last user message."""
         turns: list[TurnBlock] = [block for unit in self.units for block in unit.blocks]
         turns.sort(key=lambda block: block.turn.position)
         shown: list[Block] = [*turns]
@@ -87,7 +90,7 @@ class Plan:
 
 
 def _last_user(blocks: list[TurnBlock]) -> int:
-    """Find the last user message; where nobody asks, the newest block stands for it, so the note is never the end."""
+    """Return the index of the last user message, else of the newest block, so that the note is never at the end."""
     for index in range(len(blocks) - 1, -1, -1):
         if blocks[index].turn.role is Role.USER and not blocks[index].answered:
             return index
@@ -95,26 +98,26 @@ def _last_user(blocks: list[TurnBlock]) -> int:
 
 
 def summary_note_block(part: SummaryPart) -> NoteBlock:
-    """The note that shows a summary."""
+    """Return the note that shows a summary."""
     return summary_note(part.text, part.from_position, part.to_position, is_highlights=part.is_highlights)
 
 
 def without_lines_of(part: SummaryPart, shown: set[str]) -> SummaryPart:
-    """Highlights without the lines of turns that are shown; any other summary as it is."""
+    """Return highlights without the lines of shown turns; any other summary unchanged."""
     left = [line for line in part.lines if line.turn_id not in shown]
     return part if len(left) == len(part.lines) else with_lines(part, left)
 
 
 def with_lines(part: SummaryPart, lines: Sequence[LinePart]) -> SummaryPart:
-    """Highlights with other lines."""
+    """Return highlights with other lines."""
     return replace(part, lines=lines, text="\n".join(line.text for line in lines))
 
 
 class Costs:
     """Tokens of blocks and whole renders, without margin; each text is counted once.
 
-    A block's cost is that of its own messages, which merging neighbours can only lessen: sums of costs plan, and the
-    count of the render decides.
+    The cost of a block is the cost of its own messages. Merging neighbours can only reduce it, so sums of costs are
+    used to plan, and the count of the render decides.
     """
 
     def __init__(self, target: Format, counter: CachingCounter, named: frozenset[Role], system: str | None) -> None:
@@ -122,20 +125,21 @@ class Costs:
         self._counter = counter
         self._named = named
         self._system = system
-        # keyed by identity: blocks hold mappings and cannot be hashed; they are kept here, so no id is used again
+        # Keyed by identity, since blocks contain mappings and cannot be hashed. The blocks are stored too, so that no
+        # id is reused.
         self._messages: dict[int, tuple[Block, list[JsonObject]]] = {}
         self._units: dict[int, int] = {}
-        # stored counts are o200k_base; another tokenizer of that family needs at least half as many
+        # Stored counts are o200k_base; another tokenizer of that family needs at least half as many tokens.
         self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
         self.frame = self.note(background_frame())
 
     def render(self, blocks: list[Block]) -> RenderedMessages:
-        """Render the blocks behind the system text."""
+        """Render the blocks after the system text."""
         messages = [message for block in blocks for message in self._of(block)]
         return finish(self._target, system=self._system, messages=messages)
 
     def count(self, blocks: list[Block]) -> int:
-        """Count the whole render of the blocks behind the system text."""
+        """Count the whole render of the blocks after the system text."""
         return count_render(self.render(blocks), self._counter)
 
     def count_rendered(self, rendered: RenderedMessages) -> int:
@@ -151,7 +155,7 @@ class Costs:
         return self._tokens(summary_note_block(part))
 
     def shortened(self, part: SummaryPart, allowance: int) -> SummaryPart | None:
-        """The summary in a shorter form that needs no more than so many tokens; None where there is none."""
+        """Return the summary in a shorter form of at most `allowance` tokens; None if there is none."""
         if part.abstract is not None:
             short = replace(part, text=part.abstract)
         elif part.lines:
@@ -175,17 +179,17 @@ class Costs:
         return known
 
     def count_within(self, unit: Unit, left: int) -> int | None:
-        """Count a unit, or give None when its stored size alone is over `left`: huge turns are not tokenised."""
+        """Count a unit, or return None if its stored size alone exceeds `left`: huge turns are not tokenised."""
         if self.least(unit) > left:
             return None
         return self.unit(unit)
 
     def least(self, unit: Unit) -> int:
-        """Tokens that a unit has at least, as far as its stored size tells."""
+        """Return the minimum tokens of a unit by its stored size."""
         return sum(self._hint(turn) for turn in unit.turns) if self._hint_share else 0
 
     def estimate(self, unit: Unit) -> int:
-        """Tokens of a unit that is not shown: counted if it was, else as stored."""
+        """Return the tokens of a unit that is not shown: as counted, else as stored."""
         known = self._units.get(unit.position)
         return known if known is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
 

@@ -1,7 +1,7 @@
-"""The account of an assembly: tokens by section, what is in, what is not and why.
+"""Report an assembly: tokens by section, what is included, what is not and why.
 
-Always holds: the sections' `used` add up to the whole, which is the count of the final render; `requested` is `used`
-plus `dropped`. Sections are told apart by counting the render as it grows: system, turns, summary, volatile block.
+Invariants: the sections' `used` add up to the count of the final render; `requested` is `used` plus `dropped`. Tokens
+are split between sections by counting the render as it grows: system, turns, summary, volatile block.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from app.formats.service import CachingCounter, Margin, has_media, is_exact
 from app.formats.units import OmittedTurn, Unit
 
 ERASED_SOURCES: Final = "erased_sources"
-"""What `degraded` says where turns were erased and no shown summary covers them."""
+"""Member of `degraded` if turns were erased and no shown summary covers them."""
 
 _BLOCK: Final[dict[str, SectionName]] = {
     "facts": "facts",
@@ -24,29 +24,29 @@ _BLOCK: Final[dict[str, SectionName]] = {
     EARLIER: "recent",
     "recalled": "recalled",
 }
-"""What the volatile block is made of, and the sections that its lines count in."""
+"""Kinds of lines in the volatile block, and the sections that count them."""
 
 _SECTIONS: Final[tuple[SectionName, ...]] = ("system", "recent", "summary", "facts", "memories", "recalled")
 NO_ROOM: Final = "it does not fit the budget"
 
 
 class Reasons:
-    """Why things were left out, and whether they were asked for; the last word on each counts."""
+    """Reasons for leaving items out, and whether they were requested; the last reason of an item counts."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], tuple[str, bool]] = {}
 
     def explain(self, section: str, key: str, reason: str, *, is_asked: bool = False) -> None:
-        """Note a reason. `is_asked`: it was asked for, and had no room."""
+        """Record a reason. `is_asked`: the item was requested and did not fit."""
         self._said[section, key] = (reason, is_asked)
 
     def explain_unit(self, unit: Unit, reason: str, *, is_asked: bool = False) -> None:
-        """Note a reason for each turn of a unit."""
+        """Record a reason for each turn of a unit."""
         for turn in unit.turns:
             self.explain("recent", turn.id, reason, is_asked=is_asked)
 
     def of(self, section: str, key: str) -> tuple[str, bool]:
-        """Give the reason; the recount takes things away without one."""
+        """Return the reason of an item; items that the recount removed have none, and did not fit."""
         return self._said.get((section, key), (NO_ROOM, True))
 
 
@@ -62,7 +62,7 @@ def report(
     request: ContextRequest,
     measure: tuple[CachingCounter, Margin],
 ) -> Assembled:
-    """Give the finished context with its account."""
+    """Return the finished context with its report."""
     counter, margin = measure
     rows = _Rows(plan, costs, reasons, margin)
     explained = [
@@ -116,13 +116,13 @@ def _included(parts: ContextParts, plan: Plan) -> Included:
 
 
 def _of_conversation(parts: ContextParts) -> list[CanonicalTurn]:
-    """The stored turns of this conversation that may be shown."""
+    """Return the stored turns of this conversation that may be shown."""
     stored = parts.recent[: len(parts.recent) - parts.upcoming]
     return [*stored, *(part.turn for part in parts.recalled if part.conversation is None)]
 
 
 def _used(plan: Plan, costs: Costs, margin: Margin, rendered: RenderedMessages) -> dict[SectionName, int]:
-    """Split the count of the whole: what the render grew by with each section, the margin shared out without rest."""
+    """Split the whole count: the growth of the render with each section, with the margin distributed exactly."""
     whole = costs.count_rendered(rendered)
     marks: list[tuple[SectionName, int]] = [
         ("system", costs.count([])),
@@ -133,12 +133,12 @@ def _used(plan: Plan, costs: Costs, margin: Margin, rendered: RenderedMessages) 
     mark = marks[-1][1]
     for name in written:
         mark += sum(costs.line(line.text) for line in plan.lines[name])
-        # headings and fence count with the last section of the block
+        # The last section of the block counts the headings and delimiters.
         marks.append((_BLOCK[name], whole if name == written[-1] else mark))
     used: dict[SectionName, int] = dict.fromkeys(_SECTIONS, 0)
     before = 0
     for section, tokens in marks:
-        # merging may save a little where a section joins another; no section ever counts below nothing
+        # Merging may save a few tokens at the border of two sections; no section has a negative count.
         now = max(before, min(margin.apply(tokens), margin.apply(whole)))
         used[section] += now - before
         before = now
@@ -160,9 +160,9 @@ def _sections(used: dict[SectionName, int], dropped: dict[SectionName, int]) -> 
 
 
 class _Rows:
-    """Writes one row per thing that was considered. A unit's tokens stand at its first turn.
+    """Writes one row per considered item. The tokens of a unit are in the row of its first turn.
 
-    `dropped`: tokens of what was asked for and has no room, by section.
+    `dropped`: tokens of requested items that did not fit, by section.
     """
 
     def __init__(self, plan: Plan, costs: Costs, reasons: Reasons, margin: Margin) -> None:
@@ -243,7 +243,7 @@ class _Rows:
         return {key for line in self._plan.lines[name] for key in line.ids}
 
     def _reason(self, section: SectionName, key: str, tokens: int) -> str:
-        """Why something is not shown; its tokens are added to those dropped where it was asked for."""
+        """Return why an item is not shown. Adds its tokens to the dropped ones if it was requested."""
         reason, is_asked = self._reasons.of(section, key)
         self.dropped[section] += self._margin.apply(tokens) if is_asked else 0
         return reason

@@ -1,8 +1,8 @@
-"""Which of the newest turns a context shows in their place: where the window of recent turns begins. Pure.
+"""Choose where the window of recent turns begins. Pure.
 
-The start of a window is a multiple of its block (16, 8, 4 or 2 positions), so that many appends in a row share their
-prefix byte for byte, which keeps a prompt cache warm. A window of N turns that has room begins at the block's boundary
-before the Nth newest turn: it grows outwards, by a quarter at most. A window that the budget cuts begins at the first
+The start of a window is a multiple of its block (16, 8, 4 or 2 positions). Many successive appends then share their
+prefix byte for byte, which keeps a prompt cache valid. A window of N turns that fits begins at the block's boundary
+before the Nth newest turn: it grows outwards by at most a quarter. A window that the budget cuts begins at the first
 boundary that fits.
 """
 
@@ -17,17 +17,17 @@ _BLOCKS: Final = (16, 8, 4, 2)
 
 
 def max_window(asked: int) -> int:
-    """How many turns a window of `asked` turns may grow to: a quarter more, at least one."""
+    """Return how many turns a window of `asked` turns may grow to: a quarter more, at least one more."""
     return asked + max(1, asked // 4)
 
 
 def block_of(spare: int) -> int:
-    """The largest block whose boundaries are never more than `spare` turns away."""
+    """Return the largest block whose boundaries are never more than `spare` turns away."""
     return next((block for block in _BLOCKS if block - 1 <= spare), 1)
 
 
 def newest(units: Sequence[Unit], count: int, *, upcoming: int) -> int:
-    """Index of the first unit of the shortest suffix with `count` turns, those of the last `upcoming` units aside."""
+    """Return the start of the shortest suffix of units with `count` turns, not counting the last `upcoming` units."""
     first = len(units) - upcoming
     while first > 0 and count > 0:
         first -= 1
@@ -52,9 +52,9 @@ def rounded_out(units: Sequence[Unit], first: int, *, asked: int, upcoming: int)
 def first_fitting(
     units: Sequence[Unit], available: int, cost: Callable[[Unit, int], int | None], *, required: int = 1
 ) -> int:
-    """Index of the first unit of the longest suffix within `available` tokens; the newest `required` are always in it.
+    """Return the start of the longest suffix of units within `available` tokens, and at least the newest `required`.
 
-    `cost(unit, left)` is the unit's tokens, or None where it is known without counting that they are more than `left`.
+    `cost(unit, left)` returns the unit's tokens, or None if they are known to exceed `left` without counting.
     """
     if not units:
         return 0
@@ -70,7 +70,7 @@ def first_fitting(
 
 
 def rounded_in(units: Sequence[Unit], first: int, *, required: int = 1) -> int:
-    """Move the start of a window that the budget cuts to the next boundary; the newest `required` units stay."""
+    """Move the start of a window that the budget cuts to the next boundary; keep the newest `required` units."""
     if not units:
         return 0
     block = block_of((len(units) - first) // 4)

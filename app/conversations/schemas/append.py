@@ -1,8 +1,8 @@
-"""Turns to append as callers give them: in the shape of this API, or as the messages of a provider.
+"""Turns to append as callers send them: in the format of this API, or as messages of a provider.
 
-Messages are read by the parser of their format, which keeps what has no place in a turn, so that the same messages can
-be written again. Without a `format`, a turn is read as a message of Anthropic where it has blocks that only these have,
-and as an item of OpenAI Responses where it has a `type` and no member of a turn.
+The parser of a format keeps the fields that a turn cannot express, so that the same messages can be rendered again.
+Without a `format`, a turn with blocks that only Anthropic has is parsed as such a message. A turn whose `type` is that
+of an OpenAI Responses item is parsed as one.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thi
 _ITEMS: Final = frozenset(
     {"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
 )
-# no provider has these, so they are of the turn in any format
+# no provider has these members, so they belong to the turn in every format
 _BESIDE_MESSAGES: Final = ("actor", "metadata", "occurred_at")
 _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
     "content",
@@ -71,12 +71,12 @@ def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
     given = cast("JsonObject", turn)
     beside = {name: given[name] for name in _BESIDE_MESSAGES if name in given}
     message = {name: value for name, value in given.items() if name not in beside} if beside else given
-    # every body and frame is checked as JSON before; to look at each value of a large one again would take a second
+    # bodies and frames are already validated as JSON; to validate each value of a large one again would take a second
     return [{**one.members(), **beside} for one in formats.parse_single_message(source, message, at)]
 
 
 def _detected(turns: Sequence[object]) -> list[object] | None:
-    """The turns with those read that are messages of a provider; None where there are none."""
+    """Return the turns with provider messages parsed; None if there are no such messages."""
     formats_of = [_format_of(turn) for turn in turns]
     if not any(formats_of):
         return None
@@ -104,7 +104,7 @@ def _format_of(turn: object) -> Format | None:
 
 
 def _read(source: Format, given: JsonObject, at: str) -> list[JsonObject]:
-    """One message as turns. What is no member of the message (`actor`, `metadata`) is of each turn that it becomes."""
+    """Return one message as turns. Members that only turns have (`actor`, `metadata`) are copied to each of them."""
     if source is Format.OPENAI_RESPONSES:
         return _parsed(source, given, at)
     of_turns = {name: value for name, value in given.items() if name in _OF_TURNS}

@@ -1,4 +1,4 @@
-"""The vocabulary of conversations and turns: what callers send and what they get."""
+"""Types of conversations and turns: requests and responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ def _without_policies(metadata: JsonObject) -> JsonObject:
 
 
 MetadataIn: TypeAlias = Annotated[JsonObject, AfterValidator(_with_valid_policies)]
-"""Metadata of a conversation. `retention` and `compaction` in it set these policies, and are not kept in it."""
+"""Metadata of a conversation. `retention` and `compaction` in it set these policies, and are removed from it."""
 
 
 class _PoliciesInMetadata(Strict):
@@ -246,9 +246,9 @@ class ListedConversation(Conversation):
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """What a list of conversations is narrowed to; None does not narrow.
+    """The filter of a list of conversations; None does not filter.
 
-    `metadata` is JSON text that a conversation's must contain, `title` a piece of its title in any case; times are
+    `metadata` is JSON text that the metadata must contain, `title` a part of the title in any case. Times are
     exclusive.
     """
 
@@ -264,7 +264,7 @@ class ConversationFilter:
     active_before: datetime | None = None
 
 
-# a body is parsed strictly before: what is in it is JSON, and to look at each of a million values again takes a second
+# the body is already parsed as strict JSON; to validate each of a million values again would take a second
 ParsedObject: TypeAlias = dict[str, Annotated[JsonValue, SkipValidation]]
 PartObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ContentPart)]
 ToolCallObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ToolCall)]
@@ -277,9 +277,9 @@ def _read_usage(value: ParsedObject) -> ParsedObject:
 
 
 UsageIn: TypeAlias = Annotated[ParsedObject, AfterValidator(_read_usage)]
-"""Token counts of a turn, kept as given; `prompt` and `completion` alone are read as those of the usual names."""
+"""Token counts of a turn, stored as given, except that `prompt` and `completion` alone get the suffix `_tokens`."""
 
-# the first wrong part is named, not each of a million
+# report the first invalid part, not each of a million
 Parts: TypeAlias = Annotated[list[PartObject], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
@@ -379,7 +379,7 @@ class Turn(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Hydrated:
-    """Turns by id as callers and as contexts see them; `left_out` would have been too much text for one answer."""
+    """Turns by id, as callers and as contexts read them. `uncovered_ranges`: ids left out to limit the size."""
 
     turns: Mapping[UUID, tuple[Turn, CanonicalTurn]]
     uncovered_ranges: frozenset[UUID]
@@ -450,7 +450,7 @@ class Verification(BaseModel):
 
 
 def content_text(content: object) -> str:
-    """The text of a content: itself, or its parts' texts."""
+    """Return the text of a content: the string, or the texts of its parts, one per line."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -464,6 +464,6 @@ def content_text(content: object) -> str:
 
 
 def turn_text(turn: Turn) -> str:
-    """The text that a turn says: its content's and its tool results'."""
+    """Return the text of a turn: that of its content and of its tool results."""
     pieces = [content_text(turn.content), *(content_text(result.get("content")) for result in turn.tool_results)]
     return "\n".join(piece for piece in pieces if piece)

@@ -39,7 +39,7 @@ Calls: TypeAlias = Annotated[
 ]
 
 
-# the bodies of a writer's requests
+# request bodies of writers
 
 
 class OpenTurn(Strict):

@@ -1,4 +1,4 @@
-"""The vocabulary of histories: which turns of a conversation are read, in which order, and a page of them."""
+"""Types of histories: the query for turns of a conversation, and a page of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ ListedStatus: TypeAlias = Literal["committed", "aborted"]
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """Which turns of a conversation to read.
+    """The selection and order of the turns to read.
 
     Without `order`, a page is in chronological order: the newest turns, or those just before the position `before`, or
-    those just after the position `after`. `order` names where the reading starts, `asc` at the first turn, `desc` at
-    the newest; `after` and `before` (both exclusive) bound it. `since_rev` reads the turns that changed after a rev.
+    those just after the position `after`. `order` is the reading direction, `asc` from the first turn, `desc` from the
+    newest; `after` and `before` (both exclusive) are its bounds. `since_rev` reads the turns that changed after a rev.
     """
 
     order: Order | None = None

@@ -1,6 +1,6 @@
 """Participants of a conversation: its speakers, and the tools that acted in it.
 
-Only speakers have names that recall and facts look for in a text. A tool is marked by its `role`, a speaker has none.
+Recall and facts search texts only for names of speakers. A tool has a `role`, a speaker has none.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, WithJ
 
 from app.core.validation.strict import Strict
 
-# that no text holds NUL is checked for the whole body; here it is in the schema too
+# the whole body is checked for NUL; this shows the rule in the schema
 ParticipantName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 
 MAX_PARTICIPANTS = 200
@@ -47,7 +47,7 @@ class ParticipantOut(BaseModel):
     actor: str
     name: str | None
     aliases: list[str]
-    # a default, so that the schema says that it may be absent
+    # the default makes the member optional in the schema
     role: Annotated[Literal["tool"] | None, WithJsonSchema({"type": "string", "const": "tool"})] = Field(
         default=None, exclude_if=_is_speaker
     )

@@ -1,4 +1,4 @@
-"""The vocabulary of sessions: conversations by their callers' own names, and turns that are stored exactly once."""
+"""Types of sessions: conversations by external id, and turns that are stored exactly once."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from app.core.ids import ConversationId
 
 @dataclass(frozen=True, slots=True)
 class SessionName:
-    """What a caller calls a conversation. `owner`: whose it is to be, and has to be where it has an owner."""
+    """The name of a session. `owner`: the owner of a new session, and the required one if the session has an owner."""
 
     project: str
     external_id: str
@@ -20,9 +20,9 @@ class SessionName:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation that was found. `position`: where the first of the turns stands that were asked for.
+    """An existing session. `position`: the position of the first stored turn among those that were requested.
 
-    `unsummarised_turns`: live turns that no summary covers.
+    `unsummarised_turns`: the number of live turns that no summary covers.
     """
 
     conversation_id: ConversationId
@@ -33,10 +33,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """What to do with the turns of one request, each in its place.
+    """The actions for the turns of one request, in their order.
 
-    `store_as`: the id to store it under, None where it is not to be stored. `same_as`: the id of the turn that it
-    should say the same as, where it is stored already. `is_longer`: more was stored than was sent.
+    `store_as`: the id to store the turn under, None to leave it out. `same_as`: the id of the stored turn that should
+    have the same content, if there is one. `is_longer`: more turns are stored than were sent.
     """
 
     store_as: Sequence[UUID | None]
@@ -46,9 +46,9 @@ class AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class IdempotentAppend:
-    """Turns to be stored once: each with its place in the request, the ids to look for, and what follows from them.
+    """Turns to store once: each with its JSON pointer in the request, the ids to look up, and the plan for those found.
 
-    `create`: the session is made where it is not there.
+    `create`: the session is created if it does not exist.
     """
 
     turns: Sequence[tuple[str, TurnInput]]
@@ -59,7 +59,7 @@ class IdempotentAppend:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What came of an offer: how many turns were stored now, and whether what was stored before says something else."""
+    """The result of an idempotent append: the number of turns stored now, and whether the stored turns differ."""
 
     conversation_id: ConversationId
     count: int
@@ -68,7 +68,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class SessionDay:
-    """The live turns of one day, in UTC: how many, of whom, the first words of a user, and when the last was said."""
+    """The live turns of one day (UTC): their number and actors, the first words of a user, and the time of the last."""
 
     day: date
     turns: int

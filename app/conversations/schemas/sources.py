@@ -1,4 +1,4 @@
-"""What is derived from turns above conversations reads here: turns with the hashes that its writes are checked by."""
+"""Types of the turns that other capabilities derive data from, with the content hashes that check their writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from app.formats.schemas import CanonicalTurn
 
 @dataclass(frozen=True, slots=True)
 class TextTurn:
-    """A live turn that says something, with the hash of what it says."""
+    """A live turn with content, and its content hash."""
 
     id: UUID
     seq: int
@@ -22,10 +22,10 @@ class TextTurn:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The next turns of a conversation that were not looked through for facts, in the order of their seq.
+    """The next turns of a conversation without fact extraction, in the order of their seq.
 
-    They are those after the seq `after`, up to `reach`; what is superseded, erased or copied by a fork is not among
-    them. `reach` equals `after` where nothing is left.
+    They come after the seq `after`, up to `reach`. Superseded and erased turns and copies made by a fork are left out.
+    `reach` equals `after` if nothing is left.
     """
 
     conversation_id: UUID
@@ -41,7 +41,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class LockedConversation:
-    """A conversation that is held: nothing of it changes until the transaction ends."""
+    """A conversation whose head is locked, so that it does not change until the transaction ends."""
 
     owner: str | None
     project: str
@@ -52,7 +52,7 @@ class LockedConversation:
 
 @dataclass(frozen=True, slots=True)
 class SourceTurn:
-    """A live turn that is held, without what it says."""
+    """A locked live turn, without its content."""
 
     conversation_id: UUID
     actor: str

@@ -1,7 +1,7 @@
-"""The vocabulary of summaries: text that stands for a range of turns, and what is read and written to make one.
+"""Types of summaries: text that replaces a range of turns in contexts, and the data to make one.
 
-Two kinds: a `summary` is a model's words; `highlights` are lines of the turns themselves, verbatim, each with its turn,
-for as long as there is no model. A summary that another has replaced is kept, so that a compaction can be taken back.
+There are two kinds. A `summary` is written by a model. `highlights` are lines of the turns, verbatim, each with its
+turn, and are used until there is a model. A replaced summary is kept, so that a compaction can be undone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ class Undone(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class HighlightLine:
-    """A line with the turn it is from, and its tokens in o200k_base."""
+    """A line with its turn, and its tokens in o200k_base."""
 
     turn_id: UUID
     text: str
@@ -95,9 +95,9 @@ class HighlightLine:
 
 @dataclass(frozen=True, slots=True)
 class ValidSummary:
-    """A summary that stands in contexts, as those read it who make contexts or go on summarising.
+    """A valid summary, for contexts and for the next compaction.
 
-    `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that would not summarise these turns.
+    `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that refused to summarise these turns.
     """
 
     id: UUID
@@ -115,10 +115,10 @@ class ValidSummary:
 
 @dataclass(frozen=True, slots=True)
 class ValidSummaries:
-    """How far a conversation is summarised, and its policy. Summaries are by range, without holes up to `position`.
+    """The valid summaries of a conversation by range, without gaps up to `position`, and its policies.
 
-    `beyond`: the first position after that which a summary stands for already (a revision has taken out what lay
-    between). `turns` and `tokens` are those of live turns that no summary stands for.
+    `beyond`: the first position after that which a summary already covers, if a revision has removed those between.
+    `turns` and `tokens` are those of live turns that no summary covers.
     """
 
     policy: Compaction
@@ -135,7 +135,7 @@ class ValidSummaries:
 
 @dataclass(frozen=True, slots=True)
 class SourceTurn:
-    """A live turn to be summarised, with the hash of what it says."""
+    """A live turn to summarise, with its content hash."""
 
     id: UUID
     turn: CanonicalTurn
@@ -145,11 +145,11 @@ class SourceTurn:
 
 @dataclass(frozen=True, slots=True)
 class SummaryDraft:
-    """A summary that is to be stored if nothing has changed since its sources were read.
+    """A summary that is stored only if nothing has changed since its sources were read.
 
-    `sources`: content hashes of the turns read, which are all of those after the position `read_after`; `replaces`: ids
-    of the summaries whose place it takes; `position`: how far the conversation was summarised then; `occurred_at`: when
-    the last of it was said. `shortens`: highlights that stand for what comes after it only, from now on.
+    `sources`: content hashes of the turns read, which are all after the position `read_after`. `replaces`: ids of the
+    summaries that it replaces. `position`: the summarized position at the time of the read. `occurred_at`: the time of
+    its last turn. `shortens`: highlights that from now on cover only the turns after it.
     """
 
     kind: SummaryKind

@@ -1,4 +1,4 @@
-"""The vocabulary of derived titles: where one is from, and what a model needs to write one."""
+"""Types of derived titles: their source, and the input with which a model writes one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from uuid import UUID
 
 
 class TitleSource(StrEnum):
-    """What a derived title was derived from: the words of the first question, or by a model from the first exchange."""
+    """The source of a derived title: the words of the first question, or a model that read the first exchange."""
 
     QUESTION = "question"
     MODEL = "model"

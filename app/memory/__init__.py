@@ -1,4 +1,4 @@
-"""Facts and long-term memories: what is remembered across conversations.
+"""Facts and long-term memories: data that is kept across conversations.
 
 Public API: `service` and `schemas` for facts, `longterm.service` and `longterm.schemas` for memories.
 """

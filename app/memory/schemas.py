@@ -1,4 +1,4 @@
-"""The vocabulary of facts: what callers send, what they get, and what an extractor gives."""
+"""Types of facts: requests and responses of the API, and the statements of an extractor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,11 +55,11 @@ class PersonalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What an extractor, or a caller, says is so: from `valid_from` on, told by the turns in `sources`.
+    """A statement of an extractor or a caller, valid from `valid_from` on. `sources` are the turns that state it.
 
-    `negated` says that it is no longer so; `hypothetical` that nobody says it is so, and such a one is never kept.
-    `position` is its place in the text, which orders what one turn says at one moment. `replaces` ends every other
-    object of the same subject and predicate, whatever the predicate.
+    `negated`: it is no longer valid. `hypothetical`: it is not stated as true, and is never stored. `position` is its
+    place in the text, which orders statements of one turn with the same time. `replaces` ends every other object of
+    the same subject and predicate, for any predicate.
     """
 
     subject: str
@@ -204,5 +204,5 @@ class Extraction(BaseModel):
 
 
 def fact_text(subject: str, predicate: str, value: str) -> str:
-    """A fact as one line, as it is found and shown: "ana lives in Berlin"."""
+    """Return a fact as one line, for search and display: "ana lives in Berlin"."""
     return f"{subject} {predicate.replace('_', ' ')} {value}"

@@ -1,8 +1,7 @@
-"""Facts: what is so, since when and until when, and who says so.
+"""Facts: statements with their validity in time and their evidence.
 
-What always holds: facts follow from their evidence alone; those of one owner, subject and predicate are changed one
-change after another; what rests on a turn goes when that turn is erased or revised; and what a caller or an
-extraction changed last can be taken back.
+Invariants: facts are derived from their evidence alone. Changes of one owner, subject and predicate are serialised.
+Evidence is deleted when its turn is erased or revised. The last change by a caller or an extraction can be undone.
 """
 
 from collections import Counter
@@ -50,14 +49,14 @@ _MOVED_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A decision about facts of one key, behind its lock."""
+    """A decision about facts of one key, under its lock."""
 
     timeline: FactTimeline
     decision: Decision
 
 
 class Facts:
-    """The door to facts."""
+    """Public API of facts."""
 
     def __init__(
         self,
@@ -80,14 +79,14 @@ class Facts:
         self._keeper = FactWriter(index=index, kept=kept)
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._keeper)
         self.extractor = Extractor(database, conversations=conversations, writer=self._keeper, chat=chat)
-        """What makes facts of what is said."""
+        """Extracts facts from turns."""
 
     # reading
 
     async def list_page(
         self, caller: Caller, *, where: FactSearch, newest_first: bool, limit: int, cursor: str | None
     ) -> Page[Fact]:
-        """Facts in the order they were recorded."""
+        """Return a page of facts in the order they were recorded, or the newest first."""
         scope = f"facts|{caller.tenant_id}|{newest_first}|{where!r}"
         after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
         narrowed = Where(
@@ -115,7 +114,7 @@ class Facts:
         )
 
     async def get(self, caller: Caller, fact_id: UUID) -> Fact:
-        """One fact, retracted or not. NotFound without it."""
+        """Return one fact, retracted or not. Raises NotFound if it does not exist."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return fact_view(await self._row(caller, tx, fact_id))
 
@@ -126,7 +125,7 @@ class Facts:
         return row
 
     async def _hidden(self, caller: Caller, tx: Transaction, rows: Iterable[FactRow | StoredFact]) -> set[UUID]:
-        """The conversations of these facts that are being deleted: what rests on one alone is gone for everybody."""
+        """Return the conversations of these facts that are being deleted: all callers see facts of one as deleted."""
         of = {row.conversation_id for row in rows if row.conversation_id is not None}
         return await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
 
@@ -139,7 +138,7 @@ class Facts:
         project: str | None = None,
         actors: Sequence[str] | None = None,
     ) -> dict[UUID, Fact]:
-        """Those of these facts that hold now and are known in the project; with `actors`, of no other actor's turns."""
+        """Return the facts that are valid now and known in the project; with `actors`, from no other actor's turns."""
         rows = await store.find(tx, caller.tenant_id, fact_ids, current=True, project=project, actors=actors)
         hidden = await self._hidden(caller, tx, rows.values())
         return {fact_id: fact_view(row) for fact_id, row in rows.items() if row.conversation_id not in hidden}
@@ -154,7 +153,7 @@ class Facts:
         actors: Sequence[str] | None,
         limit: int,
     ) -> list[Fact]:
-        """The facts that hold now and were recorded last; with `project`, those that are known in it."""
+        """Return the facts that are valid now and were recorded last; with `project`, those known in it."""
         where = Where(owner=owner, project=project, conversation_id=conversation_id, actors=actors, current=True)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.list_page(tx, caller.tenant_id, where=where, newest_first=True, after=None, limit=limit)
@@ -164,7 +163,7 @@ class Facts:
     async def recorded(
         self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, after_rev: int
     ) -> list[FactRecordedFrame]:
-        """What the followers of a conversation are told of facts that its turns have spoken for since a rev."""
+        """Return frames for subscribers of a conversation: the facts that gained evidence from it after a rev."""
         rows = await store.list_recorded(tx, tenant_id, conversation_id, after_rev=after_rev, limit=_TOLD_AT_ONCE)
         return [FactRecordedFrame(type="fact.recorded", rev=rev, fact=fact_view(row)) for rev, row in rows]
 
@@ -175,8 +174,8 @@ class Facts:
     ) -> RequestResult[FactResult]:
         """Assert a fact, or add evidence to a stored one.
 
-        Raises NotFound for turns and conversations that are not there, Conflict `already_superseded`, `turn_erased`,
-        `fact_retracted`, `too_many_facts`, `idempotency_mismatch`; Invalid for what has no word to compare by.
+        Raises NotFound if a turn or conversation does not exist; Conflict `source_gone`, `fact_retracted`,
+        `too_many_facts`, `idempotency_mismatch`; Invalid if the subject or object has no word to compare.
         """
         done = await self._asserter.assert_fact(caller, body=body, idempotency_key=idempotency_key)
         result = await self._result(caller, done.value)
@@ -185,7 +184,7 @@ class Facts:
         return done.with_value(result)
 
     async def update(self, caller: Caller, fact_id: UUID, *, body: FactUpdate) -> FactResult:
-        """Correct a fact: it is retracted, and another stands in its place. NotFound; Conflict `fact_retracted`."""
+        """Correct a fact: retract it, and store another in its place. Raises NotFound; Conflict `fact_retracted`."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             row = await self._row(caller, tx, fact_id)
         text = fact_text(row.subject, row.predicate, body.object or row.object)
@@ -203,7 +202,7 @@ class Facts:
         return await self._result(caller, _asserted(change))
 
     async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
-        """Say that a fact was never so. The row stays; what it had ended is open again. NotFound without it."""
+        """Retract a fact. The row stays; facts that it had ended are open again. Raises NotFound if there is none."""
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, _ = await self._open(caller, tx, fact_id)
             change = _Change(timeline, timeline.retract(fact_id))
@@ -212,7 +211,7 @@ class Facts:
         return await self._result(caller, Asserted(fact_id, done.changed))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
-        """Take back what changed a fact last. NotFound without it; Conflict `nothing_to_undo`."""
+        """Undo the last change of a fact. Raises NotFound if it does not exist; Conflict `nothing_to_undo`."""
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
             kept = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
@@ -224,7 +223,7 @@ class Facts:
         return await self._result(caller, Asserted(fact.id, _asserted(change).changed))
 
     async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:
-        """A fact and all of its key, held until the transaction ends."""
+        """Lock the key of a fact until the transaction ends. Return its timeline and the fact. Raises NotFound."""
         key = await store.find_key(tx, caller.tenant_id, fact_id)
         if key is None:
             raise _missing()
@@ -244,13 +243,16 @@ class Facts:
     # by extraction
 
     async def extract(self, caller: Caller, conversation_id: ConversationId, *, request: FactsExtract) -> Extraction:
-        """Look through what a conversation has new for facts: see `Extractor.extract`."""
+        """Extract facts from the new turns of a conversation: see `Extractor.extract`."""
         return await self.extractor.extract(caller, conversation_id, through=request.through)
 
     # when sources change
 
     async def invalidate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[str, int]:
-        """Take out what turns said, in the transaction of whoever erases them: facts go with their last evidence."""
+        """Remove the evidence of turns, in the transaction that erases them. Return the deleted rows by table.
+
+        Facts are deleted with their last evidence.
+        """
         gone = set(turn_ids)
         keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
         shelves = await self._keeper.open(caller, tx, keys=keys)
@@ -260,19 +262,22 @@ class Facts:
         return {"facts": facts, "fact_evidence": evidence, "fact_decisions": decisions}
 
     async def withdraw_superseded(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
-        """Take out what turns said that others stand in the place of."""
+        """Remove the evidence of turns that are superseded."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self.invalidate(caller, tx, turn_ids=turn_ids)
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
-        """Take out all that rests on a conversation, in the transaction of whoever deletes it."""
+        """Remove all evidence of a conversation, in the transaction that deletes it. Return deleted rows by table."""
         counts, _ = await self.erase_some(caller, tx, conversation_ids=[conversation_id], limit=None)
         return counts
 
     async def erase_some(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int | None
     ) -> tuple[dict[str, int], bool]:
-        """Take out what rests on conversations, of up to `limit` keys; says what went, and whether there is more."""
+        """Remove evidence of conversations from up to `limit` keys.
+
+        Return the deleted rows by table, and whether more remain.
+        """
         gone = set(conversation_ids)
         keys = await store.keys_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
         shelves = await self._keeper.open(caller, tx, keys=keys)
@@ -291,14 +296,14 @@ class Facts:
     # when a conversation gets an owner
 
     async def set_owner(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str) -> None:
-        """Let the owner of a locked conversation own what it says, in the transaction that sets the owner.
+        """Set the owner of the facts of a locked conversation, in the transaction that sets its owner.
 
-        Evidence of other conversations stays where it is. The index entries of facts that are otherwise unchanged are
-        left as they are: the caller changes their owner with that of the conversation's other entries.
+        Evidence of other conversations stays under its key. The index entries of facts that are otherwise unchanged
+        are not written: the caller changes their owner with that of the conversation's other entries.
         """
         keys = await store.keys_of_conversations(tx, caller.tenant_id, [conversation_id], limit=None)
         moves = {key: owned_key(key, owner) for key in keys if not key.owner}
-        # all of them before any is changed, so that their order is the same everywhere
+        # lock all of them before the first change, so that the lock order is always the same
         await store.lock_keys(tx, caller.tenant_id, [*moves, *moves.values()])
         unowned = list(moves)
         for start in range(0, len(unowned), _MOVED_AT_ONCE):
@@ -320,7 +325,7 @@ class Facts:
     # by jobs
 
     async def sweep(self) -> int:
-        """Delete facts whose time is over, and let those be found no more that have ended; says of how many keys."""
+        """Delete expired facts, and remove ended facts from the index. Return the number of their keys."""
         swept = 0
         for _ in range(_SWEEPS):
             async with self._ops.across_tenants() as tx:
@@ -337,7 +342,7 @@ class Facts:
         return swept
 
     async def expire(self, caller: Caller, *, owner: str | None, conversation_id: ConversationId) -> int:
-        """Delete what is over of the facts of an owner, or without one of a conversation; says how many went."""
+        """Delete expired facts of an owner, or of a conversation if `owner` is None. Return the number deleted."""
         gone = 0
         for _ in range(_SWEEPS):
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -352,13 +357,13 @@ class Facts:
 
     @property
     def written(self) -> Mapping[str, int]:
-        """How many facts this process has written, by tier."""
+        """Return the number of facts that this process has written, by tier."""
         return self._keeper.counts
 
     async def make_vectors(self, caller: Caller, *, fact_ids: Sequence[UUID]) -> None:
         """Make the vectors of facts that are found by words only.
 
-        Raises as the embedder does; what could be made is kept.
+        Raises the first error of the embedder, after storing the vectors that could be made.
         """
         refused: list[AppError] = []
         await self._make(caller, self._index.backfill, fact_ids, refused)
@@ -366,7 +371,7 @@ class Facts:
             raise refused[0]
 
     async def _make_vectors(self, caller: Caller, backfill: VectorBackfill, fact_ids: Sequence[UUID]) -> int:
-        return await self._make(caller, backfill, fact_ids, [])  # what is refused is looked for again
+        return await self._make(caller, backfill, fact_ids, [])  # the backfill finds refused facts again
 
     async def _make(
         self, caller: Caller, backfill: VectorBackfill, fact_ids: Sequence[UUID], refused: list[AppError]

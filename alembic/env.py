@@ -84,10 +84,10 @@ def run_on(connection: Connection) -> None:
 async def connect_and_run() -> None:
     """Run one of alembic's own commands on a connection of its own."""
     settings = Settings()
-    configure_logging(settings)
-    if settings.database_url is None:
+    configure_logging(settings.telemetry)
+    if settings.database.database_url is None:
         raise CommandError("Set DATABASE_URL. For the embedded Postgres, use `turnkeep migrate`.")
-    server = Server(settings)
+    server = Server(settings.database)
 
     def run(connection: Connection) -> None:
         if changing:

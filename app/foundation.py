@@ -12,7 +12,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.ids import ConversationId, TenantId
 from app.settings import Settings
 from app.tenancy.schemas import TokenEpochs
-from app.tenancy.service import Tenancy, TenancyOptions, installation_secret
+from app.tenancy.service import Tenancy, installation_secret
 
 
 async def _no_epoch(_tx: Transaction, _tenant_id: TenantId, _conversation_id: ConversationId) -> None:
@@ -44,8 +44,8 @@ async def open_foundation(
     """Start the server, the pools and tenancy."""
     async with AsyncExitStack() as stack:
         if not migrate:
-            require_data(settings)
-        server = Server(settings)
+            require_data(settings.database)
+        server = Server(settings.database)
         stack.push_async_callback(server.stop)
         await server.start()
         if migrate:
@@ -57,17 +57,7 @@ async def open_foundation(
             stack.push_async_callback(pool.close)
             await pool.open()
             await pool.require_role_without_bypass()
-        given = settings.secret_key
+        given = settings.tenancy.secret_key
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
-        tenancy = Tenancy(database, ops, secret=secret, options=_tenancy_options(settings), epochs=epochs)
+        tenancy = Tenancy(database, ops, secret=secret, settings=settings.tenancy, epochs=epochs)
         yield Foundation(server, database, ops, tenancy)
-
-
-def _tenancy_options(settings: Settings) -> TenancyOptions:
-    return TenancyOptions(
-        key_cache_s=settings.key_cache_s,
-        key_cache_entries=settings.key_cache_entries,
-        idempotency_ttl_h=settings.idempotency_ttl_h,
-        token_ttl_s=settings.token_ttl_s,
-        token_max_ttl_s=settings.token_max_ttl_s,
-    )

@@ -23,7 +23,7 @@ from app.routers.http.lifecycle_metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
 from app.routers.live import sse, websocket
-from app.routers.live.connection_limits import ConnectionLimits, Connections, add_live_metrics
+from app.routers.live.connection_limits import Connections, add_live_metrics
 from app.routers.live.frames import frame_members
 from app.routers.openai import chat_completions
 from app.routers.openai import conversations as openai_conversations
@@ -58,7 +58,8 @@ def create_app(settings: Settings) -> FastAPI:
             # takes about a second: done while Postgres starts, and before the first request
             members = asyncio.get_running_loop().run_in_executor(None, declared_members, app)
             try:
-                app.state.container = await stack.enter_async_context(open_container(settings))
+                opening = open_container(settings, migrate=settings.database.migrate_on_start)
+                app.state.container = await stack.enter_async_context(opening)
             except AppError as error:
                 # reported by the starting process: the server only says that the start failed
                 app.state.start_failure = error
@@ -68,7 +69,7 @@ def create_app(settings: Settings) -> FastAPI:
             _add_bus_metrics(registry, app.state.container.bus)
             add_lifecycle_metrics(registry, app.state.container.lifecycle.counters)
             add_sweep_metrics(registry, app.state.container.governance.purger.counts)
-            if settings.worker_in_process:
+            if settings.jobs.worker_in_process:
                 worker = make_worker(app.state.container)
                 add_job_metrics(registry, worker)
                 await stack.enter_async_context(working(worker))
@@ -90,7 +91,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.body_guard = require_caller
     app.state.metrics = registry
     app.state.frame_members = frame_members()
-    app.state.connections = Connections(registry, limits=_connection_limits(settings))
+    app.state.connections = Connections(registry, settings=settings.live)
     for router in _ROUTERS:
         app.include_router(router)
     # a route, not a mount, which would redirect to another path
@@ -100,16 +101,6 @@ def create_app(settings: Settings) -> FastAPI:
     install_middleware(app, settings, registry)
     app.openapi = lambda: openapi_document(app)
     return app
-
-
-def _connection_limits(settings: Settings) -> ConnectionLimits:
-    return ConnectionLimits(
-        most=settings.live_max_connections,
-        of_tenant=settings.live_max_connections_per_tenant,
-        of_key=settings.live_max_connections_per_key,
-        of_token=settings.live_max_connections_per_token,
-        unknown=settings.live_max_unauthenticated,
-    )
 
 
 def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -36,7 +36,7 @@ from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
 from app.index.schemas import EntryKind, Mode, SearchResult, SearchScope
-from app.index.service import AnnMaintenance, AnnOptions, PreparedQuery, ensure_space
+from app.index.service import AnnMaintenance, PreparedQuery, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 from app.recall.ranking import SpeakerIntent, rank
 from app.settings import Settings
@@ -226,7 +226,8 @@ class Bench:
 
     def exactly(self, on: bool) -> None:  # noqa: FBT001
         """Search exactly whatever the size, or as the service is set."""
-        self.ann.options = replace(self.ann.options, exact_scope_entries=10**6 if on else WIDE)
+        most = 10**6 if on else WIDE
+        self.ann.settings = self.ann.settings.model_copy(update={"exact_scope_entries": most})
 
     def query(self, tenant: Tenant) -> PreparedQuery:
         """A query near one of the tenant's topics."""
@@ -437,13 +438,13 @@ async def run(root: Path, *, queries: int, rounds: int) -> None:
     """Build, measure, print."""
     console = Console(width=160)
     settings = Settings(data_dir=root, embedder="none", log_level="warning")
-    configure_logging(settings)
+    configure_logging(settings.telemetry)
     world = World()
     async with AsyncExitStack() as stack:
         base = await stack.enter_async_context(open_foundation(settings, migrate=True))
         embedder = Precomputed(world.around(world.random.choice(TOPICS, 4000)))
         space = await ensure_space(base.ops, embedder)
-        embedded = EmbeddedPostgres(root / "postgres", shared_buffers_mb=settings.embedded_shared_buffers_mb)
+        embedded = EmbeddedPostgres(root / "postgres", shared_buffers_mb=settings.database.embedded_shared_buffers_mb)
         await asyncio.to_thread(embedded.start)
         stack.push_async_callback(asyncio.to_thread, embedded.close)
         started = time.perf_counter()
@@ -452,11 +453,11 @@ async def run(root: Path, *, queries: int, rounds: int) -> None:
         ann = AnnMaintenance(
             base.ops,
             space=space,
-            options=AnnOptions(WIDE, settings.text_candidates, fresh_vectors=settings.tier_fresh_vectors),
+            settings=settings.index.model_copy(update={"exact_scope_entries": WIDE}),
             make_index=lambda: base.server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
         )
         bench = Bench(
-            build_container(settings, base, [(embedder, ann)], make_bus(settings, base.server)),
+            build_container(settings, base, [(embedder, ann)], make_bus(settings.bus, base.server)),
             ann,
             tenants,
             world,

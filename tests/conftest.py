@@ -36,7 +36,7 @@ collect_ignore_glob = ["soak/long_*"]
 def _logging() -> None:
     for name in [name for name in os.environ if name.startswith("TURNKEEP_") and not name.startswith("TURNKEEP_TEST_")]:
         del os.environ[name]
-    configure_logging(Settings(log_level="error"))
+    configure_logging(Settings(log_level="error").telemetry)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -25,8 +25,9 @@ def read_settings(**given: object) -> "Settings":
         return Settings.model_validate(given)
     except ValidationError as error:  # values may be secrets
         for wrong in error.errors(include_input=False, include_url=False, include_context=False):
-            name = str(wrong["loc"][0]) if wrong["loc"] else "a setting"
-            variable = name if name.isupper() else f"TURNKEEP_{name.upper()}"
+            group_and_name = [str(part) for part in wrong["loc"][:2]]
+            name = group_and_name[1] if len(group_and_name) > 1 else ""  # none: a contradiction between settings
+            variable = name if name.isupper() else f"TURNKEEP_{name.upper()}" if name else "settings"
             typer.echo(f"turnkeep: {variable}: {wrong['msg']}", err=True)
         raise SystemExit(1) from None
 
@@ -36,14 +37,14 @@ def quiet_settings(**given: object) -> "Settings":
     from app.core.telemetry import configure_logging
 
     settings = read_settings(**given)
-    configure_logging(settings.model_copy(update={"log_level": "warning"}))
+    configure_logging(settings.telemetry.model_copy(update={"log_level": "warning"}))
     return settings
 
 
 def admin_key(settings: "Settings") -> str | None:
     """Return the administrator's key of this installation, if its setting or its file exists."""
-    if settings.bootstrap_key is not None:
-        return settings.bootstrap_key.get_secret_value()
+    if settings.tenancy.bootstrap_key is not None:
+        return settings.tenancy.bootstrap_key.get_secret_value()
     path = settings.admin_key_path
     return path.read_text().strip() if path.exists() else None
 

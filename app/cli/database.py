@@ -25,10 +25,10 @@ def migrate(
         schema.print_migration_sql()
         return
     settings = read_settings()
-    configure_logging(settings)
+    configure_logging(settings.telemetry)
 
     async def run() -> SchemaVersion | None:
-        server = Server(settings)
+        server = Server(settings.database)
         try:
             await server.start()
             await server.migrate(force=force)

@@ -26,7 +26,7 @@ commands = typer.Typer(help="API keys.", no_args_is_help=True)
 def _open(settings: "Settings") -> "AbstractAsyncContextManager[Foundation]":
     from app.core.database.servers import require_data
 
-    require_data(settings)
+    require_data(settings.database)
 
     from app.foundation import open_foundation
 

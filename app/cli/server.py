@@ -28,24 +28,26 @@ _POLL_S = 0.02
 
 def run_server(settings: Settings) -> None:
     """Serve until the process is stopped. Raises AppError if it cannot start."""
-    configure_logging(settings)
+    configure_logging(settings.telemetry)
     application = create_app(settings)
-    http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=settings.body_timeout_s)
+    http, socket_protocol = protocols(
+        stall_s=settings.live.live_stall_s, body_timeout_s=settings.requests.body_timeout_s
+    )
     server = _Server(
         uvicorn.Config(
             application,
-            host=settings.host,
-            port=settings.port,
+            host=settings.server.host,
+            port=settings.server.port,
             http=http,
             ws=socket_protocol,
             log_config=None,
             access_log=False,
             server_header=False,
-            ws_max_size=settings.live_frame_bytes,
-            ws_ping_interval=settings.live_heartbeat_s,
-            ws_ping_timeout=settings.live_stall_s,
+            ws_max_size=settings.live.live_frame_bytes,
+            ws_ping_interval=settings.live.live_heartbeat_s,
+            ws_ping_timeout=settings.live.live_stall_s,
             ws_per_message_deflate=False,
-            timeout_graceful_shutdown=settings.graceful_shutdown_s,
+            timeout_graceful_shutdown=settings.server.graceful_shutdown_s,
         )
     )
     refused = _StartRefused(application)
@@ -91,10 +93,14 @@ async def _serve(server: uvicorn.Server, settings: Settings) -> None:
     bound_threads()
     # bound before anything starts, so that a taken port is reported at once
     with ExitStack() as stack:
-        listening = stack.enter_context(_bind(settings.host, settings.port, "--port or TURNKEEP_PORT"))
+        listening = stack.enter_context(_bind(settings.server.host, settings.server.port, "--port or TURNKEEP_PORT"))
         sockets = [listening]
-        if settings.metrics_port is not None:
-            sockets.append(stack.enter_context(_bind(settings.host, settings.metrics_port, "TURNKEEP_METRICS_PORT")))
+        if settings.telemetry.metrics_port is not None:
+            sockets.append(
+                stack.enter_context(
+                    _bind(settings.server.host, settings.telemetry.metrics_port, "TURNKEEP_METRICS_PORT")
+                )
+            )
         serving = asyncio.create_task(_serve_until_stopped(server, sockets))
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(_POLL_S)
@@ -131,7 +137,7 @@ async def _introduce(application: FastAPI, listening: socket.socket, settings: S
     The first start prints a key, to a terminal only.
     """
     port = listening.getsockname()[1]
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
+    host = "127.0.0.1" if settings.server.host in {"0.0.0.0", "::"} else settings.server.host  # noqa: S104 - compared, not bound
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     lines = [("Turnkeep", url), ("docs", f"{url}/docs")]
     container = cast("Container", application.state.container)
@@ -139,7 +145,7 @@ async def _introduce(application: FastAPI, listening: socket.socket, settings: S
         key = await container.tenancy.create_key(container.first_tenant_id, name="first key", scopes=DEFAULT_SCOPES)
         lines.append(("API key", f"{key}   (read and write; shown only this once)"))
     key_path = settings.admin_key_path
-    if settings.bootstrap_key is not None:
+    if settings.tenancy.bootstrap_key is not None:
         where = "the one in TURNKEEP_BOOTSTRAP_KEY"
     elif key_path.exists():
         where = f"in the file {key_path}"
@@ -154,8 +160,8 @@ async def run_worker(settings: Settings) -> None:
     """Run jobs until the process is stopped."""
     keep_large_blocks_apart()
     bound_threads()
-    configure_logging(settings)
-    async with open_container(settings) as container:
+    configure_logging(settings.telemetry)
+    async with open_container(settings, migrate=settings.database.migrate_on_start) as container:
         working = make_worker(container)
         loop = asyncio.get_running_loop()
         for sign in (signal.SIGTERM, signal.SIGINT):

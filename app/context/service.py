@@ -16,7 +16,6 @@ from app.context.assembly.parts import (
     Assembled,
     ContextParts,
     LinePart,
-    Policy,
     RecalledPart,
     SummaryPart,
     TextPart,
@@ -40,6 +39,7 @@ from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.providers.schemas import TokenCounter
 from app.recall.service import Question, RecallService
+from app.settings.memory import ContextSettings
 from app.tenancy.schemas import Caller
 
 __all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "TitleWriter"]
@@ -64,19 +64,13 @@ class ContextBuilder:
         facts: Facts,
         recall_service: RecallService,
         counters: Mapping[str, TokenCounter],
-        policy: Policy,
-        default_recent_turns: int,
-        facts_limit: int,
-        max_memories: int,
+        settings: ContextSettings,
     ) -> None:
         self._conversations = conversations
         self._facts = facts
-        self._facts_limit = facts_limit
         self._recall_service = recall_service
         self._counters = counters
-        self._policy = policy
-        self._default_recent_turns = default_recent_turns
-        self._max_memories = max_memories
+        self._settings = settings
         self._log = get_logger()
 
     async def build(
@@ -159,7 +153,7 @@ class ContextBuilder:
     def _asked(self, request: ContextRequest, newest: int | None) -> WindowRequest:
         if request.recent_turns is not None:
             return WindowRequest(request.recent_turns, is_limit=True)
-        return WindowRequest(newest or self._default_recent_turns, is_limit=False)
+        return WindowRequest(newest or self._settings.max_context_messages, is_limit=False)
 
     async def _left_out(
         self, caller: Caller, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
@@ -174,7 +168,9 @@ class ContextBuilder:
         return gap, [ERASED_SOURCES] if found.erased else []
 
     async def _assembled(self, parts: ContextParts, request: ContextRequest) -> Assembled:
-        work = partial(assemble, parts, request=request, counter=self._counters[request.tokenizer], policy=self._policy)
+        work = partial(
+            assemble, parts, request=request, counter=self._counters[request.tokenizer], settings=self._settings
+        )
         # counting and rendering megabytes takes seconds, in which nothing else would be answered
         most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
         return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
@@ -227,7 +223,7 @@ class ContextBuilder:
         if not request.include_memories or not query:
             return [], []
         entries, degraded = await self._recall_service.recall_memories(
-            caller, agent_id=request.agent_id, query=query, k=self._max_memories
+            caller, agent_id=request.agent_id, query=query, k=self._settings.search_limit
         )
         return [TextPart(entry.id, entry.content, entry.score) for entry in entries], degraded
 
@@ -279,14 +275,19 @@ class ContextBuilder:
                 owner=owner,
                 project=project,
                 question=question,
-                k=self._facts_limit,
+                k=self._settings.recall_facts_limit,
                 actors=actors,
             )
             found, degraded = await self._softly(recall, [])
             if found:
                 return [_fact_part(item.fact, item.score) for item in found], degraded
         newest = await self._facts.newest(
-            caller, owner=owner, project=project, conversation_id=within, actors=actors, limit=self._facts_limit
+            caller,
+            owner=owner,
+            project=project,
+            conversation_id=within,
+            actors=actors,
+            limit=self._settings.recall_facts_limit,
         )
         return [_fact_part(fact, None) for fact in newest], degraded
 

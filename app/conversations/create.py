@@ -1,6 +1,4 @@
-"""Create conversations, or return existing ones, in the caller's transaction."""
-
-from dataclasses import dataclass
+"""Creates conversations, or finds existing ones, in the transaction of the caller."""
 
 from app.conversations.hash_chain import GENESIS
 from app.conversations.policies import compaction_policy, facts_policy, require_small
@@ -11,28 +9,19 @@ from app.conversations.views import participants_column
 from app.core.database.transactions import Transaction
 from app.core.errors import Busy, Conflict, FieldError
 from app.core.ids import ConversationId, new_uuid
-from app.formats.schemas import JsonObject
+from app.settings import Settings
 from app.tenancy.schemas import Caller, RequestResult
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """Values of a new conversation for fields that the request does not set."""
-
-    max_metadata_bytes: int
-    compaction: JsonObject
-    facts: JsonObject
-    ttl_s: int | None
-
-
 async def get_or_create(
-    caller: Caller, tx: Transaction, body: ConversationCreate, defaults: Defaults
+    caller: Caller, tx: Transaction, body: ConversationCreate, settings: Settings
 ) -> RequestResult[ConversationRow]:
     """Create a conversation, or return the one with this id or external id.
 
     Of two concurrent calls, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`, Busy.
     """
-    require_small(body.metadata, maximum=defaults.max_metadata_bytes)
+    require_small(body.metadata, maximum=settings.limits.max_metadata_bytes)
+    defaults = settings.conversations
     created = await conversation_store.insert_conversation(
         tx,
         caller.tenant_id,
@@ -45,9 +34,17 @@ async def get_or_create(
         tools=participants_column(one for one in body.participants if one.role is not None),
         metadata=body.metadata,
         retention=body.retention.value,
-        compaction=compaction_policy(body.compaction, defaults.compaction),
-        facts=facts_policy(body.facts, defaults.facts),
-        ttl_s=defaults.ttl_s if body.ttl_s is None else body.ttl_s,
+        compaction=compaction_policy(
+            body.compaction,
+            {
+                "strategy": "rolling",
+                "trigger_turns": defaults.compaction_trigger_turns,
+                "trigger_tokens": defaults.compaction_trigger_tokens,
+                "summarizer_model": None,
+            },
+        ),
+        facts=facts_policy(body.facts, {"enabled": defaults.fact_extraction_enabled, "redact": True}),
+        ttl_s=defaults.default_ttl_s if body.ttl_s is None else body.ttl_s,
         genesis=GENESIS,
     )
     row = None

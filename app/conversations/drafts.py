@@ -18,6 +18,7 @@ from app.core.errors import FieldError, Invalid, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
 from app.formats.schemas import JsonObject, Kind, Role, kind_of
+from app.settings.conversations import LimitSettings
 
 _MAX_NAME = 256
 _MANY_PIECES = 500
@@ -42,16 +43,6 @@ class InheritedFields:
     role: Role
     kind: Kind
     actor: str
-
-
-@dataclass(frozen=True, slots=True)
-class DraftLimits:
-    """Settings that bound a turn."""
-
-    max_turns: int
-    max_text_bytes: int
-    max_metadata_bytes: int
-    clock_skew_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +88,8 @@ class Draft:
         return self.occurred_at is not None and self.occurred_at != created_at
 
 
-def make_revision(old: InheritedFields, given: Revision, *, limits: DraftLimits, now: datetime) -> Draft:
-    """Return the draft of a revision. It inherits role, kind and actor from the old turn if they are not given."""
+def make_revision(old: InheritedFields, given: Revision, *, limits: LimitSettings, now: datetime) -> Draft:
+    """The draft of a turn that takes another's place; what it leaves out of role, kind and actor is the old one's."""
     role = given.role or old.role
     members = {name: getattr(given, name) for name in TurnContent.model_fields}
     if role is old.role:
@@ -112,7 +103,7 @@ def make_revision(old: InheritedFields, given: Revision, *, limits: DraftLimits,
 def make_draft(
     turn: TurnInput,
     *,
-    limits: DraftLimits,
+    limits: LimitSettings,
     now: datetime,
     supersedes: UUID | None = None,
     created_at: datetime | None = None,
@@ -140,13 +131,14 @@ def _length(part: JsonObject) -> int:
     return len(text) if isinstance(text, str) else 0
 
 
-def make_drafts(turns: Sequence[TurnInput], *, limits: DraftLimits, now: datetime) -> list[Draft]:
-    """Return all drafts of one append. Raises Invalid or TooLarge, naming the first wrong field of every wrong turn."""
-    if len(turns) > limits.max_turns:
+def make_drafts(turns: Sequence[TurnInput], *, limits: LimitSettings, now: datetime) -> list[Draft]:
+    """All drafts of one append. Raises Invalid or TooLarge, naming the first wrong field of every wrong turn."""
+    most = limits.max_turns_per_append
+    if len(turns) > most:
         raise Invalid(
             "invalid_request",
-            f"An append takes at most {limits.max_turns} turns.",
-            fields=[FieldError("/turns", f"at most {limits.max_turns} turns; send the rest in another append")],
+            f"An append takes at most {most} turns.",
+            fields=[FieldError("/turns", f"at most {most} turns; send the rest in another append")],
         )
     errors = list(_repeated_ids(turns))
     drafts: list[Draft] = []
@@ -170,7 +162,7 @@ def _repeated_ids(turns: Sequence[TurnInput]) -> Iterator[FieldError]:
             seen.add(turn.id)
 
 
-def _first_error(turn: TurnInput, at: str, limits: DraftLimits, now: datetime) -> FieldError | None:
+def _first_error(turn: TurnInput, at: str, limits: LimitSettings, now: datetime) -> FieldError | None:
     for error in _errors(turn, at, limits):
         return error
     skew = timedelta(seconds=limits.clock_skew_s)
@@ -179,7 +171,7 @@ def _first_error(turn: TurnInput, at: str, limits: DraftLimits, now: datetime) -
     return None
 
 
-def _errors(turn: TurnInput, at: str, limits: DraftLimits) -> Iterator[FieldError]:
+def _errors(turn: TurnInput, at: str, limits: LimitSettings) -> Iterator[FieldError]:
     if turn.tool_calls and turn.role is not Role.ASSISTANT:
         yield FieldError(f"{at}/tool_calls", "only an assistant turn calls tools")
     if turn.kind not in {None, *_KINDS_OF_ANY_ROLE, *USUAL_KINDS[turn.role]}:
@@ -202,7 +194,7 @@ def _errors(turn: TurnInput, at: str, limits: DraftLimits) -> Iterator[FieldErro
         yield FieldError(f"{at}/usage", f"over {limits.max_metadata_bytes} bytes as JSON")
 
 
-def _content_errors(content: object, at: str, limits: DraftLimits) -> Iterator[FieldError]:
+def _content_errors(content: object, at: str, limits: LimitSettings) -> Iterator[FieldError]:
     if isinstance(content, str):
         yield from _text_errors(content, at, limits)
     elif isinstance(content, list):
@@ -222,8 +214,8 @@ def _content_errors(content: object, at: str, limits: DraftLimits) -> Iterator[F
         yield FieldError(at, "text or a list of typed parts")
 
 
-def _text_errors(text: str, at: str, limits: DraftLimits) -> Iterator[FieldError]:
-    # A code point takes at most four bytes, so most texts are accepted without encoding them.
+def _text_errors(text: str, at: str, limits: LimitSettings) -> Iterator[FieldError]:
+    # a code point takes at most four bytes, so most texts need no encoding to be known as small enough
     if len(text) * 4 > limits.max_text_bytes and len(text.encode()) > limits.max_text_bytes:
         raise TooLarge(
             "text_too_large",
@@ -233,7 +225,7 @@ def _text_errors(text: str, at: str, limits: DraftLimits) -> Iterator[FieldError
     yield from ()
 
 
-def _call_errors(calls: Sequence[JsonObject], at: str, limits: DraftLimits) -> Iterator[FieldError]:
+def _call_errors(calls: Sequence[JsonObject], at: str, limits: LimitSettings) -> Iterator[FieldError]:
     seen: set[str] = set()
     for index, call in enumerate(calls):
         here = f"{at}/{index}"
@@ -256,7 +248,7 @@ def _call_errors(calls: Sequence[JsonObject], at: str, limits: DraftLimits) -> I
             yield from _text_errors(arguments, f"{inner}/arguments", limits)
 
 
-def _result_errors(results: Sequence[JsonObject], at: str, limits: DraftLimits) -> Iterator[FieldError]:
+def _result_errors(results: Sequence[JsonObject], at: str, limits: LimitSettings) -> Iterator[FieldError]:
     seen: set[str] = set()
     for index, result in enumerate(results):
         here = f"{at}/{index}"

@@ -7,14 +7,12 @@ transaction. A repeated turn id or Idempotency-Key stores nothing twice.
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from app.conversations.change import ChangeConditions, change_conversation
-from app.conversations.create import Defaults, get_or_create
+from app.conversations.create import get_or_create
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
-from app.conversations.drafts import DraftLimits
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, get_first_conversation, get_partial_turn, lock_conversation
 from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
@@ -50,7 +48,6 @@ from app.conversations.schemas.conversations import (
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, Order
 from app.conversations.schemas.participants import Participant
 from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
-from app.conversations.streams.open import StreamOptions
 from app.conversations.streams.permissions import permitted_turns
 from app.conversations.streams.service import Streams
 from app.conversations.summaries.invalidation import COMPACT_JOB, RETAIN_JOB
@@ -76,9 +73,10 @@ from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, Page, make_page
-from app.formats.schemas import CanonicalTurn, JsonObject, Role
+from app.formats.schemas import CanonicalTurn, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
+from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
@@ -90,30 +88,12 @@ __all__ = [
     "TOKEN_EPOCHS",
     "WITHDRAW_JOB",
     "ContextTurns",
-    "ContextTurnsQuery",
-    "ConversationOptions",
     "Conversations",
     "OmittedTurns",
     "Order",
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationOptions:
-    """Settings of conversations."""
-
-    limits: DraftLimits
-    session_gap_s: int
-    compaction: JsonObject
-    facts: JsonObject
-    default_ttl_s: int | None
-    streams: StreamOptions
-    session_lock_wait_ms: int
-    max_answer_bytes: int
-    erase_without_summary: bool
-    title_model: str | None
 
 
 class Conversations:
@@ -127,7 +107,7 @@ class Conversations:
         index: SearchIndex,
         counter: TokenCounter,
         cursors: Cursors,
-        options: ConversationOptions,
+        settings: Settings,
         ops: Database,
         bus: Bus,
         jobs: JobQueue,
@@ -135,42 +115,40 @@ class Conversations:
         self._database = database
         self._idempotency = tenancy.idempotency
         self._cursors = cursors
-        self._options = options
+        self._settings = settings
         self._index = index
         self._jobs = jobs
         self.indexing = Indexing(database, index=index)
-        """Indexing jobs that run after the append."""
-        limits = options.limits
-        self._defaults = Defaults(limits.max_metadata_bytes, options.compaction, options.facts, options.default_ttl_s)
-        self._history = History(database, cursors=cursors, max_bytes=options.max_answer_bytes)
+        """What the index gets after the append, by jobs."""
+        limits, options = settings.limits, settings.conversations
+        self._history = History(database, cursors=cursors, max_bytes=limits.max_answer_bytes)
         self._publisher = publisher = EventPublisher(bus)
-        self._titles = titles = DerivedTitles(jobs, model=options.title_model)
+        self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
         self.titles = Titles(database, publisher=publisher)
         """Titles of conversations, for the chat model that writes them."""
         self._appender = Appender(
-            database, tenancy=tenancy, index=index, counter=counter, limits=options.limits,
+            database, tenancy=tenancy, index=index, counter=counter, limits=limits,
             session_gap_s=options.session_gap_s, publisher=publisher, titles=titles,
         )  # fmt: skip
         self._reviser = Reviser(
-            database, tenancy=tenancy, index=index, appender=self._appender, limits=options.limits, jobs=jobs,
+            database, tenancy=tenancy, index=index, appender=self._appender, limits=limits, jobs=jobs,
             titles=titles,
         )  # fmt: skip
         self._forker = Forker(database, tenancy=tenancy, index=index, publisher=publisher, titles=titles)
         self.streams = Streams(
             database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, publisher=publisher,
-            limits=options.limits, options=options.streams, jobs=jobs,
+            settings=settings, jobs=jobs,
         )  # fmt: skip
         """Open turns."""
         self.summaries = Summaries(
             database, ops, tenancy=tenancy, index=index, jobs=jobs, publisher=publisher, cursors=cursors,
-            max_bytes=options.max_answer_bytes, erase_without_summary=options.erase_without_summary,
+            max_bytes=limits.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Summaries of older turns."""
         self.sources = Sources(database, jobs=jobs, publisher=publisher)
         """Reads turns for packages that derive data from them."""
         self.sessions = Sessions(
-            database, appender=self._appender, publisher=publisher, limits=options.limits, defaults=self._defaults,
-            lock_wait_ms=options.session_lock_wait_ms,
+            database, appender=self._appender, publisher=publisher, settings=settings
         )  # fmt: skip
         """Conversations by external id, created at first use."""
         self.expiry = ConversationExpiry(ops, publisher=publisher)
@@ -188,7 +166,7 @@ class Conversations:
         """Create a conversation, or return the one with this id or external id."""
         async with self._database.transaction(caller.tenant_id) as tx:
             made = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: get_or_create(caller, tx, body, self._defaults),
+                caller, tx, idempotency_key, run=lambda: get_or_create(caller, tx, body, self._settings),
                 result_ids=lambda row: [row.id], read=get_first_conversation,
             )  # fmt: skip
             if not made.is_replay:
@@ -235,7 +213,7 @@ class Conversations:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_conversations(
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1,
-                max_bytes=self._options.max_answer_bytes,
+                max_bytes=self._settings.limits.max_answer_bytes,
             )  # fmt: skip
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
         return Page[ListedConversation](
@@ -262,7 +240,7 @@ class Conversations:
 
         Also return whether the conversation got an owner: data derived from it then gets that owner too.
         """
-        max_bytes = self._options.limits.max_metadata_bytes
+        max_bytes = self._settings.limits.max_metadata_bytes
         row, is_claimed = await change_conversation(
             caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles,
             conditions=ChangeConditions(max_bytes, replaces_metadata=replaces_metadata, tags=tags),
@@ -288,7 +266,7 @@ class Conversations:
         Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id of the
         live turn) or `conversation_conflict`.
         """
-        require_small(body.metadata or {}, maximum=self._options.limits.max_metadata_bytes)
+        require_small(body.metadata or {}, maximum=self._settings.limits.max_metadata_bytes)
         return await self._forker.fork(caller, conversation_id, body=body, idempotency_key=idempotency_key)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
@@ -376,7 +354,7 @@ class Conversations:
     async def recent(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> list[CanonicalTurn]:
         """Return the newest live turns that still have content, oldest first."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            max_bytes = self._options.max_answer_bytes
+            max_bytes = self._settings.limits.max_answer_bytes
             return await recent_turns(caller, tx, conversation_id, limit=limit, max_bytes=max_bytes)
 
     async def context_turns(
@@ -386,7 +364,7 @@ class Conversations:
         # One snapshot: a summary stored between two statements would cover turns without being read itself.
         is_snapshot = wanted.accepts is not None
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=is_snapshot) as tx:
-            max_bytes = self._options.max_answer_bytes
+            max_bytes = self._settings.limits.max_answer_bytes
             return await read_context_turns(caller, tx, conversation_id, wanted=wanted, max_bytes=max_bytes)
 
     async def count_omitted(
@@ -420,7 +398,7 @@ class Conversations:
                 role=role.value,
                 with_erased=False,
                 limit=1,
-                max_bytes=self._options.max_answer_bytes,
+                max_bytes=self._settings.limits.max_answer_bytes,
             )
         return canonical_turn(found.rows[0]) if found.rows else None
 
@@ -448,9 +426,11 @@ class Conversations:
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
-        """Return turns by id, in the caller's transaction. If not all fit, the first ids', and the ids left out."""
-        found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._options.max_answer_bytes)
-        # Turns that were superseded or erased since the search are not shown.
+        """Turns by id, for whoever found them, in that one's transaction; the first ids' where not all fit."""
+        found = await turn_store.find_ordered(
+            tx, caller.tenant_id, turn_ids, max_bytes=self._settings.limits.max_answer_bytes
+        )
+        # what was superseded or erased since it was found is not shown any more
         shown = {
             row.id: (turn_view(row), canonical_turn(row))
             for row in found.rows
@@ -466,6 +446,6 @@ class Conversations:
 
         One turn can be near up to twice `reach` places, and is returned for each.
         """
-        max_bytes = self._options.max_answer_bytes // (2 * reach)
+        max_bytes = self._settings.limits.max_answer_bytes // (2 * reach)
         found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
         return [turn_view(row) for row in found.rows], found.cut

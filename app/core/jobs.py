@@ -22,6 +22,7 @@ import asyncpg
 
 from app.core.database.transactions import Database, Transaction, row_as
 from app.core.ids import JobId, TenantId, new_uuid
+from app.settings.database import JobSettings
 
 INSTALLATION: Final = TenantId(UUID(int=0))
 """The tenant of jobs of the whole installation."""
@@ -84,23 +85,13 @@ _COLUMNS = ", ".join(_FIELDS)
 _COLUMNS_J = ", ".join(f"j.{name}" for name in _FIELDS)
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """Settings of the queue."""
-
-    lease_s: float
-    max_attempts: int
-    retry_base_s: float
-    retry_max_s: float
-
-
 class JobQueue:
     """The jobs of the installation. `enqueue` uses the caller's transaction; all other methods use the ops role."""
 
-    def __init__(self, ops: Database, *, options: JobOptions, notify: Callable[[], None] | None = None) -> None:
+    def __init__(self, ops: Database, *, settings: JobSettings, notify: Callable[[], None] | None = None) -> None:
         """`notify` notifies other processes, whose workers would find new jobs by polling only."""
         self._ops = ops
-        self._options = options
+        self._settings = settings
         self._notify = notify
         self.enqueued = asyncio.Event()
         """Set when a transaction that enqueued a job is durable, in this process or in another that announced it."""
@@ -108,7 +99,7 @@ class JobQueue:
     @property
     def lease_s(self) -> float:
         """Duration of a claim that is not renewed."""
-        return self._options.lease_s
+        return self._settings.job_lease_s
 
     async def enqueue(self, tx: Transaction, tenant_id: TenantId, jobs: Sequence[NewJob]) -> None:
         """Enqueue jobs in an open transaction, in one statement; a waiting job with the same dedupe key is kept."""
@@ -131,7 +122,7 @@ class JobQueue:
             [job.dedupe_key for job in jobs],
             [job.priority for job in jobs],
             [job.delay_s for job in jobs],
-            self._options.max_attempts,
+            self._settings.job_max_attempts,
         )
         tx.after_commit.append(self._notify_workers)
 
@@ -162,7 +153,7 @@ class JobQueue:
                 INSTALLATION,
                 [new_uuid() for _ in kinds],
                 list(kinds),
-                self._options.max_attempts,
+                self._settings.job_max_attempts,
                 _PERIODIC,
             )
 
@@ -204,11 +195,11 @@ class JobQueue:
                 worker,
                 list(kinds),
                 limit,
-                self._options.lease_s,
+                self._settings.job_lease_s,
                 "worker_lost",
                 INSTALLATION,
                 _PERIODIC,
-                self._options.retry_max_s,
+                self._settings.job_retry_max_s,
                 list(skipped_tenants),
             )
         return [_job(row) for row in rows]
@@ -226,7 +217,7 @@ class JobQueue:
                 worker,
                 [job.tenant_id for job in jobs],
                 [job.id for job in jobs],
-                self._options.lease_s,
+                self._settings.job_lease_s,
             )
         return {row_as(JobKey, row) for row in rows}
 
@@ -251,8 +242,8 @@ class JobQueue:
         A periodic job gives `max_s`, waits no longer than that, and is never parked. `not_before_s` is the delay that a
         refusing provider asked for; it overrides the other bounds.
         """
-        delay_s = self._options.retry_base_s * 2.0 ** min(job.attempts - 1, 32)
-        delay_s = min(delay_s, self._options.retry_max_s, max_s or self._options.retry_max_s)
+        delay_s = self._settings.job_retry_base_s * 2.0 ** min(job.attempts - 1, 32)
+        delay_s = min(delay_s, self._settings.job_retry_max_s, max_s or self._settings.job_retry_max_s)
         # jitter, so that jobs that failed together do not return together
         spread = random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
         delay_s = max(delay_s * spread, not_before_s + min(delay_s, 1.0) * (spread - 0.5))

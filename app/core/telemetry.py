@@ -12,14 +12,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TextIO, cast
+from typing import Final, TextIO, cast
 from uuid import UUID
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from app.core.ids import format_id
-from app.settings import Settings
+from app.settings.server import TelemetrySettings
 
 LOG_FIELDS: Final = frozenset(
     {
@@ -67,21 +67,7 @@ def plain_name(name: str) -> str | None:
     return name if _PLAIN_NAME.fullmatch(name) else None
 
 
-class TelemetrySettings(Protocol):
-    """The part of the settings that logging reads."""
-
-    @property
-    def log_level(self) -> str:
-        """`debug`, `info`, `warning` or `error`."""
-        ...
-
-    @property
-    def log_format(self) -> str | None:
-        """`json` or `console`; None: `console` on a terminal, else `json`."""
-        ...
-
-
-def configure_logging(settings: Settings | TelemetrySettings, stream: TextIO | None = None) -> None:
+def configure_logging(settings: TelemetrySettings, stream: TextIO | None = None) -> None:
     """Send all logging of the process to `stream` (default: stderr, since commands print to stdout).
 
     Called by `main` and `cli`, never at import; another call replaces the settings. Run uvicorn with `log_config=None,

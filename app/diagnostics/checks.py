@@ -15,7 +15,7 @@ from app.providers.chat import Probe
 from app.providers.local import SPACE
 from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.providers.schemas import EmbeddingSpaceName
-from app.settings import Settings
+from app.settings import Settings, setting_fields
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
 _MIN_SERVER_VERSION = 150000
@@ -42,11 +42,11 @@ def check_server(app: ServerFacts, ops: ServerFacts, settings: Settings, *, now:
     for facts, use in ((app, "the application"), (ops, "ops")):
         yield _check_bound(facts.role.name, use, unbound=facts.role.unbound)
     yield _check_row_security(app.bare_tables)
-    if settings.nats_url is None:
+    if settings.bus.nats_url is None:
         yield _check_notifications(public_may_connect=app.public_may_connect)
     yield _check_clock((app.now - now).total_seconds())
     yield _check_durability(app)
-    yield _check_connections(app, settings.database_pool_size + (4 if settings.nats_url is None else 2))
+    yield _check_connections(app, settings.database.database_pool_size + (4 if settings.bus.nats_url is None else 2))
 
 
 def _check_version(version_num: int) -> Check:
@@ -160,9 +160,17 @@ def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
 
 def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:
     """Return the configured spaces, the first embedder's first; 0 dimensions if only the endpoint knows them."""
-    given = [(settings.embedder, settings.embeddings_model, settings.embeddings_dimensions)]
-    if settings.next_embedder is not None:
-        given.append((settings.next_embedder, settings.next_embeddings_model, settings.next_embeddings_dimensions))
+    given = [
+        (settings.embedding.embedder, settings.embedding.embeddings_model, settings.embedding.embeddings_dimensions)
+    ]
+    if settings.embedding.next_embedder is not None:
+        given.append(
+            (
+                settings.embedding.next_embedder,
+                settings.embedding.next_embeddings_model,
+                settings.embedding.next_embeddings_dimensions,
+            )
+        )
     return [
         SPACE
         if embedder == "local"
@@ -213,7 +221,7 @@ def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
         found += f"; last errors: {', '.join(facts.errors)}"
     mend = (
         "They are found by words. Workers make them: `turnkeep serve` or `turnkeep worker` looks at its start"
-        f" and every {settings.backfill_interval_s:g} s (TURNKEEP_BACKFILL_INTERVAL_S). Run one, and ask again."
+        f" and every {settings.jobs.backfill_interval_s:g} s (TURNKEEP_BACKFILL_INTERVAL_S). Run one, and ask again."
     )
     if facts.parked or facts.cancelled:
         mend += (
@@ -247,47 +255,51 @@ def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[C
 
 
 def _contradictions(settings: Settings) -> Iterator[Check]:
-    floors = settings.floor_recent + settings.floor_summary + 3 * settings.floor_other
+    floors = settings.context.floor_recent + settings.context.floor_summary + 3 * settings.context.floor_other
     if floors > 1:
         yield Check(
             "settings: floors", Level.FAIL, f"the floors sum to {floors:.2f} of the budget",
             "TURNKEEP_FLOOR_RECENT + _SUMMARY + 3 x _OTHER must be at most 1.",
         )  # fmt: skip
-    if settings.database_url is None and (settings.ops_database_url or settings.owner_database_url):
+    if settings.database.database_url is None and (
+        settings.database.ops_database_url or settings.database.owner_database_url
+    ):
         yield Check(
             "settings: database", Level.FAIL, "a URL for ops or the owner is set, and none for the application",
             "Set TURNKEEP_DATABASE_URL, or unset the others: without it the embedded Postgres is used.",
         )  # fmt: skip
-    elif settings.owner_database_url and not settings.ops_database_url:
+    elif settings.database.owner_database_url and not settings.database.ops_database_url:
         yield Check(
             "settings: database", Level.WARN, "the owner has a URL of its own and ops has not",
             f"Set TURNKEEP_OPS_DATABASE_URL too: else the application's login must be able to take on {OPS_ROLE}.",
         )  # fmt: skip
-    if settings.host not in _LOOPBACK:
+    if settings.server.host not in _LOOPBACK:
         yield Check(
-            "settings: host", Level.WARN, f"{settings.host} is reached from other machines, without TLS",
+            "settings: host", Level.WARN, f"{settings.server.host} is reached from other machines, without TLS",
             "Put a proxy with TLS in front, or set TURNKEEP_HOST=127.0.0.1.",
         )  # fmt: skip
-    if settings.max_request_bytes < settings.max_text_bytes:
+    if settings.requests.max_request_bytes < settings.limits.max_text_bytes:
         yield Check(
             "settings: limits", Level.WARN, "a text may be larger than the request it comes in",
             "TURNKEEP_MAX_REQUEST_BYTES must be more than TURNKEEP_MAX_TEXT_BYTES.",
         )  # fmt: skip
-    if settings.key_cache_s > _SLOW_REVOCATION_S:
+    if settings.tenancy.key_cache_s > _SLOW_REVOCATION_S:
         yield Check(
-            "settings: key cache", Level.WARN, f"a revoked key holds up to {settings.key_cache_s:g} s elsewhere",
+            "settings: key cache", Level.WARN,
+            f"a revoked key holds up to {settings.tenancy.key_cache_s:g} s elsewhere",
             "Lower TURNKEEP_KEY_CACHE_S.",
         )  # fmt: skip
-    if settings.session_gap_s < _SHORT_SESSION_S:
+    if settings.conversations.session_gap_s < _SHORT_SESSION_S:
         yield Check(
-            "settings: sessions", Level.WARN, f"a silence of {settings.session_gap_s} s starts a new session",
+            "settings: sessions", Level.WARN,
+            f"a silence of {settings.conversations.session_gap_s} s starts a new session",
             "TURNKEEP_SESSION_GAP_S is in seconds; 3600 is the default.",
         )  # fmt: skip
 
 
 def _unknown_settings(environment: Mapping[str, str]) -> Iterator[Check]:
     prefix = "TURNKEEP_"
-    known = {f"{prefix}{name.upper()}" for name in Settings.model_fields}
+    known = {f"{prefix}{name.upper()}" for name in setting_fields()}
     unknown = sorted(
         name
         for name in environment

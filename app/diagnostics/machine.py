@@ -41,7 +41,7 @@ def check_model(assets: Path = FOLDER) -> Check:
 
 def check_data_directory(settings: Settings) -> list[Check]:
     """Check the permissions of the data directory and of the admin key in it, and the free space."""
-    folder = settings.data_dir.absolute()
+    folder = settings.database.data_dir.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     checks: list[Check] = []
     if not folder.is_dir():
@@ -76,12 +76,12 @@ def _check_key(path: Path) -> Check:
 
 async def check_port(settings: Settings) -> Check:
     """Check that the address is free, or that Turnkeep uses it."""
-    where = f"{settings.host} port {settings.port}"
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    where = f"{settings.server.host} port {settings.server.port}"
+    family = socket.AF_INET6 if ":" in settings.server.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((settings.host, settings.port))
+            probe.bind((settings.server.host, settings.server.port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 mend = "Set TURNKEEP_HOST to an address of this machine."
@@ -94,10 +94,10 @@ async def check_port(settings: Settings) -> Check:
 
 
 async def _is_turnkeep(settings: Settings) -> bool:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)  # noqa: S104 - compared, not bound
     try:
         async with asyncio.timeout(_ANSWER_S):
-            reader, writer = await asyncio.open_connection(host, settings.port)
+            reader, writer = await asyncio.open_connection(host, settings.server.port)
             try:
                 writer.write(b"GET /healthz HTTP/1.1\r\nHost: turnkeep\r\nConnection: close\r\n\r\n")
                 said = b""

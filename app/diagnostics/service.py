@@ -33,8 +33,9 @@ from app.diagnostics.schemas import Check, Fault, Level, Stats, TableSize
 from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
 from app.index.service import read_chosen_space
-from app.providers.chat import ChatOptions, probe
+from app.providers.chat import probe
 from app.settings import Settings
+from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller, Scope
 
 _TURNS, _CONVERSATIONS, _OWNERS, _REPEATS = 500, 200, 5000, 1000
@@ -116,21 +117,23 @@ def _share(size: TableSize, counts: Mapping[str, int]) -> TableSize:
 async def examine(settings: Settings, *, environment: Mapping[str, str]) -> list[Check]:
     """Run every check of the environment: settings, machine, database. Starts and changes nothing."""
     checks = [*check_settings(settings, environment), *check_data_directory(settings), await check_port(settings)]
-    if settings.database_url is None:
+    if settings.database.database_url is None:
         checks.append(check_cpu())
-    if settings.embedder == "local":
+    if settings.embedding.embedder == "local":
         checks.append(await asyncio.to_thread(check_model))
-    checks.append(await _examine_chat(settings))
+    checks.append(await _examine_chat(settings.chat))
     return checks + await _examine_database(settings)
 
 
-async def _examine_chat(settings: Settings) -> Check:
-    options = ChatOptions.of(settings)
-    return check_chat(None) if options is None else check_chat(await probe(options), options.model)
+async def _examine_chat(settings: ChatSettings) -> Check:
+    endpoint = settings.endpoint
+    if endpoint is None:
+        return check_chat(None)
+    return check_chat(await probe(endpoint, timeout_s=settings.llm_timeout_s), endpoint.model)
 
 
 async def _examine_database(settings: Settings) -> list[Check]:
-    server = Server(settings)
+    server = Server(settings.database)
     try:
         await server.read_configuration()
     except AppError:
@@ -147,7 +150,7 @@ async def _examine_database(settings: Settings) -> list[Check]:
     checks += check_server(facts[0], facts[1], settings, now=datetime.now(UTC))
     of_schema = await _examine_schema(server)
     checks.append(of_schema)
-    if settings.embedder != "none" and of_schema.level is Level.OK:
+    if settings.embedding.embedder != "none" and of_schema.level is Level.OK:
         checks += await _examine_vectors(server, settings)
     return checks
 
@@ -206,7 +209,7 @@ async def check_installation(
     `progress` receives the number of finished and of all conversations. Raises Unavailable without a database, NotFound
     for an unknown tenant.
     """
-    server = Server(settings)
+    server = Server(settings.database)
     await server.read_configuration()
     async with server.opened(server.ops, name=_POOL) as ops:
         async with ops.snapshot() as tx:

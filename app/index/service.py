@@ -36,21 +36,19 @@ from app.index.schemas import (
     TextAnalysis,
 )
 from app.index.search import ann_search, exact_search
-from app.index.search.ann_maintenance import AnnMaintenance, AnnOptions
+from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space, TenantCounts
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
 from app.providers.schemas import Embedder
-from app.settings import Settings
+from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
 
 __all__ = [
     "AnnMaintenance",
-    "AnnOptions",
     "ChosenSpace",
     "EmbeddingSpaceRegistry",
     "EmbeddingSpaceRuntime",
-    "IndexOptions",
     "PreparedQuery",
     "SearchIndex",
     "Space",
@@ -73,28 +71,6 @@ _DATES_FACTOR = 20
 
 
 @dataclass(frozen=True, slots=True)
-class IndexOptions:
-    """Settings of the index."""
-
-    max_vectors_per_entry: int
-    max_vectors_per_append: int
-    index_text_bytes: int
-    recall_pool: int
-    max_query_lexemes: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "IndexOptions":
-        """Take the index options from the settings."""
-        return cls(
-            max_vectors_per_entry=settings.max_vectors_per_entry,
-            max_vectors_per_append=settings.max_vectors_per_append,
-            index_text_bytes=settings.index_text_bytes,
-            recall_pool=settings.recall_pool,
-            max_query_lexemes=settings.max_query_lexemes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class PreparedQuery:
     """A prepared query. `vector` is None without an embedder, or if it failed with the error code `degraded`.
 
@@ -110,13 +86,13 @@ class PreparedQuery:
 class SearchIndex:
     """Search index: writes and searches entries, in the embedding space that the installation searches."""
 
-    def __init__(self, spaces: EmbeddingSpaceRegistry, *, jobs: JobQueue, options: IndexOptions) -> None:
+    def __init__(self, spaces: EmbeddingSpaceRegistry, *, jobs: JobQueue, settings: IndexSettings) -> None:
         self.spaces = spaces
         self.makers: list[VectorMaker] = []
         """Vector makers of the owners of entries other than turns, registered at the start."""
         self._jobs = jobs
-        self._options = options
-        self._inline = TenantShares(_INLINE_APPENDS * options.max_vectors_per_append)
+        self._settings = settings
+        self._inline = TenantShares(_INLINE_APPENDS * settings.max_vectors_per_append)
         self._log = get_logger()
 
     @property
@@ -141,8 +117,8 @@ class SearchIndex:
         If the embedder fails, or is overloaded while the caller waits, the vectors are made later.
         """
         runtime = self.spaces.current
-        analyser = _BatchAnalyser(self._options, runtime.embedder)
-        analysed = await map_in_threads(analyser.analyse_next, documents, size=_text_length, inline=_INLINE_CHARACTERS)
+        analyser = _BatchAnalyser(self._settings, runtime.embedder)
+        analysed = await map_in_threads(analyser.take, documents, size=_text_length, inline=_INLINE_CHARACTERS)
         wanted = [piece for one in analysed for piece in one.pieces]
         vectors = await self._embed_now(caller, runtime.embedder, wanted)
         prepared: list[PreparedEntries] = []
@@ -181,8 +157,8 @@ class SearchIndex:
         Without an embedder the document is found by words.
         """
         runtime = self.spaces.current
-        analyser = _BatchAnalyser(self._options, runtime.embedder, max_vectors=self._options.max_vectors_per_entry)
-        [one] = await map_in_threads(analyser.analyse_next, [document], size=_text_length, inline=_INLINE_CHARACTERS)
+        analyser = _BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
+        [one] = await map_in_threads(analyser.take, [document], size=_text_length, inline=_INLINE_CHARACTERS)
         vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
         return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
 
@@ -194,7 +170,7 @@ class SearchIndex:
 
     def prepare_words(self, documents: Sequence[IndexDocument]) -> list[PreparedEntries]:
         """Analyse a few short documents without vectors, for entries that are made inside a transaction."""
-        runtime, analyser = self.spaces.current, _BatchAnalyser(self._options, None)
+        runtime, analyser = self.spaces.current, _BatchAnalyser(self._settings, None)
         due = runtime.embedder is not None
         return [
             PreparedEntries(analyser.analyse_next(document).analysis, (), vectors_due=due, space_id=runtime.space.id)
@@ -349,7 +325,7 @@ class SearchIndex:
         `runtime` is another space than the searched one. Raises the embedder's errors only if words are not searched.
         """
         # the work grows with the entries in scope times the words of the query
-        lexemes = Analyser().query(text)[: self._options.max_query_lexemes] if by_words else []
+        lexemes = Analyser().query(text)[: self._settings.max_query_lexemes] if by_words else []
         runtime = runtime or self.spaces.current
         if not by_vector:
             return PreparedQuery(None, lexemes, None, runtime)
@@ -370,7 +346,7 @@ class SearchIndex:
 
         A small scope is searched exactly, a large one by the indexes, and exactly again if these returned too few.
         """
-        pool = max(self._options.recall_pool, min_candidates)
+        pool = max(self._settings.recall_pool, min_candidates)
         ann = (query.runtime or self.spaces.current).ann
         is_large_tenant = ann.needs_ann(counts := await ann.read_counts(tx, caller.tenant_id))
         if is_large_tenant:
@@ -396,14 +372,14 @@ class SearchIndex:
         """Search by the indexes; None if the scope is small, or they return too little."""
         if query.vector is not None and not counts.can_use_index:
             return None
-        options = ann.options
+        settings = ann.settings
         corpus = await ann_search.measure_scope(
-            tx, caller.tenant_id, scope, query.lexemes, entries=options.exact_scope_entries
+            tx, caller.tenant_id, scope, query.lexemes, entries=settings.exact_scope_entries
         )
-        if corpus.entries <= options.exact_scope_entries:
+        if corpus.entries <= settings.exact_scope_entries:
             return None
         by_words = await ann_search.find_best_by_words(
-            tx, scope, query.lexemes, corpus, pool=pool, matches=options.text_candidates
+            tx, scope, query.lexemes, corpus, pool=pool, matches=settings.text_candidates
         )
         return await ann_search.search_ann(
             tx,
@@ -467,11 +443,11 @@ class _AnalysedDocument:
 class _BatchAnalyser:
     """Analyser of a batch of documents, which limits the pieces that are embedded at once."""
 
-    def __init__(self, options: IndexOptions, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
-        self._options = options
+    def __init__(self, settings: IndexSettings, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
+        self._settings = settings
         self._embedder = embedder
         self._analyser = Analyser()
-        self._left = options.max_vectors_per_append if max_vectors is None else max_vectors
+        self._left = settings.max_vectors_per_append if max_vectors is None else max_vectors
 
     def analyse_next(self, document: IndexDocument) -> _AnalysedDocument:
         """Analyse the next document. Blocking."""
@@ -479,7 +455,7 @@ class _BatchAnalyser:
             document.text,
             actor=document.actor,
             occurred_at=document.occurred_at,
-            max_bytes=self._options.index_text_bytes,
+            max_bytes=self._settings.index_text_bytes,
         )
         return _AnalysedDocument(analysis, self._pieces(document.text), may_have_dates(document.text))
 
@@ -488,7 +464,7 @@ class _BatchAnalyser:
         if self._embedder is None or self._left == 0 or not text.strip():
             return ()
         # one piece beyond the remaining number is enough to know that there are too many
-        pieces = self._embedder.split(text, most=min(self._left + 1, self._options.max_vectors_per_entry))
+        pieces = self._embedder.split(text, most=min(self._left + 1, self._settings.max_vectors_per_entry))
         if len(pieces) > self._left:
             return ()
         self._left -= len(pieces)

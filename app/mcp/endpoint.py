@@ -58,7 +58,7 @@ class McpEndpoint:
             self._server.protocol_server(),
             json_response=True,
             stateless=True,
-            max_request_body_size=self._settings.max_request_bytes,
+            max_request_body_size=self._settings.requests.max_request_bytes,
         )
         stopping = asyncio.Event()
         running = asyncio.create_task(_run_until(self._manager, stopping))
@@ -110,7 +110,7 @@ class McpEndpoint:
         declared["content-type"] = headers.get("content-type", "")
         if declared.get_content_type() != "application/json":
             raise Invalid("unsupported_media_type", "Send the body as JSON, with Content-Type: application/json.")
-        most = self._settings.max_json_depth + _ENVELOPE_DEPTH
+        most = self._settings.requests.max_json_depth + _ENVELOPE_DEPTH
         if len(body) <= _INLINE_BYTES:
             return parse_json(body, max_depth=most)
         return await asyncio.to_thread(parse_json, body, max_depth=most)
@@ -147,7 +147,7 @@ async def _authenticate(request: Request, account: Account, services: Container)
 
 def _require_origin(headers: Headers, settings: Settings) -> None:
     """Refuse requests that a page of another site makes a browser send. `Host` is checked earlier, for all requests."""
-    origin, allowed = headers.get("origin"), settings.cors_origins or ()
+    origin, allowed = headers.get("origin"), settings.browsers.cors_origins or ()
     if origin is None or "*" in allowed or origin.lower() in allowed:
         return
     scheme, _, authority = origin.partition("://")

@@ -51,23 +51,23 @@ def listed(tool: Tool) -> ListedTool:
 def offered_tools(settings: Settings) -> Mapping[str, Tool]:
     """Return the offered tools by name. Raises Unavailable if a hidden tool does not exist."""
     tools = {one.name: one for one in all_tools()}
-    hidden = frozenset(settings.mcp_hidden_tools or ())
+    hidden = frozenset(settings.tools.mcp_hidden_tools or ())
     if hidden - tools.keys():
         names = ", ".join(tools)
         raise Unavailable("mcp_tool_unknown", f"TURNKEEP_MCP_HIDDEN_TOOLS names a tool that is none of: {names}.")
-    if settings.mcp_profile == "small" and not agent_is_exclusive(settings):
+    if settings.tools.mcp_profile == "small" and not agent_is_exclusive(settings):
         tools = {one.name: one for one in small_tools(tools)}
     return {name: one for name, one in tools.items() if name not in hidden and _is_offered(one, settings)}
 
 
 def agent_is_exclusive(settings: Settings) -> bool:
     """Return whether `ask_agent` replaces all other tools and the resources."""
-    return settings.enable_internal_agent and settings.internal_agent_exclusive
+    return settings.tools.enable_internal_agent and settings.tools.internal_agent_exclusive
 
 
 def _is_offered(tool: Tool, settings: Settings) -> bool:
     if tool.group is Group.AGENT:
-        return settings.enable_internal_agent
+        return settings.tools.enable_internal_agent
     if agent_is_exclusive(settings):
         return False
-    return settings.enable_memory_tools or tool.group is not Group.MEMORY
+    return settings.tools.enable_memory_tools or tool.group is not Group.MEMORY

@@ -18,7 +18,7 @@ from app.index.service import SearchIndex, VectorBackfill
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
-from app.memory.facts.fact_timeline import FactTimeline, Kept, owned_key
+from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
 from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
@@ -36,10 +36,11 @@ from app.memory.schemas import (
     fact_text,
 )
 from app.providers.schemas import ChatModel
+from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller
 from app.tenancy.service import Tenancy
 
-__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts", "Kept"]
+__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts"]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
@@ -68,7 +69,7 @@ class Facts:
         index: SearchIndex,
         chat: ChatModel | None,
         cursors: Cursors,
-        kept: Kept,
+        settings: FactSettings,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -76,7 +77,7 @@ class Facts:
         self._index = index
         self._cursors = cursors
         index.makers.append(self._make_vectors)
-        self._keeper = FactWriter(index=index, kept=kept)
+        self._keeper = FactWriter(index=index, settings=settings)
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._keeper)
         self.extractor = Extractor(database, conversations=conversations, writer=self._keeper, chat=chat)
         """Extracts facts from turns."""

@@ -19,8 +19,7 @@ from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
 from app.providers.calling import calls_of, message_param, tool_params, words_of
-from app.providers.endpoint import CHAT_ERRORS, CONNECT_TIMEOUT_S, InvalidAnswer, Refused, delay, reported_tokens
-from app.providers.openai import OPENAI_ROOT
+from app.providers.endpoint import CHAT_ERRORS, InvalidAnswer, Refused, client_of, delay, reported_tokens
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
     ChatMessage,
@@ -34,7 +33,7 @@ from app.providers.schemas import (
     ToolOffer,
 )
 from app.providers.shapes import RequestVariant, ShapeRequest, UnusableError, cleaned, other_variant, shape_request
-from app.settings import Settings
+from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion, ChatCompletionMessageParam, ChatCompletionToolParam
@@ -49,37 +48,6 @@ _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
 """Statuses with which an endpoint may reject one parameter of a request."""
 _MAX_VARIANTS: Final = 1000
 _PROBE_TIMEOUT_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """Endpoint, limits and time limits. `timeout_s` is for one call with all its tries.
-
-    At most `concurrency` calls run for jobs, and as many for interactive callers.
-    """
-
-    base_url: str
-    api_key: str | None
-    model: str
-    timeout_s: float
-    max_retries: int
-    concurrency: int
-    max_output_tokens: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "ChatOptions | None":
-        """Return the endpoint of the settings, or None if no chat model is configured."""
-        if settings.llm_model is None:
-            return None
-        return cls(
-            base_url=settings.llm_base_url or OPENAI_ROOT,
-            api_key=settings.key_of_llm,
-            model=settings.llm_model,
-            timeout_s=settings.llm_timeout_ms / 1000,
-            max_retries=settings.llm_max_retries,
-            concurrency=settings.llm_concurrency,
-            max_output_tokens=settings.llm_max_output_tokens,
-        )
 
 
 @dataclass(slots=True)
@@ -104,23 +72,27 @@ class OpenAIChat:
     `guard` is called at the beginning of every call. It raises if model calls are not allowed there.
     """
 
-    def __init__(self, options: ChatOptions, *, ledger: Ledger, guard: Callable[[], None]) -> None:
-        self._options = options
+    def __init__(
+        self, endpoint: Endpoint, *, settings: ChatSettings, ledger: Ledger, guard: Callable[[], None]
+    ) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._timeout_s = settings.llm_timeout_s
         self._ledger = ledger
         self._guard = guard
         # separate slots, so that interactive callers do not wait for jobs
         self._slots: Mapping[bool, asyncio.Semaphore] = {
-            interactive: asyncio.Semaphore(options.concurrency) for interactive in (False, True)
+            interactive: asyncio.Semaphore(settings.llm_concurrency) for interactive in (False, True)
         }
         self._variants: dict[tuple[str, str | None], RequestVariant] = {}
         self._recording: set[asyncio.Task[None]] = set()
         self._log = get_logger()
-        self._client = _client(options)
+        self._client = client_of(endpoint, timeout_s=self._timeout_s)
 
     @property
     def model(self) -> str:
         """Return the name of the default model."""
-        return self._options.model
+        return self._endpoint.model
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
@@ -176,8 +148,8 @@ class OpenAIChat:
     def _call(
         self, tenant_id: TenantId, purpose: ModelPurpose, model: str | None, max_output_tokens: int | None
     ) -> _Call:
-        options = self._options
-        return _Call(tenant_id, purpose, model or options.model, max_output_tokens or options.max_output_tokens)
+        limit = max_output_tokens or self._settings.llm_max_output_tokens
+        return _Call(tenant_id, purpose, model or self._endpoint.model, limit)
 
     # limits and the ledger
 
@@ -187,7 +159,7 @@ class OpenAIChat:
             await self._ledger.check(call.tenant_id, call.purpose)
             failed = True
             try:
-                async with asyncio.timeout(self._options.timeout_s):
+                async with asyncio.timeout(self._timeout_s):
                     value = await work()
                 failed = False
             except TimeoutError as error:
@@ -200,7 +172,7 @@ class OpenAIChat:
     async def _wait_for_slot(self, purpose: ModelPurpose) -> AsyncGenerator[None]:
         slots = self._slots[purpose in _INTERACTIVE]
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 await slots.acquire()
         except TimeoutError as error:
             detail = "Too much waits for the chat model; try again."
@@ -263,8 +235,8 @@ class OpenAIChat:
             except _VariantRefusedError as refusal:
                 variant = refusal.other
             except (RateLimited, Unavailable) as error:
-                options = self._options
-                wait = delay(error, attempt, max_retries=options.max_retries, timeout_s=options.timeout_s)
+                max_retries = self._settings.llm_max_retries
+                wait = delay(error, attempt, max_retries=max_retries, timeout_s=self._timeout_s)
                 if wait is None:
                     raise
                 attempt += 1
@@ -277,7 +249,7 @@ class OpenAIChat:
 
     def _first_variant(self) -> RequestVariant:
         # OpenAI's newer models accept only the newer name, most other endpoints only the older one
-        newer = urlsplit(self._options.base_url).hostname == _OPENAI_HOST
+        newer = urlsplit(self._endpoint.base_url).hostname == _OPENAI_HOST
         return RequestVariant(limit="max_completion_tokens" if newer else "max_tokens")
 
     def _put_into_words(self, call: _Call, asked: ShapeRequest[Shape]) -> None:
@@ -385,11 +357,11 @@ class Probe:
     listed: bool | None = None
 
 
-async def probe(options: ChatOptions) -> Probe:
-    """List the models of the endpoint, once."""
-    client = _client(options)
+async def probe(endpoint: Endpoint, *, timeout_s: float) -> Probe:
+    """Ask the endpoint for its models, once."""
+    client = client_of(endpoint, timeout_s=timeout_s)
     try:
-        async with asyncio.timeout(min(options.timeout_s, _PROBE_TIMEOUT_S)):
+        async with asyncio.timeout(min(timeout_s, _PROBE_TIMEOUT_S)):
             names = [model.id async for model in client.models.list()]
     except openai.AuthenticationError:
         return Probe("it refuses the key", refused=True)
@@ -404,17 +376,7 @@ async def probe(options: ChatOptions) -> Probe:
         return Probe("")
     finally:
         await client.close()
-    return Probe("", listed=options.model in names)
-
-
-def _client(options: ChatOptions) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        # an endpoint without keys ignores it, and the client requires one
-        api_key=options.api_key or "none",
-        base_url=options.base_url,
-        timeout=openai.Timeout(options.timeout_s, connect=min(CONNECT_TIMEOUT_S, options.timeout_s)),
-        max_retries=0,  # our retries respect the deadline and the error kinds
-    )
+    return Probe("", listed=endpoint.model in names)
 
 
 def _response_format(asked: ShapeRequest[Shape] | None, variant: RequestVariant) -> "ResponseFormat | None":

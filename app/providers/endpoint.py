@@ -13,6 +13,7 @@ from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
 from app.providers.schemas import ChatModel
+from app.settings.models import Endpoint
 
 _FIRST_DELAY_S = 0.25
 _TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
@@ -80,7 +81,7 @@ CHAT_ERRORS: Final = EndpointErrors(
     expected="answer to what it was asked",
     event="model.refused",
 )
-CONNECT_TIMEOUT_S: Final = 5.0
+_CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_TOKENS: Final = 10**9
 
 
@@ -124,3 +125,14 @@ def require_model(chat: ChatModel | None) -> ChatModel:
     if chat is None:
         raise Refused("model_not_configured", "No chat model is configured here; TURNKEEP_LLM_MODEL names one.")
     return chat
+
+
+def client_of(endpoint: Endpoint, *, timeout_s: float) -> openai.AsyncOpenAI:
+    """Return a client of an endpoint, which does not repeat requests by itself."""
+    return openai.AsyncOpenAI(
+        # an endpoint without keys ignores it, and the client will not start without one
+        api_key=endpoint.api_key or "none",
+        base_url=endpoint.base_url,
+        timeout=openai.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s)),
+        max_retries=0,  # ours know the deadline and the taxonomy
+    )

@@ -8,7 +8,6 @@ as texts, of the right dimensions, with finite numbers. The vectors are then nor
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,9 +19,9 @@ from app.core.telemetry import get_logger
 from app.providers.endpoint import EndpointErrors, delay
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
+from app.settings.models import EmbeddingSettings, Endpoint
 
 PROVIDER: Final = "openai"
-OPENAI_ROOT: Final = "https://api.openai.com/v1"
 KNOWN_DIMENSIONS: Final = {
     "text-embedding-3-small": 1536,
     "text-embedding-3-large": 3072,
@@ -31,21 +30,6 @@ KNOWN_DIMENSIONS: Final = {
 """Dimensions of OpenAI's own models, so that a start does not need the endpoint."""
 
 _QUEUE_TEXTS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteOptions:
-    """Endpoint, limits and time limits. `timeout_s` is for one request with its retries."""
-
-    base_url: str
-    api_key: str | None
-    model: str
-    dimensions: int | None
-    timeout_s: float
-    max_retries: int
-    concurrency: int
-    batch: int
-    piece_tokens: int
 
 
 class _WrongWidthError(Exception):
@@ -64,29 +48,33 @@ _ERRORS: Final = EndpointErrors(
 
 
 class OpenAIEmbedder:
-    """An endpoint as an `Embedder`.
+    """An endpoint as an `Embedder`. `embeddings_concurrency` limits its requests for documents, and those for queries.
 
     At most `concurrency` requests run for documents, and as many for queries. `guard` is called at the beginning of
     every `embed`. It raises if embedding is not allowed there.
     """
 
-    def __init__(self, options: RemoteOptions, *, guard: Callable[[], None] | None = None) -> None:
-        self._options = options
+    def __init__(
+        self, endpoint: Endpoint, *, settings: EmbeddingSettings, guard: Callable[[], None] | None = None
+    ) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._timeout_s = settings.embeddings_timeout_s
         self._guard = guard
-        self._dimensions = options.dimensions or KNOWN_DIMENSIONS.get(options.model)
+        self._dimensions = endpoint.dimensions or KNOWN_DIMENSIONS.get(endpoint.model)
         self._ask_for_dimensions = False
         purposes: Sequence[Purpose] = ("document", "query")
         self._slots: Mapping[Purpose, asyncio.Semaphore] = {
-            one: asyncio.Semaphore(options.concurrency) for one in purposes
+            one: asyncio.Semaphore(settings.embeddings_concurrency) for one in purposes
         }
         self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()
         self._client = openai.AsyncOpenAI(
-            # an endpoint without keys ignores it, and the client requires one
-            api_key=options.api_key or "none",
-            base_url=options.base_url,
-            timeout=options.timeout_s,
-            max_retries=0,  # our retries respect the deadline and the error kinds
+            # an endpoint without keys ignores it, and the client will not start without one
+            api_key=endpoint.api_key or "none",
+            base_url=endpoint.base_url,
+            timeout=self._timeout_s,
+            max_retries=0,  # ours know the deadline and the taxonomy
         )
 
     @property
@@ -94,12 +82,12 @@ class OpenAIEmbedder:
         """Return the embedding space of all vectors of this embedder; known after `start`."""
         if self._dimensions is None:
             raise RuntimeError("the embedder has not been started")
-        return EmbeddingSpaceName(PROVIDER, self._options.model, self._dimensions)
+        return EmbeddingSpaceName(PROVIDER, self._endpoint.model, self._dimensions)
 
     @property
     def base_url(self) -> str:
-        """Return the base URL of the endpoint."""
-        return self._options.base_url
+        """Where the endpoint is."""
+        return self._endpoint.base_url
 
     @property
     def max_batch(self) -> int:
@@ -153,11 +141,11 @@ class OpenAIEmbedder:
             self._waiting[kind] -= len(texts)
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Return pieces of about `piece_tokens` tokens, cut between words; see `split_by_estimate`."""
-        return split_by_estimate(text, max_tokens=self._options.piece_tokens, most=most)
+        """Return pieces of about `embeddings_piece_tokens` tokens, cut between words; see `split_by_estimate`."""
+        return split_by_estimate(text, max_tokens=self._settings.embeddings_piece_tokens, most=most)
 
     async def _embed_all(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
-        size = self._options.batch
+        size = self._settings.embeddings_batch
         batches = [texts[start : start + size] for start in range(0, len(texts), size)]
         tasks = [asyncio.create_task(self._embed_batch(batch, purpose)) for batch in batches]
         try:
@@ -170,7 +158,7 @@ class OpenAIEmbedder:
     async def _embed_batch(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
         async with self._slots[purpose]:
             try:
-                async with asyncio.timeout(self._options.timeout_s):
+                async with asyncio.timeout(self._timeout_s):
                     return await self._try_until_it_works(texts)
             except TimeoutError as error:
                 raise _ERRORS.unanswered() from error
@@ -181,12 +169,12 @@ class OpenAIEmbedder:
             try:
                 return self._checked(await self._request(texts))
             except _WrongWidthError as error:
-                if self._ask_for_dimensions or self._options.dimensions is None:
+                if self._ask_for_dimensions or self._endpoint.dimensions is None:
                     raise _ERRORS.invalid_answer() from error
                 self._ask_for_dimensions = True  # the default width is wrong: request the configured one
             except (RateLimited, Unavailable) as error:
-                options = self._options
-                wait = delay(error, attempt, max_retries=options.max_retries, timeout_s=options.timeout_s)
+                max_retries = self._settings.embeddings_max_retries
+                wait = delay(error, attempt, max_retries=max_retries, timeout_s=self._timeout_s)
                 if wait is None:
                     raise
                 self._log.info("embedder.retry", code=error.code, attempt=attempt + 1)
@@ -197,10 +185,10 @@ class OpenAIEmbedder:
         """Send one request, and return the vectors in the order of the texts. Their width is not checked yet."""
         # most endpoints refuse an empty text
         inputs = [text if text.strip() else "." for text in texts]
-        dimensions = self._options.dimensions if self._ask_for_dimensions else None
+        dimensions = self._endpoint.dimensions if self._ask_for_dimensions else None
         try:
             answer = await self._client.embeddings.create(
-                model=self._options.model,
+                model=self._endpoint.model,
                 input=inputs,
                 dimensions=openai.omit if dimensions is None else dimensions,
             )

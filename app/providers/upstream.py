@@ -22,18 +22,17 @@ from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
 from app.providers.endpoint import (
     CHAT_ERRORS,
-    CONNECT_TIMEOUT_S,
     InvalidAnswer,
     Refused,
+    client_of,
     delay,
     reported_tokens,
     retry_after,
     usage_in,
 )
-from app.providers.openai import OPENAI_ROOT
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
-from app.settings import Settings
+from app.settings.models import ChatSettings, Endpoint
 
 DONE: Final = "[DONE]"
 """The data of the last event of a stream."""
@@ -61,32 +60,6 @@ class UpstreamRejection(UpstreamRefusal):
     """A refusal that repeating the request does not change."""
 
     retryable = False
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamOptions:
-    """Endpoint and limits. `timeout_s` is for one request with all its tries, until its answer is complete."""
-
-    base_url: str
-    api_key: str | None
-    model: str
-    timeout_s: float
-    max_retries: int
-    concurrency: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "UpstreamOptions | None":
-        """Return the endpoint of the settings, or None if no chat model is configured."""
-        if settings.llm_model is None:
-            return None
-        return cls(
-            base_url=settings.llm_base_url or OPENAI_ROOT,
-            api_key=settings.key_of_llm,
-            model=settings.llm_model,
-            timeout_s=settings.generation_timeout_s,
-            max_retries=settings.llm_max_retries,
-            concurrency=settings.generation_concurrency,
-        )
 
 
 class _Response(Protocol):
@@ -136,24 +109,22 @@ class Streamed:
 class Upstream:
     """An endpoint with OpenAI's API."""
 
-    def __init__(self, options: UpstreamOptions, *, ledger: Ledger, guard: Callable[[], None]) -> None:
-        self._options = options
+    def __init__(
+        self, endpoint: Endpoint, *, settings: ChatSettings, ledger: Ledger, guard: Callable[[], None]
+    ) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
         self._ledger = ledger
         self._guard = guard
-        self._slots = asyncio.Semaphore(options.concurrency)
+        self._slots = asyncio.Semaphore(settings.generation_concurrency)
         self._recording: set[asyncio.Task[None]] = set()
         self._log = get_logger()
-        self._client = openai.AsyncOpenAI(
-            api_key=options.api_key or "none",
-            base_url=options.base_url,
-            timeout=openai.Timeout(options.timeout_s, connect=min(CONNECT_TIMEOUT_S, options.timeout_s)),
-            max_retries=0,
-        )
+        self._client = client_of(endpoint, timeout_s=settings.generation_timeout_s)
 
     @property
     def model(self) -> str:
-        """Return the default model, for requests that name none."""
-        return self._options.model
+        """The model that is asked where a request names none."""
+        return self._endpoint.model
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
@@ -189,7 +160,7 @@ class Upstream:
     # One request
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._options.timeout_s
+        return asyncio.get_running_loop().time() + self._settings.generation_timeout_s
 
     @asynccontextmanager
     async def _accounted(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
@@ -250,7 +221,7 @@ class Upstream:
                 refusal = CHAT_ERRORS.unanswered()
             except (openai.OpenAIError, ValueError, TypeError):
                 raise CHAT_ERRORS.invalid_answer() from None
-            wait = delay(refusal, attempt, max_retries=self._options.max_retries, timeout_s=left)
+            wait = delay(refusal, attempt, max_retries=self._settings.llm_max_retries, timeout_s=left)
             if wait is None:
                 raise refusal from None
             attempt += 1

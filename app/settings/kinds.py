@@ -1,4 +1,4 @@
-"""What settings are made of: numbers within bounds, URLs of several kinds, lists in one text."""
+"""Types of settings: numbers within bounds, URLs of several kinds, lists in one text."""
 
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
@@ -16,7 +16,7 @@ _ENDPOINTS = ("/embeddings", "/chat/completions", "/responses")
 
 
 def api_root(url: str) -> str:
-    """The root of an OpenAI-compatible API, from its host, its `/v1` or the full URL of an endpoint."""
+    """Return the root of an OpenAI-compatible API, from its host, its `/v1` or the full URL of an endpoint."""
     parts = _base_url(url)
     path = parts.path.rstrip("/")
     for endpoint in _ENDPOINTS:
@@ -25,7 +25,7 @@ def api_root(url: str) -> str:
 
 
 def server_url(url: str) -> str:
-    """The root of a Turnkeep, without a slash at its end."""
+    """Return the root of a Turnkeep server, without a slash at its end."""
     parts = _base_url(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
@@ -42,7 +42,7 @@ def _base_url(url: str) -> SplitResult:
 
 
 def names(given: object) -> object:
-    """The names in a text, parted by commas."""
+    """Return the names in a text, separated by commas."""
     if not isinstance(given, str):
         return given
     return tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower()))) or None
@@ -54,7 +54,7 @@ ServerUrl = Annotated[str, AfterValidator(server_url)]
 
 
 def origins(given: object) -> object:
-    """The origins in a text, parted by commas, as browsers write them."""
+    """Return the origins in a text, separated by commas, as browsers write them."""
     if not isinstance(given, str):
         return given
     found = tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower())))
@@ -66,13 +66,13 @@ def origins(given: object) -> object:
 
 
 def nats_urls(urls: SecretStr) -> SecretStr:
-    """The URLs of the NATS servers of one cluster, separated by commas."""
+    """Return the URLs of the NATS servers of one cluster, which are separated by commas; raise for an invalid one."""
     for url in urls.get_secret_value().split(","):
         try:
             parts = urlsplit(url.strip())
             good = parts.scheme in {"nats", "tls"} and bool(parts.hostname) and parts.port != 0
             good = good and parts.path in {"", "/"} and not parts.query and not parts.fragment
-        except ValueError:  # not handed on: its words may quote the URL, and with it the password
+        except ValueError:  # not chained: its message may quote the URL, and with it the password
             good = False
         if not good:
             raise ValueError("a NATS URL is like nats://user:password@host:4222 or tls://…; commas between several")

@@ -14,9 +14,9 @@ from app.tenancy.service import Tenancy
 
 def read_bootstrap_key(settings: Settings) -> KeyText | None:
     """Return the key of BOOTSTRAP_KEY, None without one; raise Unavailable for an invalid one."""
-    if settings.bootstrap_key is None:
+    if settings.tenancy.bootstrap_key is None:
         return None
-    key = parse_key(settings.bootstrap_key.get_secret_value())
+    key = parse_key(settings.tenancy.bootstrap_key.get_secret_value())
     if key is None:
         raise Unavailable(
             "bootstrap_key_invalid", "TURNKEEP_BOOTSTRAP_KEY is not of the form that `turnkeep keys generate` prints."

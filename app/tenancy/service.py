@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
@@ -17,6 +16,7 @@ from app.core.database.transactions import Database
 from app.core.errors import AppError, FieldError, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
+from app.settings.database import TenancySettings
 from app.tenancy import store
 from app.tenancy.idempotency.service import IdempotentRequests
 from app.tenancy.key_text import KeyText, generate_key, key_hmac, parse_key
@@ -42,27 +42,16 @@ _BAD_KEY = "Invalid API key."
 _BAD_JWT = "Invalid conversation token."
 
 
-@dataclass(frozen=True, slots=True)
-class TenancyOptions:
-    """Settings of tenancy."""
-
-    key_cache_s: float
-    key_cache_entries: int
-    idempotency_ttl_h: int
-    token_ttl_s: int
-    token_max_ttl_s: int
-
-
 class Tenancy:
     """Authenticates keys and tokens."""
 
     def __init__(
-        self, database: Database, ops: Database, *, secret: bytes, options: TenancyOptions, epochs: TokenEpochs
+        self, database: Database, ops: Database, *, secret: bytes, settings: TenancySettings, epochs: TokenEpochs
     ) -> None:
         self._database = database
         self._ops = ops
         self._secret = secret
-        self._options = options
+        self._settings = settings
         self._epochs = epochs
         self._token_secret = self.secret_for("conversation-tokens")
         self.idempotency = IdempotentRequests(
@@ -70,7 +59,7 @@ class Tenancy:
             ops,
             request_secret=secret,
             key_secret=self.secret_for("idempotency-keys"),
-            ttl_h=options.idempotency_ttl_h,
+            ttl_h=settings.idempotency_ttl_h,
         )
         """Runs requests with an Idempotency-Key once."""
         self._checked: dict[bytes, tuple[float, Caller]] = {}
@@ -104,7 +93,7 @@ class Tenancy:
     def _trust(self, digest: bytes, caller: Caller, *, for_s: float, asked_at: int) -> None:
         if asked_at != self._forgotten:
             return  # the row may be older than a later revocation
-        while len(self._checked) >= self._options.key_cache_entries:
+        while len(self._checked) >= self._settings.key_cache_entries:
             del self._checked[next(iter(self._checked))]
         self._checked.pop(digest, None)
         self._checked[digest] = (monotonic() + for_s, caller)
@@ -130,7 +119,7 @@ class Tenancy:
             long_term_enabled=row.long_term_enabled,
             digest=digest,
         )
-        self._trust(digest, caller, for_s=self._options.key_cache_s, asked_at=asked_at)
+        self._trust(digest, caller, for_s=self._settings.key_cache_s, asked_at=asked_at)
         return caller
 
     # conversation tokens
@@ -139,7 +128,7 @@ class Tenancy:
         """Create a token for a conversation. Raises NotFound, Invalid; Forbidden if it had more rights than the key."""
         for scope in sorted({Scope.WRITE, *scopes_of(body.access)}):
             caller.require(scope)
-        ttl_s, max_s = body.ttl_s or self._options.token_ttl_s, self._options.token_max_ttl_s
+        ttl_s, max_s = body.ttl_s or self._settings.token_ttl_s, self._settings.token_max_ttl_s
         wrong: list[FieldError] = []
         if body.access is Access.APPEND and body.actor is None:
             wrong.append(FieldError("/actor", "who appends is named: turns are written as this actor alone"))
@@ -217,7 +206,7 @@ class Tenancy:
             ),
             digest=digest,
         )
-        self._trust(digest, caller, for_s=min(self._options.key_cache_s, left_s), asked_at=asked_at)
+        self._trust(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)
         return caller
 
     # administration, by the ops role

@@ -15,7 +15,7 @@ from app.index.service import EmbeddingSpaceRuntime
 from app.memory.service import FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
 from app.tenancy.schemas import job_caller
-from app.worker.runner import JobHandler, Worker, WorkerOptions
+from app.worker.runner import JobHandler, Worker
 
 SWEEP_JOB = "installation.sweep"
 CONVERSATIONS_JOB = "conversations.sweep"
@@ -47,9 +47,9 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
         await container.conversations.streams.abort_expired()
 
     return {
-        SWEEP_JOB: JobHandler(sweep, every_s=settings.sweep_interval_s),
-        CONVERSATIONS_JOB: JobHandler(sweep_conversations, every_s=settings.sweep_interval_s),
-        LEASES_JOB: JobHandler(end_leases, every_s=settings.stream_sweep_s),
+        SWEEP_JOB: JobHandler(sweep, every_s=settings.jobs.sweep_interval_s),
+        CONVERSATIONS_JOB: JobHandler(sweep_conversations, every_s=settings.jobs.sweep_interval_s),
+        LEASES_JOB: JobHandler(end_leases, every_s=settings.streams.stream_sweep_s),
     }
 
 
@@ -91,7 +91,7 @@ def _facts(container: Container) -> dict[str, JobHandler]:
     table = {
         FACTS_JOB: JobHandler(extract_facts),
         WITHDRAW_JOB: JobHandler(withdraw_facts),
-        FACTS_SWEEP_JOB: JobHandler(sweep_facts, every_s=container.settings.sweep_interval_s),
+        FACTS_SWEEP_JOB: JobHandler(sweep_facts, every_s=container.settings.jobs.sweep_interval_s),
     }
     if container.embedder is not None:
         table[FACT_VECTORS_JOB] = JobHandler(make_fact_vectors)
@@ -125,7 +125,7 @@ def _summaries(container: Container) -> dict[str, JobHandler]:
         RETAIN_JOB: JobHandler(retain),
     }
     if container.chat is not None:
-        every_s = container.settings.summary_refresh_interval_minutes * 60.0
+        every_s = container.settings.jobs.summary_refresh_interval_s
         table[TITLE_JOB] = JobHandler(write_title)
         table[REFRESH_JOB] = JobHandler(refresh, every_s=every_s, at_start=True)
     return table
@@ -150,20 +150,12 @@ def space_job_handlers(container: Container, runtime: EmbeddingSpaceRuntime) -> 
     return {
         backfill.fill_kind: JobHandler(fill),
         backfill.new_entries_kind: JobHandler(make_new),
-        backfill.plan_kind: JobHandler(plan, every_s=container.settings.backfill_interval_s, at_start=True),
+        backfill.plan_kind: JobHandler(plan, every_s=container.settings.jobs.backfill_interval_s, at_start=True),
     }
 
 
 def make_worker(container: Container, *, only: Mapping[str, JobHandler] | None = None) -> Worker:
     """Return a worker for all kinds of this process, or for some kinds only."""
     settings = container.settings
-    return Worker(
-        container.queue,
-        job_handlers(container) if only is None else only,
-        options=WorkerOptions(
-            concurrency=settings.worker_concurrency,
-            poll_s=settings.job_poll_s,
-            timeout_s=settings.job_timeout_s,
-            grace_s=float(settings.graceful_shutdown_s),
-        ),
-    )
+    table = job_handlers(container) if only is None else only
+    return Worker(container.queue, table, settings=settings.jobs, grace_s=settings.server.graceful_shutdown_s)

@@ -136,5 +136,5 @@ class Reembedding:
 @asynccontextmanager
 async def reembedding(settings: Settings, tenant_id: TenantId) -> AsyncGenerator[Reembedding]:
     """Yield the steps for the installation of these settings, without migrating its schema."""
-    async with open_container(settings.model_copy(update={"migrate_on_start": False})) as container:
+    async with open_container(settings, migrate=False) as container:
         yield Reembedding(container, tenant_id)

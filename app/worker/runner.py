@@ -20,6 +20,7 @@ from app.core.errors import AppError
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobKey, JobQueue
 from app.core.telemetry import error_type, get_logger
+from app.settings.database import JobSettings
 
 _RENEWALS_PER_LEASE = 3
 
@@ -36,23 +37,16 @@ class JobHandler:
     at_start: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """Settings of a worker."""
-
-    concurrency: int
-    poll_s: float
-    timeout_s: float
-    grace_s: float
-
-
 class Worker:
     """One worker of this process."""
 
-    def __init__(self, queue: JobQueue, job_handlers: Mapping[str, JobHandler], *, options: WorkerOptions) -> None:
+    def __init__(
+        self, queue: JobQueue, job_handlers: Mapping[str, JobHandler], *, settings: JobSettings, grace_s: float
+    ) -> None:
         self._queue = queue
         self._handlings = job_handlers
-        self._options = options
+        self._settings = settings
+        self._grace_s = grace_s
         self._id: UUID = new_uuid()
         self._running: dict[JobKey, tuple[Job, asyncio.Task[None]]] = {}
         self._given_up: set[JobKey] = set()
@@ -89,7 +83,7 @@ class Worker:
         return done
 
     async def _claim(self) -> int:
-        free = self._options.concurrency - len(self._running)
+        free = self._settings.worker_concurrency - len(self._running)
         if free <= 0:
             return 0
         try:
@@ -112,7 +106,7 @@ class Worker:
     async def _claim_fairly(self, free: int) -> list[Job]:
         """Claim jobs for the free slots; tenants with half of all slots get only slots that others leave."""
         kinds = list(self._handlings)
-        most = max(1, self._options.concurrency // 2)
+        most = max(1, self._settings.worker_concurrency // 2)
         held = Counter(job.tenant_id for job, _ in self._running.values() if job.tenant_id != INSTALLATION)
         jobs: list[Job] = []
         while len(jobs) < free:
@@ -130,14 +124,14 @@ class Worker:
 
     async def _wait(self) -> None:
         """Wait until a job is enqueued here, a slot is free, or the next poll is due."""
-        if len(self._running) >= self._options.concurrency:
+        if len(self._running) >= self._settings.worker_concurrency:
             ended: set[asyncio.Task[object]] = {task for _, task in self._running.values()}
             stopping = asyncio.create_task(self._stopping.wait())
             await asyncio.wait({*ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._options.poll_s):
+            async with asyncio.timeout(self._settings.job_poll_s):
                 await self._queue.enqueued.wait()
 
     def _tasks(self) -> list["asyncio.Task[None]"]:
@@ -146,7 +140,7 @@ class Worker:
     async def _run_one(self, job: Job) -> None:
         handler = self._handlings[job.kind]
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(self._settings.job_timeout_s):
                 await handler.run(job)
         except AppError as error:
             await self._end_attempt(job, handler, error.code, not_before_s=error.retry_after_s or 0.0)
@@ -197,7 +191,7 @@ class Worker:
     async def _end(self) -> None:
         if not self._running:
             return
-        await asyncio.wait(self._tasks(), timeout=self._options.grace_s)
+        await asyncio.wait(self._tasks(), timeout=self._grace_s)
         left = list(self._running.values())
         for _, task in left:
             task.cancel()

@@ -1198,11 +1198,11 @@ async def test_unknown_routes_and_methods_are_problems(victim: Victim) -> None:
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_an_unexpected_error_is_a_problem_in_every_log_format(log_format: Any) -> None:
     log = io.StringIO()
-    configure_logging(Settings(log_format=log_format), log)
+    configure_logging(Settings(log_format=log_format).telemetry, log)
     try:
         response = internal_error_response({"type": "http", "app": None, "state": {}}, ValueError(MARK))
     finally:
-        configure_logging(Settings(log_level="error"), sys.__stderr__)
+        configure_logging(Settings(log_level="error").telemetry, sys.__stderr__)
     assert response.status_code == 500
     assert MARK.encode() not in response.body
     assert "request.failed" in log.getvalue()

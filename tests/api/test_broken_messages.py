@@ -44,9 +44,9 @@ async def port(service: Service) -> AsyncIterator[int]:
 def log() -> Iterator[io.StringIO]:
     """All that is logged at level `error` and above."""
     written = io.StringIO()
-    configure_logging(Settings(log_level="error"), written)
+    configure_logging(Settings(log_level="error").telemetry, written)
     yield written
-    configure_logging(Settings(log_level="error"))
+    configure_logging(Settings(log_level="error").telemetry)
 
 
 async def exchange(port: int, *pieces: bytes) -> bytes:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextvars import Context
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +119,17 @@ async def test_trouble_that_passes_leaves_highlights_only_until_it_is_over(
     user: Client, modelled: Service, fake: FakeChat, mode: str
 ) -> None:
     spending = modelled.container.spending
-    options = spending._options  # noqa: SLF001
+    settings = spending._settings  # noqa: SLF001
     fake.reply = Reply(mode="forbidden") if mode == "unauthorized" else Reply(mode="no_model")
     if mode == "spent":
-        spending._options = replace(options, daily_tokens=1)  # noqa: SLF001
+        spending._settings = settings.model_copy(update={"llm_daily_tokens": 1})  # noqa: SLF001
         fake.reply = WRITTEN
         await compact(user, await talk(user, 3), "summaries")
     conversation = await talk(user, 11)
     await modelled.run_jobs()
     (one,) = await summaries(user, conversation)
     assert (one["kind"], await jobs_of(user)) == ("highlights", [])
-    spending._options, fake.reply = options, WRITTEN  # noqa: SLF001
+    spending._settings, fake.reply = settings, WRITTEN  # noqa: SLF001
     await modelled.container.compactor.refresh()
     await modelled.run_jobs()
     (one,) = await summaries(user, conversation)

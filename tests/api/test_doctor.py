@@ -516,16 +516,16 @@ def test_a_setting_that_does_not_exist_is_named_without_its_value() -> None:
 def test_the_data_directory_the_key_and_the_disk_are_looked_at(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     assert bad(check_data_directory(settings)) == {}
-    assert not settings.data_dir.exists(), "nothing is made"
-    settings.data_dir.mkdir(mode=0o700)
-    key = settings.data_dir / "admin-key"
+    assert not settings.database.data_dir.exists(), "nothing is made"
+    settings.database.data_dir.mkdir(mode=0o700)
+    key = settings.database.data_dir / "admin-key"
     key.write_text("nonsense")
     key.chmod(0o600)
     assert bad(check_data_directory(settings)) == {"admin key": Level.FAIL}
     key.write_text(f"{generate_key()}\n")
     assert bad(check_data_directory(settings)) == {}
     key.chmod(0o644)
-    settings.data_dir.chmod(0o777)
+    settings.database.data_dir.chmod(0o777)
     assert bad(check_data_directory(settings)) == {"admin key": Level.FAIL, "data directory": Level.FAIL}
     assert check_disk(tmp_path, 2**30).level is Level.WARN
     assert check_disk(tmp_path, 2**20).level is Level.FAIL
@@ -560,7 +560,8 @@ async def test_a_sound_installation_passes_and_nothing_is_changed(service: Servi
 
 async def test_a_superuser_as_application_is_found_in_the_database(service: Service, tmp_path: Path) -> None:
     settings = settings_for(service.database, tmp_path, port=0)
-    checks = await examine(settings.model_copy(update={"database_url": service.database.superuser}), environment={})
+    database = settings.database.model_copy(update={"database_url": service.database.superuser})
+    checks = await examine(settings.model_copy(update={"database": database}), environment={})
     # a superuser may take on the narrow role, and then is bound
     assert bad(checks).keys() <= {"vectors"}
 
@@ -572,7 +573,7 @@ async def test_a_database_that_is_down_is_said_and_all_else_is_checked(tmp_path:
     assert {"settings", "disk", "port", "embedding model"} <= {check.name for check in checks}
     embedded = Settings(data_dir=tmp_path / "none", port=0)
     assert bad(await examine(embedded, environment={})) == {"database": Level.WARN}
-    assert not embedded.data_dir.exists()
+    assert not embedded.database.data_dir.exists()
 
 
 async def test_the_doctor_looks_whether_the_chat_model_is_there(service: Service, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import asyncpg
 import pytest
 
 from app.core.ids import format_id, new_uuid
-from app.memory.facts.fact_timeline import FactTimeline, Kept
+from app.memory.facts.fact_timeline import FactTimeline
 from app.memory.facts.merge import Clock
 from app.memory.facts.store import Key, StoredFact
 from app.memory.schemas import Statement, Tier
+from app.settings.memory import FactSettings
 from tests.support.api import Client, Service, problem
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -310,17 +311,17 @@ async def test_tiers_rise_with_evidence_and_what_is_past_its_time_goes(
 async def test_very_many_facts_of_a_key_go_at_once_when_their_time_is_over() -> None:
     """Nobody else is answered while a timeline is drawn: so it is drawn once, not once for each that goes."""
     now, ids = datetime(2026, 1, 1, tzinfo=UTC), Clock(datetime(2026, 1, 1, tzinfo=UTC), new_uuid)
-    key, kept = Key("ana", "ana", "likes"), Kept(timedelta(days=1), timedelta(days=7))
+    key, settings = Key("ana", "ana", "likes"), FactSettings()
     stored: list[StoredFact] = []
     for number in range(600):
         one = FactTimeline(
-            key, [], {}, clock=ids, kept=kept
+            key, [], {}, clock=ids, settings=settings
         )  # of its own: a merge takes longer the more facts there are
         tier = Tier.L3 if number == 7 else Tier.L1
         one.merge(Statement("ana", "likes", f"thing {number}", now + timedelta(seconds=number), tier=tier), {})
         stored += one.written()
     began = time.process_time()
-    after = FactTimeline(key, stored, {}, clock=replace(ids, now=now + timedelta(days=2)), kept=kept)
+    after = FactTimeline(key, stored, {}, clock=replace(ids, now=now + timedelta(days=2)), settings=settings)
     assert time.process_time() - began < 1
     assert ([one.object for one in after.held], len(after.deleted())) == (["thing 7"], 599)
 

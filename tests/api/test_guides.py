@@ -217,13 +217,10 @@ async def served(
 
 def environment(service: Service, client: Client, port: int) -> dict[str, str]:
     """Where the commands of a page find the database and the server."""
-    settings = service.settings
-    names = [f"{role}database_url" for role in ("", "ops_", "owner_")]
-    if settings.next_embedder is not None:
-        names += [
-            name for name in type(settings).model_fields if name.startswith("next_embed") and getattr(settings, name)
-        ]
-    urls = {name: str(getattr(settings, name)) for name in names}
+    database, embedding = service.settings.database, service.settings.embedding
+    urls = {name: str(getattr(database, name)) for name in ("database_url", "ops_database_url", "owner_database_url")}
+    if embedding.next_embedder is not None:
+        urls |= {name: str(value) for name, value in embedding if name.startswith("next_embed") and value}
     given = urls | {"bootstrap_key": client.key, "api_key": client.key, "url": f"http://127.0.0.1:{port}"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "OPENAI_"))}
     return kept | {f"TURNKEEP_{name.upper()}": value for name, value in given.items()} | {"NO_PROXY": "127.0.0.1"}

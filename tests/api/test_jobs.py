@@ -13,12 +13,19 @@ import pytest
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
-from app.core.jobs import INSTALLATION, Job, JobOptions, JobQueue, NewJob
+from app.core.jobs import INSTALLATION, Job, JobQueue, NewJob
+from app.settings.database import JobSettings
 from app.tenancy.schemas import Scope
-from app.worker.runner import JobHandler, Worker, WorkerOptions, working
+from app.worker.runner import JobHandler, Worker, working
 from tests.support.api import Client, Service, open_service, problem
 
 Handler = Callable[[Job], Awaitable[None]]
+
+
+def job_settings(**more: float) -> JobSettings:
+    """Settings with times that are shorter than they may be outside of tests."""
+    given = {"job_lease_s": 0.6, "job_max_attempts": 3, "job_retry_base_s": 0.01, "job_retry_max_s": 0.05} | more
+    return JobSettings().model_copy(update=given)
 
 
 @pytest.fixture
@@ -26,7 +33,7 @@ async def queue(service: Service) -> AsyncIterator[JobQueue]:
     """A queue with short leases and waits, on the ops role's own pool."""
     ops = Database(PoolOptions(service.database.ops, 4, timeout_s=10, name="turnkeep-ops-test"))
     await ops.open()
-    yield JobQueue(ops, options=JobOptions(lease_s=0.6, max_attempts=3, retry_base_s=0.01, retry_max_s=0.05))
+    yield JobQueue(ops, settings=job_settings())
     await ops.close()
 
 
@@ -37,8 +44,8 @@ def kind() -> str:
 
 
 def worker(queue: JobQueue, kind: str, handler: Handler, *, every_s: float | None = None, grace_s: float = 5) -> Worker:
-    options = WorkerOptions(concurrency=4, poll_s=0.05, timeout_s=5, grace_s=grace_s)
-    return Worker(queue, {kind: JobHandler(handler, every_s)}, options=options)
+    settings = job_settings(job_poll_s=0.05, job_timeout_s=5)
+    return Worker(queue, {kind: JobHandler(handler, every_s)}, settings=settings, grace_s=grace_s)
 
 
 async def enqueue(service: Service, queue: JobQueue, client: Client, *jobs: NewJob) -> None:
@@ -183,7 +190,7 @@ async def test_a_job_that_kills_its_workers_is_parked(
 async def test_a_periodic_job_that_kills_its_workers_waits_long_and_comes_again(
     service: Service, queue: JobQueue, kind: str
 ) -> None:
-    patient = JobQueue(queue._ops, options=JobOptions(0.6, max_attempts=3, retry_base_s=0.01, retry_max_s=60))  # noqa: SLF001
+    patient = JobQueue(queue._ops, settings=job_settings(job_retry_max_s=60))  # noqa: SLF001
     await patient.ensure_periodic([kind])
     for _ in range(3):
         await until(lambda: _claimed(patient, kind))
@@ -252,7 +259,8 @@ async def _state(service: Service, kind: str, state: str) -> bool:
 async def test_waits_between_attempts_double_and_are_bounded(
     service: Service, queue: JobQueue, client: Client, kind: str
 ) -> None:
-    patient = JobQueue(queue._ops, options=JobOptions(60, max_attempts=9, retry_base_s=2, retry_max_s=10))  # noqa: SLF001
+    settings = job_settings(job_lease_s=60, job_max_attempts=9, job_retry_base_s=2, job_retry_max_s=10)
+    patient = JobQueue(queue._ops, settings=settings)  # noqa: SLF001
     await enqueue(service, patient, client, NewJob(kind))
     connection = await asyncpg.connect(service.database.superuser)
     for longest in (2, 4, 8, 10, 10):
@@ -388,7 +396,8 @@ async def test_a_periodic_job_is_one_row_for_all_workers_and_comes_again(
 async def test_a_failing_periodic_job_waits_longer_each_time_and_is_due_again_at_a_start(
     service: Service, queue: JobQueue, kind: str
 ) -> None:
-    patient = JobQueue(queue._ops, options=JobOptions(60, max_attempts=20, retry_base_s=2, retry_max_s=900))  # noqa: SLF001
+    settings = job_settings(job_lease_s=60, job_max_attempts=20, job_retry_base_s=2, job_retry_max_s=900)
+    patient = JobQueue(queue._ops, settings=settings)  # noqa: SLF001
     connection = await asyncpg.connect(service.database.superuser)
     waits_s = "select extract(epoch from run_at - now())::float8 from jobs where kind = $1"
     await patient.ensure_periodic([kind])
@@ -484,7 +493,9 @@ async def test_turns_whose_embedder_failed_get_their_vectors_when_it_is_back(
 async def test_more_turns_than_are_embedded_at_once_are_found_and_completed(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     await client.append(conversation, *[f"parrot number {n}" for n in range(200)])
-    assert (await state_of(client, conversation)).count("pending") == 200 - service.settings.max_vectors_per_append
+    assert (await state_of(client, conversation)).count(
+        "pending"
+    ) == 200 - service.settings.index.max_vectors_per_append
     path, body = f"/v1/conversations/{conversation}/recall", {"query": "parrot number 199", "k": 1}
     early = (await client.post(path, json=body)).json()
     assert early["degraded"] == ["vectors_pending"]

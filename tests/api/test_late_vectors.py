@@ -17,6 +17,7 @@ from app.core.database.transactions import Database, PoolOptions, Transaction
 from app.core.ids import parse_id
 from app.diagnostics.schemas import Check, Level
 from app.diagnostics.service import DataCheck, examine
+from app.settings.server import ServerSettings
 from app.worker.handlers import make_worker
 from app.worker.runner import working
 from tests.support.api import Client, Service, open_service, problem
@@ -122,7 +123,7 @@ async def faults(service: Service, client: Client) -> list[str]:
 
 
 async def doctor(service: Service) -> Check:
-    checks = await examine(service.settings.model_copy(update={"port": 0}), environment={})
+    checks = await examine(service.settings.model_copy(update={"server": ServerSettings(port=0)}), environment={})
     return next(check for check in checks if check.name == "vectors")
 
 

@@ -417,11 +417,11 @@ def test_a_hidden_tool_that_does_not_exist_stops_the_start() -> None:
 def listening_to_logs() -> Iterator[list[dict[str, Any]]]:
     """The lines that are written until the end, filled in then; that none holds the marker is asserted."""
     lines, events = io.StringIO(), list[dict[str, Any]]()
-    configure_logging(Settings(log_level="debug"), lines)
+    configure_logging(Settings(log_level="debug").telemetry, lines)
     try:
         yield events
     finally:
-        configure_logging(Settings(log_level="error"))
+        configure_logging(Settings(log_level="error").telemetry)
     assert MARKER not in lines.getvalue()
     events += [json.loads(line) for line in lines.getvalue().splitlines()]
 

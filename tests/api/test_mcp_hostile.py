@@ -219,7 +219,7 @@ async def test_a_key_that_is_revoked_opens_nothing_more(
     async with mcp_client(port, str(made)) as mcp:
         assert not (await mcp.call_tool("recall", {"query": "x"})).is_error
         await service.container.tenancy.revoke_key(client.tenant_id, key_id=made.key_id)
-        await asyncio.sleep(service.settings.key_cache_s + 0.1)
+        await asyncio.sleep(service.settings.tenancy.key_cache_s + 0.1)
         with pytest.raises(MCPError):
             await mcp.call_tool("recall", {"query": "x"})
     problem(await post(http, port, str(made), call("recall", {"query": "x"})), 401, "key_revoked")

@@ -696,7 +696,7 @@ async def test_a_wide_tenant_finds_the_memories_of_its_agents(service: Service, 
 
 async def test_nothing_of_a_memory_is_in_logs_or_errors(service: Service, client: Client, agent: Agent) -> None:
     log = io.StringIO()
-    configure_logging(Settings(log_level="debug"), log)
+    configure_logging(Settings(log_level="debug").telemetry, log)
     try:
         memory = await store(client, f"a {SECRET}", owner=SECRET, metadata={SECRET: SECRET}, agent_id=SECRET)
         await remember(client, SECRET, agent_id=SECRET, filters={"owner": SECRET, "metadata": {SECRET: SECRET}})
@@ -711,7 +711,7 @@ async def test_nothing_of_a_memory_is_in_logs_or_errors(service: Service, client
         await expire(service, memory, sweep=True)
         await service.run_jobs()
     finally:
-        configure_logging(Settings(log_level="error"))
+        configure_logging(Settings(log_level="error").telemetry)
     assert {answer.status_code for answer in refused} == {413, 422, 403}
     assert all(SECRET not in answer.text for answer in refused)
     assert "memories" in log.getvalue()

@@ -15,8 +15,9 @@ from app.core.ids import format_id
 from app.core.paging import Cursors
 from app.providers.endpoint import require_model
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose, ModelUsage
+from app.settings.models import ChatSettings
 from app.tenancy.schemas import Scope
-from app.tenancy.spending.service import Spending, SpendingOptions
+from app.tenancy.spending.service import Spending
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 
@@ -75,9 +76,9 @@ async def usage(client: Client, **params: Any) -> list[dict[str, Any]]:
 
 
 def ledger(service: Service, **more: Any) -> Spending:
-    options = {"price_prompt": 0.0, "price_completion": 0.0, "daily_tokens": 0, "daily_cost": 0.0} | more
+    settings = ChatSettings(**{f"llm_{name}": value for name, value in more.items()})
     database = service.container.database
-    return Spending(database, database, cursors=Cursors(b"x"), options=SpendingOptions(**options))
+    return Spending(database, database, cursors=Cursors(b"x"), settings=settings)
 
 
 @asynccontextmanager

@@ -124,13 +124,13 @@ async def test_a_policy_that_is_changed_from_never_starts_compaction(client: Cli
 async def test_what_the_lifecycle_stores_is_logged_with_the_names_of_project_session_and_turn(client: Client) -> None:
     item = {"role": "user", "content": "hello"}
     lines = io.StringIO()
-    configure_logging(Settings(log_level="info", log_format="json"), lines)
+    configure_logging(Settings(log_level="info", log_format="json").telemetry, lines)
     try:
         for session, turn in (("session-1", "t.1"), ("mia@example.com", "a turn")):
             body = {"project": "p_1", "session_id": session, "user_id": "mia", "turn_id": turn, "input_items": [item]}
             assert (await client.post("/v1/lifecycle/after-turn", json=body)).status_code == 200
     finally:
-        configure_logging(Settings(log_level="error"))
+        configure_logging(Settings(log_level="error").telemetry)
     stored = [json.loads(line) for line in lines.getvalue().splitlines() if "lifecycle.stored" in line]
     names = [(line["project"], line["session_id"], line["turn_id"]) for line in stored]
     assert names == [("p_1", "session-1", "t.1"), ("p_1", None, None)]

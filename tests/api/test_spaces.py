@@ -26,6 +26,7 @@ from app.diagnostics.schemas import Level
 from app.diagnostics.service import DataCheck, examine
 from app.index.spaces import administration
 from app.index.spaces import runtime as spaces
+from app.settings.server import ServerSettings
 from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker
 from app.worker.runner import working
@@ -501,7 +502,7 @@ async def test_a_process_with_settings_for_the_old_space_only_goes_on_in_it_and_
 
 
 def one_port(service: Service) -> Any:
-    return service.settings.model_copy(update={"port": 0})
+    return service.settings.model_copy(update={"server": ServerSettings(port=0)})
 
 
 # taking one away

@@ -1188,7 +1188,7 @@ async def test_a_process_that_could_not_write_answers_chunks_only_when_they_are_
                 await asyncio.sleep(0.01)
         problem(await writing.chunk(4, "two ", client=there, durable="false"), 409, "stream_gap")
         assert (await writing.chunk(0, "one ", client=there, durable="false")).status_code == 200
-        patched.setattr(streams, "_options", replace(streams._options, wait_s=0.3))  # noqa: SLF001
+        patched.setattr(streams, "_wait_s", 0.3)
         problem(await writing.chunk(4, "two ", durable="false"), 503, "database_unavailable")
         assert (await writing.commit(client=there)).json()["content"] == "one "
 

@@ -10,8 +10,9 @@ import asyncpg
 
 from app.core.bus.connection import ReconnectingBus
 from app.core.bus.messages import Bus, Listener, Message
-from app.core.bus.nats import NatsBus, NatsOptions
-from app.core.bus.notify import NotifyBus, NotifyOptions
+from app.core.bus.nats import NatsBus, NatsCluster
+from app.core.bus.notify import NotifyBus
+from app.settings.server import BusSettings
 from tests.support.nats import NatsServer
 from tests.support.postgres import TestDatabase
 from tests.support.proxy import Proxy, Target
@@ -59,6 +60,11 @@ class BusServer(Protocol):
     async def close(self) -> None: ...
 
 
+def bus_settings(queue_bytes: int, **more: str) -> BusSettings:
+    """Settings of a bus, also with a queue that is shorter than a setting may be."""
+    return BusSettings(**more).model_copy(update={"bus_queue_bytes": queue_bytes})
+
+
 class PostgresPlace:
     """The database of this worker."""
 
@@ -68,7 +74,9 @@ class PostgresPlace:
     def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> ReconnectingBus:
         url = self._database.app
         application = f"{_APPLICATION}-{{}}"
-        return NotifyBus(NotifyOptions(proxy.url(url) if proxy else url, None, application, queue_bytes))
+        return NotifyBus(
+            proxy.url(url) if proxy else url, role=None, application=application, settings=bus_settings(queue_bytes)
+        )
 
     def target(self) -> Target:
         return Target.of(self._database.app)
@@ -96,7 +104,7 @@ class NatsPlace:
 
     def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> ReconnectingBus:
         url = proxy.url(self.server.url) if proxy else self.server.url
-        return NatsBus(NatsOptions.from_urls(url, subject=self._subject, queue_bytes=queue_bytes))
+        return NatsBus(NatsCluster.from_urls(url), settings=bus_settings(queue_bytes, nats_subject=self._subject))
 
     def target(self) -> Target:
         return Target.of(self.server.url)

@@ -8,13 +8,14 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.core.bus.messages import ThrottledCall
-from app.core.bus.nats import NatsBus, NatsOptions
-from app.core.bus.notify import NotifyBus, NotifyOptions
+from app.core.bus.nats import NatsBus, NatsCluster
+from app.core.bus.notify import NotifyBus
 from app.core.database.transactions import APP_ROLE
 from app.core.jobs import NewJob
 from app.core.telemetry import configure_logging
 from app.index.schemas import DATES_JOB
 from app.settings import Settings
+from app.settings.server import BusSettings
 from tests.bus.bus_servers import RecordingListener, replica, until
 from tests.support.api import open_service
 from tests.support.nats import NatsServer
@@ -52,7 +53,9 @@ async def test_metrics_say_that_the_bus_is_connected(database: TestDatabase, tmp
 
 
 async def test_a_wider_login_takes_on_the_application_role(database: TestDatabase) -> None:
-    bus = NotifyBus(NotifyOptions(database.superuser, APP_ROLE, "bus-test-{}", 100_000))
+    bus = NotifyBus(
+        database.superuser, role=APP_ROLE, application="bus-test-{}", settings=BusSettings(bus_queue_bytes=100_000)
+    )
     listener = RecordingListener()
     await bus.start(listener.callbacks)
     assert bus.connected()
@@ -64,11 +67,11 @@ async def test_a_login_in_the_url_is_used_and_never_logged(tmp_path: Path) -> No
     server = NatsServer(tmp_path, "--user", "ann", "--pass", "p@ss/word")
     server.start()
     log = io.StringIO()
-    configure_logging(Settings(log_level="debug"), log)
+    configure_logging(Settings(log_level="debug").telemetry, log)
     try:
         where = f"127.0.0.1:{server.port}"
         good, wrong, plain = (
-            NatsBus(NatsOptions.from_urls(url, subject="test", queue_bytes=100_000))
+            NatsBus(NatsCluster.from_urls(url), settings=BusSettings(nats_subject="test", bus_queue_bytes=100_000))
             for url in (
                 f"nats://127.0.0.1:9,nats://ann:p%40ss%2Fword@{where}",
                 f"nats://ann:wr0ng@{where}",
@@ -87,7 +90,7 @@ async def test_a_login_in_the_url_is_used_and_never_logged(tmp_path: Path) -> No
         for bus in (good, wrong, plain):
             await bus.close()
     finally:
-        configure_logging(Settings(log_level="error"))
+        configure_logging(Settings(log_level="error").telemetry)
         server.kill()
     lines = log.getvalue()
     assert lines.count('"bus.connected"') == 2
@@ -110,8 +113,8 @@ def test_what_is_no_nats_url_stops_the_start_without_being_quoted(url: str) -> N
 
 def test_nats_urls_may_be_several_and_the_first_login_is_for_all() -> None:
     urls = "nats://a.example, tls://tok%2Fen@b.example:4333/"
-    assert Settings(nats_url=SecretStr(urls)).nats_url is not None
-    options = NatsOptions.from_urls(urls, subject="s", queue_bytes=1)
+    assert Settings(nats_url=SecretStr(urls)).bus.nats_url is not None
+    options = NatsCluster.from_urls(urls)
     assert options.servers == ["nats://a.example", "tls://b.example:4333"]
     assert (options.user, options.password, options.token) == (None, None, "tok/en")
 

@@ -17,17 +17,18 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from app.conversations.drafts import DraftLimits, make_draft, plain_text
+from app.conversations.drafts import make_draft, plain_text
 from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, ParsedTurn, Role
 from app.formats.service import check, items_of, parse, render, repair, to_canonical, write
 from app.formats.units import group_turns
+from app.settings.conversations import LimitSettings
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
 CHAT = TypeAdapter[Any](ChatCompletionMessageParam)
 ITEM = TypeAdapter[Any](ResponseInputItemParam)
-LIMITS = DraftLimits(max_turns=10_000, max_text_bytes=2**20, max_metadata_bytes=2**14, clock_skew_s=300)
+LIMITS = LimitSettings(max_turns_per_append=10_000)
 SECRET = "thought-aloud"
 
 common = settings(

@@ -29,17 +29,17 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
 
     On the port of the metrics too, where the settings name one.
     """
-    http, socket_protocol = protocols(stall_s=settings.live_stall_s, body_timeout_s=60)
+    http, socket_protocol = protocols(stall_s=settings.live.live_stall_s, body_timeout_s=60)
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
-        for port in (0, settings.metrics_port):
+        for port in (0, settings.telemetry.metrics_port):
             if port is not None:
                 sockets.append(stack.enter_context(socket.socket()))
                 sockets[-1].bind(("127.0.0.1", port))
         config = uvicorn.Config(
             app, http=http, ws=socket_protocol, lifespan="off", log_config=None, access_log=False,
-            ws_max_size=settings.live_frame_bytes, ws_ping_interval=settings.live_heartbeat_s,
-            ws_ping_timeout=settings.live_stall_s, ws_per_message_deflate=False, timeout_graceful_shutdown=1,
+            ws_max_size=settings.live.live_frame_bytes, ws_ping_interval=settings.live.live_heartbeat_s,
+            ws_ping_timeout=settings.live.live_stall_s, ws_per_message_deflate=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = uvicorn.Server(config)
         server.capture_signals = _NoSignals  # type: ignore[method-assign]

@@ -1,6 +1,5 @@
 """Time limits of tests: generous where an endpoint should answer, short only where a test waits for one to be over."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,4 +11,4 @@ PATIENT_MS = 30_000
 
 def shorten_timeout(monkeypatch: pytest.MonkeyPatch, provider: Any, *, timeout_s: float = 0.5) -> None:
     """Let an embedder or chat model give up soon, until the end of the test or `monkeypatch.undo()`."""
-    monkeypatch.setattr(provider, "_options", replace(provider._options, timeout_s=timeout_s))  # noqa: SLF001
+    monkeypatch.setattr(provider, "_timeout_s", timeout_s)

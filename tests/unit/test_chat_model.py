@@ -7,7 +7,7 @@ import asyncio
 import io
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import openai
@@ -17,10 +17,11 @@ from pydantic import BaseModel, ValidationError
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, new_uuid
 from app.core.telemetry import configure_logging, error_stack
-from app.providers.chat import ChatOptions, OpenAIChat, probe
+from app.providers.chat import OpenAIChat, probe
 from app.providers.endpoint import require_model
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose, ModelUsage
 from app.settings import Settings, api_root
+from app.settings.models import ChatSettings, Endpoint
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
 
 TENANT = TenantId(new_uuid())
@@ -67,21 +68,21 @@ def allowed() -> None:
     """Nothing forbids to ask here."""
 
 
-def options(fake: FakeChat, **more: Any) -> ChatOptions:
-    given: dict[str, Any] = {
-        "base_url": fake.url,
-        "api_key": "sk-test",
-        "model": CHAT_MODEL,
-        "timeout_s": 5.0,
-        "max_retries": 2,
-        "concurrency": 2,
-        "max_output_tokens": 100,
-    }
-    return ChatOptions(**given | more)
+def endpoint(fake: FakeChat, **more: str) -> Endpoint:
+    return replace(Endpoint(fake.url, "sk-test", CHAT_MODEL), **more)
+
+
+def settings(*, timeout_s: float = 5.0, max_retries: int = 2, concurrency: int = 2) -> ChatSettings:
+    return ChatSettings(
+        llm_timeout_ms=round(timeout_s * 1000),
+        llm_max_retries=max_retries,
+        llm_concurrency=concurrency,
+        llm_max_output_tokens=100,
+    )
 
 
 def chat(fake: FakeChat, book: Book | None = None, **more: Any) -> OpenAIChat:
-    return OpenAIChat(options(fake, **more), ledger=book or Book(), guard=allowed)
+    return OpenAIChat(endpoint(fake), settings=settings(**more), ledger=book or Book(), guard=allowed)
 
 
 async def add(model: ChatModel, **more: Any) -> Sum:
@@ -182,7 +183,7 @@ async def test_every_failure_has_its_code_and_repeats_nothing(
     fake: FakeChat, reply: Reply, code: str, retryable: object, asking: Any
 ) -> None:
     log = io.StringIO()
-    configure_logging(Settings(log_level="debug"), log)
+    configure_logging(Settings(log_level="debug").telemetry, log)
     try:
         model = chat(fake, max_retries=0, timeout_s=0.3 if reply.mode == "timeout" else 5.0)
         fake.reply = reply
@@ -190,7 +191,7 @@ async def test_every_failure_has_its_code_and_repeats_nothing(
             await asking(model)
         await model.close()
     finally:
-        configure_logging(Settings(log_level="error"))
+        configure_logging(Settings(log_level="error").telemetry)
     assert refusal.value.code == code
     assert refusal.value.retryable is retryable
     shown = f"{refusal.value.detail}{refusal.value.extra}{refusal.value.fields}{log.getvalue()}"
@@ -201,14 +202,14 @@ async def test_every_failure_has_its_code_and_repeats_nothing(
 
 async def test_an_answer_of_another_shape_is_not_given_nor_told(fake: FakeChat, book: Book) -> None:
     log = io.StringIO()
-    configure_logging(Settings(log_level="debug"), log)
+    configure_logging(Settings(log_level="debug").telemetry, log)
     try:
         model = chat(fake, book)
         fake.reply = says({"result": SECRET})
         with pytest.raises(Unavailable) as refusal:
             await add(model)
     finally:
-        configure_logging(Settings(log_level="error"))
+        configure_logging(Settings(log_level="error").telemetry)
     assert refusal.value.code == "model_invalid"
     assert refusal.value.__cause__ is None
     assert len(fake.chats) == 2
@@ -397,7 +398,7 @@ async def test_it_refuses_before_anything_where_the_guard_forbids(fake: FakeChat
     def forbidden() -> None:
         raise RuntimeError("a transaction is open")
 
-    model = OpenAIChat(options(fake), ledger=book, guard=forbidden)
+    model = OpenAIChat(endpoint(fake), settings=settings(), ledger=book, guard=forbidden)
     for asking in (add, say):
         with pytest.raises(RuntimeError, match="transaction"):
             await asking(model)
@@ -469,17 +470,22 @@ async def test_the_model_that_a_call_names_is_asked_and_counted(fake: FakeChat, 
 
 
 async def test_the_endpoint_can_be_asked_whether_it_is_there_for_nothing(fake: FakeChat) -> None:
-    assert (await probe(options(fake))).listed is True
-    assert (await probe(options(fake, model="other"))).listed is False
+    assert (await probe(endpoint(fake), timeout_s=5.0)).listed is True
+    assert (await probe(endpoint(fake, model="other"), timeout_s=5.0)).listed is False
     fake.models_mode = "unauthorized"
-    assert (await probe(options(fake))).refused
+    assert (await probe(endpoint(fake), timeout_s=5.0)).refused
     fake.models_mode = "forbidden"
-    assert (await probe(options(fake))).refused
+    assert (await probe(endpoint(fake), timeout_s=5.0)).refused
     fake.models_mode = "no_model"
-    assert ((await probe(options(fake))).trouble, (await probe(options(fake))).listed) == ("", None)
+    assert (
+        (await probe(endpoint(fake), timeout_s=5.0)).trouble,
+        (await probe(endpoint(fake), timeout_s=5.0)).listed,
+    ) == ("", None)
     fake.models_mode = "error"
-    assert "500" in (await probe(options(fake))).trouble
-    assert (await probe(options(fake, base_url="http://127.0.0.1:9/v1"))).trouble == "it does not answer"
+    assert "500" in (await probe(endpoint(fake), timeout_s=5.0)).trouble
+    assert (
+        await probe(endpoint(fake, base_url="http://127.0.0.1:9/v1"), timeout_s=5.0)
+    ).trouble == "it does not answer"
     assert fake.chats == []
 
 
@@ -495,20 +501,21 @@ def test_only_a_named_model_switches_it_on_and_openais_key_goes_to_openai_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-bare")
-    assert ChatOptions.of(Settings()) is None
-    named = ChatOptions.of(Settings(llm_model="m"))
+    assert Settings().chat.endpoint is None
+    named = Settings(llm_model="m").chat.endpoint
     assert named is not None
-    assert (named.base_url, named.api_key, named.timeout_s) == ("https://api.openai.com/v1", "sk-bare", 12.0)
-    other = ChatOptions.of(Settings(llm_model="m", llm_base_url="http://127.0.0.1:11434/v1/chat/completions"))
+    assert (named.base_url, named.api_key) == ("https://api.openai.com/v1", "sk-bare")
+    assert Settings().chat.llm_timeout_s == 12.0
+    other = Settings(llm_model="m", llm_base_url="http://127.0.0.1:11434/v1/chat/completions").chat.endpoint
     for path in ("", "/v1", "/v1/", "/v1/responses", "/v1/responses/", "/v1/chat/completions", "/v1/embeddings"):
         assert (
-            Settings(llm_model="m", llm_base_url=f"http://127.0.0.1:11434{path}").llm_base_url
+            Settings(llm_model="m", llm_base_url=f"http://127.0.0.1:11434{path}").chat.llm_base_url
             == "http://127.0.0.1:11434/v1"
         )
     assert other is not None
     assert (other.base_url, other.api_key) == ("http://127.0.0.1:11434/v1", None)
     own = Settings.model_validate({"llm_model": "m", "llm_base_url": "http://x", "llm_api_key": "own"})
-    assert own.key_of_llm == "own"
+    assert own.chat.key_of_llm == "own"
 
 
 @pytest.mark.parametrize(

@@ -10,26 +10,20 @@ from pydantic import ValidationError
 
 from app.core.errors import AppError, Unavailable
 from app.providers.local import LocalEmbedder
-from app.providers.openai import OpenAIEmbedder, RemoteOptions
+from app.providers.openai import OpenAIEmbedder
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import Embedder
 from app.settings import Settings, api_root
+from app.settings.models import EmbeddingSettings, Endpoint
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
+from tests.support.timing import PATIENT_S
 
 
 def remote(fake: FakeOpenAI, **more: Any) -> OpenAIEmbedder:
-    options: dict[str, Any] = {
-        "base_url": fake.url,
-        "api_key": "sk-test",
-        "model": MODEL,
-        "dimensions": fake.dimensions,
-        "timeout_s": 5.0,
-        "max_retries": 2,
-        "concurrency": 3,
-        "batch": 4,
-        "piece_tokens": 64,
-    }
-    return OpenAIEmbedder(RemoteOptions(**options | more))
+    endpoint = Endpoint(fake.url, "sk-test", MODEL, more.pop("dimensions", fake.dimensions))
+    given = {"timeout_s": 5.0, "max_retries": 2, "concurrency": 3, "batch": 4, "piece_tokens": 64} | more
+    settings = EmbeddingSettings(**{f"embeddings_{name}": value for name, value in given.items()})
+    return OpenAIEmbedder(endpoint, settings=settings)
 
 
 @pytest.fixture
@@ -205,7 +199,7 @@ async def test_a_cancelled_call_leaves_no_request_behind(fake: FakeOpenAI) -> No
 
 
 async def test_too_much_waiting_text_is_refused(fake: FakeOpenAI) -> None:
-    embedder = remote(fake, batch=2048, timeout_s=60.0)
+    embedder = remote(fake, batch=2048, timeout_s=PATIENT_S)
     fake.mode = "slow"
     first = asyncio.create_task(embedder.embed(["x"] * 8000, purpose="document"))
     await asyncio.sleep(0)
@@ -277,11 +271,14 @@ def test_openais_key_goes_to_openai_alone(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValidationError, match="OPENAI_API_KEY"):
         Settings(embedder="openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-bare")
-    assert Settings(embedder="openai").key_of_embeddings == "sk-bare"
-    assert Settings(embedder="openai", embeddings_base_url="https://api.openai.com").key_of_embeddings == "sk-bare"
-    assert Settings(embedder="openai", embeddings_base_url="http://other").key_of_embeddings is None
+    assert Settings(embedder="openai").embedding.key_of_embeddings == "sk-bare"
+    assert (
+        Settings(embedder="openai", embeddings_base_url="https://api.openai.com").embedding.key_of_embeddings
+        == "sk-bare"
+    )
+    assert Settings(embedder="openai", embeddings_base_url="http://other").embedding.key_of_embeddings is None
     own = Settings.model_validate({"embeddings_base_url": "http://other", "embeddings_api_key": "own"})
-    assert own.key_of_embeddings == "own"
+    assert own.embedding.key_of_embeddings == "own"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_nothing_else_is_loopback(host: str | None) -> None:
 def test_the_settings_say_which_hosts_are_accepted(
     allowed: str | None, bound_to: str, given: str, *, accepted: bool
 ) -> None:
-    hosts = Settings(allowed_hosts=allowed).allowed_hosts  # type: ignore[arg-type]
+    hosts = Settings(allowed_hosts=allowed).browsers.allowed_hosts  # type: ignore[arg-type]
     assert accepts_host([given], allowed=hosts, bound_to=bound_to) is accepted
 
 
@@ -84,7 +84,7 @@ def test_the_list_is_read_from_the_environment_under_both_of_its_names(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, " Memory.Example.com, [::1], 2001:db8::1 ,192.0.2.1,")
-    assert Settings().allowed_hosts == ("memory.example.com", "::1", "2001:db8::1", "192.0.2.1")
+    assert Settings().browsers.allowed_hosts == ("memory.example.com", "::1", "2001:db8::1", "192.0.2.1")
 
 
 @pytest.mark.parametrize(

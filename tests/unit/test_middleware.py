@@ -96,9 +96,9 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     stream = io.StringIO()
-    configure_logging(Settings(log_level="debug"), stream)
+    configure_logging(Settings(log_level="debug").telemetry, stream)
     yield stream
-    configure_logging(Settings(log_level="error"))  # as for all other tests
+    configure_logging(Settings(log_level="error").telemetry)  # as for all other tests
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ async def test_a_star_is_every_page_and_nothing_is_none(registry: CollectorRegis
 
 def test_origins_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEP_CORS_ORIGINS", f" {PAGE.upper()},http://localhost:5173 ,{PAGE}")
-    assert Settings().cors_origins == (PAGE, "http://localhost:5173")
+    assert Settings().browsers.cors_origins == (PAGE, "http://localhost:5173")
     for wrong in ("chat.example.com", f"{PAGE}/", f"{PAGE}/chat", "https://", f"{PAGE}?x", "null"):
         monkeypatch.setenv("TURNKEEP_CORS_ORIGINS", wrong)
         with pytest.raises(ValidationError):

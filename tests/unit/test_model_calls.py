@@ -8,8 +8,9 @@ import pytest
 from app.core.errors import Unavailable
 from app.core.ids import TenantId, new_uuid
 from app.providers.calling import MAX_CALLS
-from app.providers.chat import ChatOptions, OpenAIChat
+from app.providers.chat import OpenAIChat
 from app.providers.schemas import ChatMessage, ModelAnswer, ModelCall, ModelPurpose, ModelUsage, Said, ToolOffer
+from app.settings.models import ChatSettings, Endpoint
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, calls, open_fake_chat, says
 
 TENANT = TenantId(new_uuid())
@@ -44,11 +45,9 @@ def book() -> Book:
 
 @pytest.fixture
 async def model(fake: FakeChat, book: Book) -> AsyncIterator[OpenAIChat]:
-    options = ChatOptions(
-        base_url=fake.url, api_key="sk-test", model=CHAT_MODEL, timeout_s=2.0, max_retries=1, concurrency=1,
-        max_output_tokens=100,
-    )  # fmt: skip
-    opened = OpenAIChat(options, ledger=book, guard=lambda: None)
+    settings = ChatSettings(llm_timeout_ms=2000, llm_max_retries=1, llm_concurrency=1, llm_max_output_tokens=100)
+    endpoint = Endpoint(fake.url, "sk-test", CHAT_MODEL)
+    opened = OpenAIChat(endpoint, settings=settings, ledger=book, guard=lambda: None)
     yield opened
     await opened.close()
 

@@ -181,7 +181,7 @@ def build_app() -> FastAPI:
 @pytest.fixture
 def log() -> io.StringIO:
     stream = io.StringIO()
-    configure_logging(Settings(log_level="debug"), stream)
+    configure_logging(Settings(log_level="debug").telemetry, stream)
     return stream
 
 
@@ -190,7 +190,7 @@ async def client(log: io.StringIO) -> AsyncIterator[httpx.AsyncClient]:
     assert log.getvalue() == ""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(build_app()), base_url="http://localhost") as session:
         yield session
-    configure_logging(Settings(log_level="error"))  # as for all other tests
+    configure_logging(Settings(log_level="error").telemetry)  # as for all other tests
 
 
 def fields(answer: httpx.Response) -> dict[str, str]:
@@ -460,14 +460,14 @@ def _planted(depth: int) -> st.SearchStrategy[JsonValue]:
 @given(value=_planted(4), wrap=st.booleans())
 def test_no_generated_body_is_echoed_or_logged(*, value: JsonValue, wrap: bool) -> None:
     stream = io.StringIO()
-    configure_logging(Settings(log_level="debug"), stream)
+    configure_logging(Settings(log_level="debug").telemetry, stream)
 
     async def send() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(APP), base_url="http://localhost") as session:
             return await session.post("/v1/turns", json={"turns": [value]} if wrap else value)
 
     answer = asyncio.run(send())
-    configure_logging(Settings(log_level="error"))  # as for all other tests
+    configure_logging(Settings(log_level="error").telemetry)  # as for all other tests
     assert MARKER not in answer.text + stream.getvalue()
 
 

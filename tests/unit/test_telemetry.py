@@ -23,7 +23,7 @@ def _restore_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(root, "handlers", [])
     level = root.level
     yield
-    configure_logging(Settings(log_level="error"))  # as for all other tests
+    configure_logging(Settings(log_level="error").telemetry)  # as for all other tests
     root.setLevel(level)
     logging.captureWarnings(capture=False)
 
@@ -31,7 +31,7 @@ def _restore_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def log() -> io.StringIO:
     stream = io.StringIO()
-    configure_logging(Settings(log_level="debug"), stream)
+    configure_logging(Settings(log_level="debug").telemetry, stream)
     return stream
 
 
@@ -107,8 +107,8 @@ def test_context_variables_are_added(log: io.StringIO) -> None:
 
 
 def test_configuring_twice_writes_each_line_once(log: io.StringIO) -> None:
-    configure_logging(Settings(log_level="debug"), log)
-    configure_logging(Settings(log_level="debug"), log)
+    configure_logging(Settings(log_level="debug").telemetry, log)
+    configure_logging(Settings(log_level="debug").telemetry, log)
     get_logger().info("x.done")
     logging.getLogger("uvicorn.error").info("Shutting down")
     assert len(lines(log)) == 2
@@ -116,7 +116,7 @@ def test_configuring_twice_writes_each_line_once(log: io.StringIO) -> None:
 
 def test_the_level_is_a_floor_for_own_and_foreign_lines() -> None:
     stream = io.StringIO()
-    configure_logging(Settings(log_level="error"), stream)
+    configure_logging(Settings(log_level="error").telemetry, stream)
     get_logger().warning("x.done")
     logging.getLogger("uvicorn.error").info("Shutting down")
     logging.getLogger("some.library").warning("something %s", "x")
@@ -125,7 +125,7 @@ def test_the_level_is_a_floor_for_own_and_foreign_lines() -> None:
 
 def test_the_console_format_is_text_with_the_same_fields() -> None:
     stream = io.StringIO()
-    configure_logging(Settings(log_format="console"), stream)
+    configure_logging(Settings(log_format="console").telemetry, stream)
     get_logger().info("turns.appended", count=3, content=SECRET)
     assert "turns.appended" in stream.getvalue()
     assert "count=3" in stream.getvalue()
@@ -138,7 +138,7 @@ def test_without_a_format_a_terminal_gets_text_and_a_file_gets_json() -> None:
             return True
 
     for stream, starts in ((Terminal(), "2"), (io.StringIO(), "{")):
-        configure_logging(Settings(), stream)
+        configure_logging(Settings().telemetry, stream)
         get_logger().info("turns.appended", count=3)
         assert stream.getvalue().startswith(starts)
 

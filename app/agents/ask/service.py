@@ -40,36 +40,6 @@ WITHHELD: Final = "I cannot answer that."
 UNFINISHED: Final = "I could not finish this. Please ask again, with less at once."
 
 
-@dataclass(frozen=True, slots=True)
-class AskOptions:
-    """Settings of the agent. `tools`: names of the granted tools."""
-
-    enabled: bool
-    model: str | None
-    instructions: str
-    rounds: int
-    timeout_s: float
-    lease_s: float
-    text_bytes: int
-    tools: Sequence[str] | None
-    memory_tools: bool
-
-    @classmethod
-    def of(cls, settings: Settings) -> "AskOptions":
-        """Return the options of the settings."""
-        return cls(
-            enabled=settings.enable_internal_agent,
-            model=settings.internal_agent_model,
-            instructions=settings.internal_agent_system_prompt or INSTRUCTIONS,
-            rounds=settings.max_tool_calls,
-            timeout_s=settings.internal_agent_timeout_s,
-            lease_s=settings.stream_lease_s,
-            text_bytes=settings.max_text_bytes,
-            tools=settings.internal_agent_tools,
-            memory_tools=settings.enable_memory_tools,
-        )
-
-
 @dataclass(slots=True)
 class _AskRun:
     """State of one query: the tool results so far, and the tokens used."""
@@ -99,14 +69,17 @@ class AskService:
     """Answers queries by a chat model with tools. Raises Unavailable if a granted tool does not exist."""
 
     def __init__(
-        self, services: ToolServices, *, governance: Governance, chat: ChatModel | None, options: AskOptions
+        self, services: ToolServices, *, governance: Governance, chat: ChatModel | None, settings: Settings
     ) -> None:
         self._services = services
         self._governance = governance
         self._chat = chat
-        self._options = options
-        self._tool_runner = ToolRunner(services, names=options.tools, memory_tools=options.memory_tools)
-        self._output_filter = OutputFilter([options.instructions, RULES, *self._tool_runner.texts()])
+        self._settings = settings.tools
+        self._max_bytes = settings.limits.max_text_bytes
+        self._lease_s = settings.streams.stream_lease_s
+        self._instructions = settings.tools.internal_agent_system_prompt or INSTRUCTIONS
+        self._tool_runner = ToolRunner(services, settings=settings.tools)
+        self._output_filter = OutputFilter([self._instructions, RULES, *self._tool_runner.texts()])
         self._log = get_logger()
 
     async def ask(
@@ -119,7 +92,7 @@ class AskService:
         """
         caller.require(Scope.WRITE)
         caller.require(Scope.READ)
-        if not self._options.enabled:
+        if not self._settings.enable_internal_agent:
             raise agent_disabled()
         new_id = new_uuid()
         if idempotency_key is not None:
@@ -152,13 +125,13 @@ class AskService:
 
     async def _response(self, chat: ChatModel, run: _AskRun) -> str:
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(self._settings.internal_agent_timeout_s):
                 response = await self._filtered(run, await self._run_rounds(chat, run))
         except TimeoutError as error:
-            detail = f"The agent did not answer within {self._options.timeout_s:g} seconds."
+            detail = f"The agent did not answer within {self._settings.internal_agent_timeout_s:g} seconds."
             raise Unavailable("agent_timeout", detail) from error
-        if len(response.encode(errors="replace")) > self._options.text_bytes:
-            detail = f"The agent's answer has more than the {self._options.text_bytes} bytes that a turn may have."
+        if len(response.encode(errors="replace")) > self._max_bytes:
+            detail = f"The agent's answer has more than the {self._max_bytes} bytes that a turn may have."
             raise Refused("answer_too_large", detail)
         return response
 
@@ -166,7 +139,7 @@ class AskService:
 
     async def _run_rounds(self, chat: ChatModel, run: _AskRun) -> str:
         """Return the model's last text: it calls no tool, or has used all its rounds."""
-        for number in range(self._options.rounds if run.granted.offers else 0):
+        for number in range(self._settings.max_tool_calls if run.granted.offers else 0):
             said = await self._say(chat, run, last=False)
             if not said.calls:
                 return said.text
@@ -177,14 +150,14 @@ class AskService:
 
     async def _say(self, chat: ChatModel, run: _AskRun, *, last: bool) -> Said:
         messages = build_messages(
-            self._options.instructions, earlier=run.earlier, query=run.query, rounds=run.rounds, is_last_round=last
+            self._instructions, earlier=run.earlier, query=run.query, rounds=run.rounds, is_last_round=last
         )
         answer: ModelAnswer[Said] = await chat.converse(
             messages,
             tools=() if last else run.granted.offers,
             tenant_id=run.caller.tenant_id,
             purpose=ModelPurpose.AGENT,
-            model=self._options.model,
+            model=self._settings.internal_agent_model,
         )
         run.prompt_tokens += answer.usage.prompt_tokens
         run.completion_tokens += answer.usage.completion_tokens
@@ -257,7 +230,7 @@ class AskService:
             idempotency_key=idempotency_key,
         )
         try:
-            async with renewed(exchanges, exchange, lease_s=self._options.lease_s):
+            async with renewed(exchanges, exchange, lease_s=self._lease_s):
                 response = await self._response(chat, run)
                 turns = await exchanges.commit(run.caller, exchange, answer=_answer_turn(run, response))
         except BaseException as error:

@@ -5,7 +5,7 @@ A call that is not allowed is not started. The model gets the reason in our word
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -20,6 +20,7 @@ from app.core.validation.invalid import property_names
 from app.core.validation.json_text import parse_json
 from app.formats.schemas import JsonObject
 from app.providers.schemas import ModelCall, ToolOffer
+from app.settings.models import ToolSettings
 from app.tenancy.schemas import Caller
 
 DEFAULT_TOOLS: Final = ("recall_memory", "store_memory", "recall", "get_history")
@@ -58,17 +59,19 @@ class PreparedCall:
 class ToolRunner:
     """Checks and runs the granted tools of an installation."""
 
-    def __init__(self, services: ToolServices, *, names: Sequence[str] | None, memory_tools: bool) -> None:
+    def __init__(self, services: ToolServices, *, settings: ToolSettings) -> None:
         self._services = services
         known = {tool.name: tool for tool in raw_tools()}
-        wanted = DEFAULT_TOOLS if names is None else names
+        wanted = DEFAULT_TOOLS if settings.internal_agent_tools is None else settings.internal_agent_tools
         if unknown := [name for name in wanted if name not in known]:
             raise Unavailable(
                 "agent_tool_unknown",
                 f"TURNKEEP_INTERNAL_AGENT_TOOLS has {len(unknown)} unknown names. Known tools: {', '.join(known)}.",
             )
         self._tools: Mapping[str, Tool] = {
-            name: known[name] for name in wanted if memory_tools or known[name].group is not Group.MEMORY
+            name: known[name]
+            for name in wanted
+            if settings.enable_memory_tools or known[name].group is not Group.MEMORY
         }
         self._offers: Mapping[str, ToolOffer] = {name: _offer(tool) for name, tool in self._tools.items()}
         schemas = [cast("JsonValue", tool.input_schema) for tool in self._tools.values()]

@@ -61,28 +61,6 @@ class AnswerTooLarge(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationOptions:
-    """Settings: context window and longest answer in tokens, the lease of an open turn, maximum sizes."""
-
-    context_tokens: int
-    answer_tokens: int
-    lease_s: float
-    chunk_bytes: int
-    text_bytes: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "GenerationOptions":
-        """Return the options of the settings."""
-        return cls(
-            settings.llm_context_tokens,
-            settings.llm_max_output_tokens,
-            settings.stream_lease_s,
-            settings.max_chunk_bytes,
-            settings.max_text_bytes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _PreparedRequest:
     """The request to the endpoint, the gap of its context, and the exchange for the answer."""
 
@@ -102,13 +80,13 @@ class Generation:
         contexts: ContextBuilder,
         governance: Governance,
         upstream: Upstream | None,
-        options: GenerationOptions,
+        settings: Settings,
     ) -> None:
         self._conversations = conversations
         self._contexts = contexts
         self._governance = governance
         self._upstream = upstream
-        self._options = options
+        self._settings = settings
         self._pending: set[asyncio.Task[object]] = set()
 
     @property
@@ -275,21 +253,21 @@ class Generation:
 
     def _default_budget(self, body: JsonObject) -> int:
         """Return the model's context window minus the longest answer and the tool descriptions, in tokens."""
-        limits = (body.get("max_completion_tokens"), body.get("max_tokens"), self._options.answer_tokens)
+        limits = (body.get("max_completion_tokens"), body.get("max_tokens"), self._settings.chat.llm_max_output_tokens)
         answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)
         shown = [body[name] for name in ("tools", "functions", "response_format") if body.get(name)]
         described = estimated_tokens(json.dumps(shown, ensure_ascii=False)) if shown else 0
-        return max(1, self._options.context_tokens - answer - described)
+        return max(1, self._settings.chat.llm_context_tokens - answer - described)
 
     # around the answer
 
     def _renewed(self, exchange: Exchange) -> AbstractAsyncContextManager[None]:
-        return renewed(self._exchanges, exchange, lease_s=self._options.lease_s)
+        return renewed(self._exchanges, exchange, lease_s=self._settings.streams.stream_lease_s)
 
     async def publish(self, caller: Caller, prepared: _PreparedRequest, delta: Delta, offset: int) -> int:
         """Publish text of the answer to subscribers of the conversation; return the offset after it."""
         exchange = prepared.exchange
-        for piece in pieces_of(delta.text, max(1, self._options.chunk_bytes // _MAX_BYTES_PER_CHARACTER)):
+        for piece in pieces_of(delta.text, max(1, self._settings.streams.max_chunk_bytes // _MAX_BYTES_PER_CHARACTER)):
             try:
                 await self._conversations.streams.chunk(
                     caller,
@@ -324,7 +302,7 @@ class Generation:
     def _too_large(self, prepared: _PreparedRequest) -> AnswerTooLarge:
         return AnswerTooLarge(
             "answer_too_large",
-            f"The chat model's answer is larger than the {self._options.text_bytes} bytes of a turn; it was"
+            f"The chat model's answer is larger than the {self._settings.limits.max_text_bytes} bytes of a turn; it was"
             " not committed. Limit the answer with `max_tokens`, and request the rest in another request.",
             extra={
                 "conversation_id": format_id(prepared.conversation_id),

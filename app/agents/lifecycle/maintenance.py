@@ -14,6 +14,7 @@ from app.conversations.service import Conversations
 from app.core.ids import ConversationId
 from app.governance.service import Governance
 from app.memory.service import Facts
+from app.settings.memory import LifecycleSettings
 from app.tenancy.schemas import Caller, Scope
 
 _FEWEST = 2
@@ -29,15 +30,14 @@ class Maintenance:
         compactor: Compactor,
         governance: Governance,
         facts: Facts,
-        recent_items: int,
-        min_age_hours: int,
+        settings: LifecycleSettings,
     ) -> None:
         self._conversations = conversations
         self._compactor = compactor
         self._governance = governance
         self._facts = facts
-        self._recent_items = recent_items
-        self._min_age = timedelta(hours=min_age_hours)
+        self._recent_items = settings.recent_context_items
+        self._min_age = timedelta(hours=settings.compaction_min_age_hours)
 
     async def run(self, caller: Caller, *, request: SessionRequest) -> MaintenanceCounts:
         """Run all due work of a session. Raises NotFound; Busy if the session is locked; the errors of the model."""

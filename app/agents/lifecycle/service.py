@@ -6,7 +6,6 @@ counts more tokens than allowed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -44,7 +43,7 @@ from app.memory.service import Facts
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["COMPACT_EARLY_JOB", "Lifecycle", "LifecycleOptions"]
+__all__ = ["COMPACT_EARLY_JOB", "Lifecycle"]
 
 COMPACT_EARLY_JOB: Final = "session.compact"
 """Job that summarises a session with contexts near their limit; the subject is its conversation."""
@@ -55,32 +54,6 @@ _TO_PREPARE: Final = ("session_id", "user_id", "turn_id", "current_input")
 _ONLY_TO_PREPARE: Final = (
     "project", *_TO_PREPARE, "base_instructions", "max_input_tok", "include_memories", "agent_id",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class LifecycleOptions:
-    """Settings of the turn lifecycle."""
-
-    recent_items: int
-    search_limit: int
-    max_input_tokens: int
-    compact_threshold: float
-    min_age_hours: int
-    operation_ttl_s: int
-    max_items: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "LifecycleOptions":
-        """Return the options of the settings."""
-        return cls(
-            recent_items=settings.recent_context_items,
-            search_limit=settings.search_limit,
-            max_input_tokens=settings.max_input_tokens,
-            compact_threshold=settings.compact_threshold,
-            min_age_hours=settings.compaction_min_age_hours,
-            operation_ttl_s=settings.operation_ttl_s,
-            max_items=settings.max_turns_per_append,
-        )
 
 
 class Lifecycle:
@@ -97,24 +70,24 @@ class Lifecycle:
         facts: Facts,
         queue: JobQueue,
         secret: bytes,
-        options: LifecycleOptions,
+        settings: Settings,
     ) -> None:
         self._database = database
         self._sessions = conversations.sessions
         self._contexts = contexts
         self._queue = queue
         self._secret = secret
-        self._options = options
-        self._tree_reader = MemoryTreeReader(
-            conversations=conversations, facts=facts, recent_items=options.recent_items
-        )
+        self._settings = settings.lifecycle
+        self._max_items = settings.limits.max_turns_per_append
+        self._search_limit = settings.context.search_limit
+        recent_items = settings.lifecycle.recent_context_items
+        self._tree_reader = MemoryTreeReader(conversations=conversations, facts=facts, recent_items=recent_items)
         self._maintenance = Maintenance(
             conversations=conversations,
             compactor=compactor,
             governance=governance,
             facts=facts,
-            recent_items=options.recent_items,
-            min_age_hours=options.min_age_hours,
+            settings=settings.lifecycle,
         )
         self.counters = LifecycleCounters(facts.written, lambda: compactor.made)
         """Counters of this process."""
@@ -139,7 +112,7 @@ class Lifecycle:
         """
         with self.counters.counted("after_turn"):
             caller.require(Scope.WRITE)
-            max_items, user = self._options.max_items, request.user_id
+            max_items, user = self._max_items, request.user_id
             inputs = read_items(request.input_items, root="/input_items", user_id=user, maximum=max_items)
             outputs = read_items(
                 request.output_items, root="/output_items", user_id=user, maximum=max_items - len(inputs)
@@ -193,7 +166,7 @@ class Lifecycle:
         if not request.current_input:
             raise refusal("/current_input", "at least one item")
         return read_items(
-            request.current_input, root="/current_input", user_id=request.user_id, maximum=self._options.max_items
+            request.current_input, root="/current_input", user_id=request.user_id, maximum=self._max_items
         )
 
     async def _context(
@@ -220,7 +193,7 @@ class Lifecycle:
                     request=request_of_context,
                     upcoming=upcoming,
                     before=session.position,
-                    newest=self._options.recent_items,
+                    newest=self._settings.recent_context_items,
                 )
         except Invalid as error:
             raise _about_input(error) from None
@@ -240,9 +213,9 @@ class Lifecycle:
     def _wanted(self, request: BeforeTurn, items: Sequence[Item]) -> ContextRequest:
         instructions = request.base_instructions
         return ContextRequest(
-            token_budget=request.max_input_tok or self._options.max_input_tokens,
+            token_budget=request.max_input_tok or self._settings.max_input_tokens,
             query=query_of(items, maximum=_MAX_QUERY),
-            semantic_recall=SemanticRecall(k=self._options.search_limit),
+            semantic_recall=SemanticRecall(k=self._search_limit),
             include_facts=True,
             include_memories=request.include_memories,
             filter_participants=None,
@@ -253,7 +226,7 @@ class Lifecycle:
 
     async def _compact_if_large(self, caller: Caller, session: Session, context: Context) -> None:
         """Enqueue a job that summarises older turns, unless the caller may only read."""
-        if context.usage.used <= self._options.compact_threshold * context.usage.budget:
+        if context.usage.used <= self._settings.compact_threshold * context.usage.budget:
             return
         if Scope.WRITE not in caller.scopes or session.unsummarised_turns <= self._maintenance.early_turns:
             return
@@ -292,7 +265,7 @@ class Lifecycle:
         await self._store(
             caller, name, request.turn_id, IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan)
         )
-        expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._options.operation_ttl_s)
+        expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._settings.operation_ttl_s)
         operation = Operation(
             caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
         )
@@ -308,7 +281,7 @@ class Lifecycle:
         operation = read_operation(self._secret, token, tenant_id=caller.tenant_id, now=datetime.now(UTC))
         if not request.output_items:
             raise refusal("/output_items", "at least one item")
-        max_items = self._options.max_items
+        max_items = self._max_items
         items = read_items(request.output_items, root="/output_items", user_id=None, maximum=max_items)
         key = TurnKey(caller.tenant_id, operation.project, operation.session_id, operation.turn_id)
         ids = OutputIds(key, inputs=operation.asked, outputs=len(items))

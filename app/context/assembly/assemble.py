@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import Final
 
 from app.context.assembly.labels import ERASED, HEADINGS, line_of, recalled_line
-from app.context.assembly.parts import Assembled, ContextParts, Policy, SummaryPart, TextPart
+from app.context.assembly.parts import Assembled, ContextParts, SummaryPart, TextPart
 from app.context.assembly.plan import EARLIER, Costs, Line, Plan, without_lines_of
 from app.context.assembly.report import NO_ROOM, Reasons, report
 from app.context.assembly.window import first_fitting, newest, rounded_in, rounded_out
@@ -37,6 +37,7 @@ from app.formats.service import (
     text_of,
 )
 from app.formats.units import Unit, group_turns
+from app.settings.memory import ContextSettings
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
 # Typical tokens of a line of the volatile block, and the maximum share of the budget for a section's floor.
@@ -46,14 +47,16 @@ _VOLATILE_SHARE: Final = 0.2
 _MAX_MISSES: Final = 16
 
 
-def assemble(parts: ContextParts, *, request: ContextRequest, counter: TextCounter, policy: Policy) -> Assembled:
-    """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
+def assemble(
+    parts: ContextParts, *, request: ContextRequest, counter: TextCounter, settings: ContextSettings
+) -> Assembled:
+    """Build the context; raises Invalid `budget_too_small` when system text and newest turn do not fit.
 
     Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries) and
     `semantic_recall.k` are used. `k` is the maximum of recalled turns outside the window, so `parts` may contain more.
     `parts` contains only what was requested. `counter` is the tokenizer that the request names.
     """
-    return _Assembly(parts, request, counter, policy).run()
+    return _Assembly(parts, request, counter, settings).run()
 
 
 class Floors(Enum):
@@ -71,12 +74,14 @@ class Floors(Enum):
 class _Assembly:
     """One assembly: its parts, the decisions so far, and their reasons."""
 
-    def __init__(self, parts: ContextParts, request: ContextRequest, counter: TextCounter, policy: Policy) -> None:
+    def __init__(
+        self, parts: ContextParts, request: ContextRequest, counter: TextCounter, settings: ContextSettings
+    ) -> None:
         self._parts = parts
         self._request = request
-        self._policy = policy
+        self._settings = settings
         self._counter = CachingCounter(counter)
-        self._margin = format_margin(request.format, policy.margin)
+        self._margin = format_margin(request.format, settings.context_margin)
         self._limit = self._margin.limit(request.token_budget)
         self._paired = group_turns(parts.recent)
         self._units = self._paired.units
@@ -181,8 +186,8 @@ class _Assembly:
         """Set each section's floor: at most its need for the summary, always complete for the volatile sections."""
         has_summary = bool(summaries) or self._parts.is_erased
         reserved = {
-            "recent": int(self._limit * self._policy.floor_recent) if self._units else 0,
-            "summary": int(self._limit * self._policy.floor_summary) if has_summary else 0,
+            "recent": int(self._limit * self._settings.floor_recent) if self._units else 0,
+            "summary": int(self._limit * self._settings.floor_summary) if has_summary else 0,
             "facts": self._volatile_floor("facts", 1) if self._parts.facts else 0,
             "memories": self._volatile_floor("memories", 1) if self._parts.memories else 0,
             "recalled": self._volatile_floor("recalled", self._recall_lines(floors)) if self._parts.recalled else 0,
@@ -201,7 +206,7 @@ class _Assembly:
         sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
         most = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
-        return max(int(self._limit * self._policy.floor_other), min(wanted, int(most)))
+        return max(int(self._limit * self._settings.floor_other), min(wanted, int(most)))
 
     def _recall_lines(self, floors: Floors) -> int:
         wanted = self._request.semantic_recall

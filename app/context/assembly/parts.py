@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from app.context.schemas import Context, ContextUsage, Explained, Gap, Included
 from app.formats.schemas import CanonicalTurn, Format, JsonObject
-from app.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +90,6 @@ class ContextParts:
     recalled: Sequence[RecalledPart] = ()
     is_erased: bool = False
     degraded: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Settings of assembly."""
-
-    margin: float = 1.35
-    floor_recent: float = 0.40
-    floor_summary: float = 0.15
-    floor_other: float = 0.05
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Policy":
-        """Return the policy from the settings."""
-        return cls(settings.context_margin, settings.floor_recent, settings.floor_summary, settings.floor_other)
 
 
 @dataclass(frozen=True, slots=True)

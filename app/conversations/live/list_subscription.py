@@ -23,6 +23,7 @@ from app.core.database.transactions import Database
 from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
 _MAX_RECENT_EVENTS: Final = 1000
@@ -61,14 +62,6 @@ class ConversationListEvent:
     text: str
     id: str
     project: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ListSubscriptionOptions:
-    """Settings of list subscriptions."""
-
-    queue_frames: int
-    read_bytes: int
 
 
 class ListSubscription:
@@ -180,9 +173,9 @@ def _number(event: ConversationListEvent) -> int:
 class ListSubscriptions:
     """All list subscriptions of a process."""
 
-    def __init__(self, database: Database, *, options: ListSubscriptionOptions) -> None:
+    def __init__(self, database: Database, *, settings: Settings) -> None:
         self._database = database
-        self._options = options
+        self._settings = settings
         self._tenant_lists: dict[TenantId, _TenantList] = {}
         self._closing = False
         self._log = get_logger()
@@ -206,7 +199,7 @@ class ListSubscriptions:
         if tenant_list.eviction is not None:
             tenant_list.eviction.cancel()
             tenant_list.eviction = None
-        subscription = ListSubscription(self, tenant_list, project, self._options.queue_frames)
+        subscription = ListSubscription(self, tenant_list, project, self._settings.live.live_queue_frames)
         tenant_list.subscriptions.add(subscription)
         if last_event_id is not None:
             subscription.push(tenant_list.events_after(last_event_id))
@@ -257,7 +250,7 @@ class ListSubscriptions:
                 try:
                     async with self._database.transaction(tenant_list.tenant_id, read_only=True) as tx:
                         found = await list_store.find_listed(
-                            tx, tenant_list.tenant_id, changed, max_bytes=self._options.read_bytes
+                            tx, tenant_list.tenant_id, changed, max_bytes=self._settings.limits.max_answer_bytes
                         )
                 except Exception as error:  # noqa: BLE001 - after any error the changes are published later
                     code = error.code if isinstance(error, AppError) else "internal_error"

@@ -9,7 +9,6 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -50,33 +49,6 @@ _MAX_RETRY_S: Final = 10.0
 _LOSS_SPREAD_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionOptions:
-    """Settings of subscriptions."""
-
-    debounce_s: float
-    check_s: float
-    snapshot_turns: int
-    queue_frames: int
-    queue_bytes: int
-    open_bytes: int
-    max_concurrent_reads: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "SubscriptionOptions":
-        """Return the options from the settings."""
-        return cls(
-            debounce_s=settings.stream_debounce_ms / 1000,
-            check_s=settings.live_check_s,
-            snapshot_turns=settings.live_snapshot_turns,
-            queue_frames=settings.live_queue_frames,
-            queue_bytes=settings.live_queue_bytes,
-            open_bytes=settings.live_open_bytes,
-            # leaves most connections to requests
-            max_concurrent_reads=max(1, settings.database_pool_size // 4),
-        )
-
-
 def require_reader(caller: Caller, conversation_id: ConversationId) -> Caller:
     """Return the caller as a reader of this conversation. Raises Forbidden and NotFound."""
     return caller.require_conversation(Scope.READ, conversation_id)
@@ -109,7 +81,7 @@ class Subscription:
             conversation.tenant_id,
             conversation.conversation_id,
             since,
-            newest_turns=subscriptions.options.snapshot_turns,
+            newest_turns=subscriptions.settings.live_snapshot_turns,
         )
         self._snapshot_frames: deque[Frame] = deque()
         self._queue: deque[Frame] = deque()
@@ -177,12 +149,12 @@ class Subscription:
         """Queue frames; if there are too many, drop the queue and the subscriber."""
         if not self._snapshot.is_complete or self._is_dropped:
             return
-        options = self._subscriptions.options
+        settings = self._subscriptions.settings
         if self._by_token:
             frames = [frame for frame in frames if not frame.is_for_keys_only]
         self._queue.extend(frames)
         self._queued_bytes += sum(frame.size for frame in frames)
-        too_many = len(self._queue) > options.queue_frames or self._queued_bytes > options.queue_bytes
+        too_many = len(self._queue) > settings.live_queue_frames or self._queued_bytes > settings.live_queue_bytes
         if too_many and len(self._queue) > 1:
             self._queue.clear()
             self._is_dropped = True
@@ -221,15 +193,16 @@ class _FollowedConversation:
 class ConversationSubscriptions:
     """All subscriptions of a process to conversations."""
 
-    def __init__(self, database: Database, *, options: SubscriptionOptions) -> None:
-        self.options = options
+    def __init__(self, database: Database, *, settings: Settings) -> None:
+        self.settings = settings.live
+        self._debounce_s = settings.streams.debounce_s
         self.event_sources: list[EventSource] = []
         """Sources of frames about derived data; they are read when the fact rev of a conversation has grown."""
         self.rereads = 0
         """The number of subscribers that were dropped for reading too slowly, since the start."""
         self._database = database
         self._conversations: dict[tuple[TenantId, ConversationId], _FollowedConversation] = {}
-        self._slots = asyncio.Semaphore(options.max_concurrent_reads)
+        self._slots = asyncio.Semaphore(max(1, settings.database.database_pool_size // 4))  # leaves most to requests
         self._closing = False
         # background reads must not inherit the context of a request or transaction
         self._context = contextvars.Context()
@@ -266,7 +239,7 @@ class ConversationSubscriptions:
         key = (caller.tenant_id, conversation_id)
         conversation = self._conversations.get(key)
         if conversation is None:
-            limits = ProjectionLimits(open_bytes=self.options.open_bytes)
+            limits = ProjectionLimits(open_bytes=self.settings.live_open_bytes)
             conversation = self._conversations[key] = _FollowedConversation(*key, limits)
         subscription = Subscription(self, conversation, since, by_token=by_token)
         conversation.subscribers.add(subscription)
@@ -316,10 +289,8 @@ class ConversationSubscriptions:
             case "now":
                 self._schedule_read_in(conversation, 0.0)
             case "soon":
-                delay_s = self.options.debounce_s * 2 ** min(conversation.incomplete_reads, 10)
-                self._schedule_read_in(
-                    conversation, min(delay_s, max(_MAX_INCOMPLETE_DELAY_S, self.options.debounce_s))
-                )
+                delay_s = self._debounce_s * 2 ** min(conversation.incomplete_reads, 10)
+                self._schedule_read_in(conversation, min(delay_s, max(_MAX_INCOMPLETE_DELAY_S, self._debounce_s)))
 
     def _schedule_read_in(self, conversation: _FollowedConversation, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -386,7 +357,7 @@ class ConversationSubscriptions:
         conversation.incomplete_reads = conversation.incomplete_reads + 1 if urgency == "soon" else 0
         self._schedule(conversation, urgency)
         if projection.reconcile():
-            self._schedule_read_in(conversation, 2 * self.options.debounce_s)
+            self._schedule_read_in(conversation, 2 * self._debounce_s)
 
     async def _read_changes(self, tx: Transaction, conversation: _FollowedConversation) -> DatabaseSnapshot | None:
         """Read the rows and push the changed ones in pages. Return None if the conversation does not exist."""
@@ -444,7 +415,7 @@ class ConversationSubscriptions:
     async def check_forever(self) -> None:
         """Compare the projections with the rows periodically, until cancelled."""
         while True:
-            await asyncio.sleep(self.options.check_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads load
+            await asyncio.sleep(self.settings.live_check_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads load
             try:
                 await self.check()
             except AppError:

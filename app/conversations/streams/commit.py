@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.conversations.drafts import DraftLimits, make_draft
+from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn, lock_conversation
 from app.conversations.schemas.conversations import Retention
@@ -26,6 +26,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.core.jobs import JobQueue
+from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, job_caller
 from app.tenancy.service import Tenancy
 
@@ -55,7 +56,7 @@ class TurnFinalizer:
         reviser: Reviser,
         holder: UUID,
         publisher: EventPublisher,
-        limits: DraftLimits,
+        limits: LimitSettings,
         jobs: JobQueue,
     ) -> None:
         self._database = database

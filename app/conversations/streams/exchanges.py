@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from app.conversations.drafts import Draft, DraftLimits, make_draft
+from app.conversations.drafts import Draft, make_draft
 from app.conversations.find import lock_conversation
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Opening, OpenTurn
@@ -27,6 +27,7 @@ from app.core.errors import AppError, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
+from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, Scope
 from app.tenancy.service import Tenancy
 
@@ -60,7 +61,7 @@ class Exchanges:
         finalizer: TurnFinalizer,
         flusher: Flusher,
         make_buffer: BufferFactory,
-        limits: DraftLimits,
+        limits: LimitSettings,
     ) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
@@ -83,10 +84,9 @@ class Exchanges:
         """
         caller.require(Scope.WRITE)
         now = datetime.now(UTC)
-        if len(messages) >= self._limits.max_turns:
-            detail = (
-                f"At most {self._limits.max_turns - 1} messages are stored with one answer; append the others before."
-            )
+        max_messages = self._limits.max_turns_per_append - 1
+        if len(messages) > max_messages:
+            detail = f"At most {max_messages} messages are stored with one answer; append the others before."
             raise Invalid("invalid_request", detail, fields=[FieldError("/messages", "too many of them are new")])
         drafts = [
             replace(make_draft(turn, limits=self._limits, now=now, root=root), id=new_uuid()) for root, turn in messages

@@ -20,6 +20,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId
 from app.core.telemetry import error_type, get_logger
+from app.settings.conversations import StreamSettings
 
 _MAX_TURNS_PER_WRITE = 500
 _MAX_CONCURRENT_WRITES = 4
@@ -70,14 +71,12 @@ class Flusher:
         buffers: dict[StreamKey, OpenTurnBuffer],
         *,
         holder: UUID,
-        debounce_s: float,
-        lease_s: float,
+        settings: StreamSettings,
     ) -> None:
         self._database = database
         self._buffers = buffers
         self._holder = holder
-        self._debounce_s = debounce_s
-        self._lease_s = lease_s
+        self._settings = settings
         self._dirty = asyncio.Event()
         self._checked_at = monotonic()
         self._writing, self._renewing = _TenantTasks(self.wake), _TenantTasks()
@@ -133,13 +132,13 @@ class Flusher:
         while True:
             with suppress(TimeoutError):
                 # not `wait_for`, which can lose a cancellation that arrives together with the event
-                async with asyncio.timeout(self._lease_s / _CHECKS_PER_LEASE):
+                async with asyncio.timeout(self._settings.stream_lease_s / _CHECKS_PER_LEASE):
                     await self._dirty.wait()
             if self._dirty.is_set():
-                await asyncio.sleep(self._debounce_s)
+                await asyncio.sleep(self._settings.debounce_s)
                 self._dirty.clear()
                 self._attempt("stream.flush_crashed", self._start_writing)
-            if monotonic() - self._checked_at >= self._lease_s / _CHECKS_PER_LEASE:
+            if monotonic() - self._checked_at >= self._settings.stream_lease_s / _CHECKS_PER_LEASE:
                 self._checked_at = monotonic()
                 self._attempt("stream.renewal_crashed", self._start_renewing)
 
@@ -316,7 +315,9 @@ class Flusher:
         for buffer in self._buffers.values():
             if buffer.end_lock.locked():  # its writer waits for the answer
                 buffer.active_at = now
-        for buffer in [buffer for buffer in self._buffers.values() if now - buffer.active_at > 2 * self._lease_s]:
+        for buffer in [
+            buffer for buffer in self._buffers.values() if now - buffer.active_at > 2 * self._settings.stream_lease_s
+        ]:
             self.drop(buffer, fenced_error())
         due = [buffer for buffer in self._buffers.values() if self._is_due(buffer)]
         for tenant_id, turns in _by_tenant(due).items():
@@ -325,7 +326,7 @@ class Flusher:
     def _is_due(self, buffer: OpenTurnBuffer) -> bool:
         return (
             buffer.active_at > buffer.renewed_at
-            and monotonic() - buffer.renewed_at > self._lease_s / _RENEWALS_PER_LEASE
+            and monotonic() - buffer.renewed_at > self._settings.stream_lease_s / _RENEWALS_PER_LEASE
         )
 
     async def _renew_turns(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:

@@ -1,11 +1,11 @@
 """Open turns: insert the pending row and its stream, in a given transaction."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from app.conversations.drafts import Draft, DraftLimits, make_draft
+from app.conversations.drafts import Draft, make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn, lock_conversation
 from app.conversations.schemas.frames import CONTENT, Offset, OpenedTurn, Opening
@@ -19,25 +19,11 @@ from app.conversations.views import turn_view_for
 from app.core.database.transactions import Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
+from app.settings.conversations import LimitSettings, StreamSettings
 from app.tenancy.schemas import Binding, Caller, RequestResult
 
 # Upper bound: each concurrent opening uses a connection to Postgres.
 _MAX_CONCURRENT_OPENINGS = 500
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """Settings of streamed turns."""
-
-    debounce_s: float
-    lease_s: float
-    max_chunk_bytes: int
-    max_open_per_conversation: int
-    max_open_per_tenant: int
-    max_open_per_token: int
-    max_unflushed: int
-    wait_s: float
-    handover_s: float
 
 
 class TurnOpener:
@@ -49,14 +35,14 @@ class TurnOpener:
     def __init__(
         self,
         *,
-        limits: DraftLimits,
-        options: StreamOptions,
+        limits: LimitSettings,
+        settings: StreamSettings,
         holder: UUID,
         finalizer: TurnFinalizer,
         publisher: EventPublisher,
     ) -> None:
         self._limits = limits
-        self._options = options
+        self._settings = settings
         self._holder = holder
         self._finalizer = finalizer
         self._publisher = publisher
@@ -93,7 +79,7 @@ class TurnOpener:
 
     async def require_no_active_writer(self, caller: Caller, tx: Transaction, *, writer: str) -> None:
         """Raise Busy `resource_busy` while this writer has an open turn, in any conversation and process."""
-        lease_s = self._options.lease_s
+        lease_s = self._settings.stream_lease_s
         if await stream_store.has_active_writer(tx, caller.tenant_id, writer=writer, lease_s=lease_s):
             raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
 
@@ -143,7 +129,7 @@ class TurnOpener:
             raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
         if old.status == "pending":
             # its lease may have expired before the periodic sweep aborts it
-            await self._finalizer.expire(tx, caller.tenant_id, turn_id, lease_s=self._options.lease_s)
+            await self._finalizer.expire(tx, caller.tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
             old = await get_turn(caller, tx, ConversationId(head.id), turn_id)
         require_live(old)
         require_kept(head, old, truncate_after=False)
@@ -156,7 +142,7 @@ class TurnOpener:
             raise not_open_error(row)
         found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
         lengths = {part: length for part, (length, _) in found.items()}
-        left_s = max(0.0, self._options.lease_s - stream.age_s)
+        left_s = max(0.0, self._settings.stream_lease_s - stream.age_s)
         opened = OpenedTurn(
             turn=turn_view_for(caller, row),
             writer=stream.writer,
@@ -171,13 +157,14 @@ class TurnOpener:
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None
     ) -> None:
         """Raise RateLimited above a limit of open turns; `actor` is the actor of a token."""
-        max_in_conversation, max_in_tenant = self._options.max_open_per_conversation, self._options.max_open_per_tenant
+        max_in_conversation = self._settings.max_open_turns_per_conversation
+        max_in_tenant = self._settings.max_open_turns
         maximum = max(max_in_conversation, max_in_tenant)
         count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
         if max_in_tenant - _MAX_CONCURRENT_OPENINGS <= count.in_tenant < max_in_tenant:
             await stream_store.lock_opening(tx, caller.tenant_id)
             count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
-        max_as_actor = self._options.max_open_per_token
+        max_as_actor = self._settings.max_open_turns_per_token
         if actor is not None and count.as_actor >= max_as_actor:
             raise _too_many(f"At max_in_tenant {max_as_actor} turns of its actor may be open for a conversation token")
         if count.in_conversation >= max_in_conversation or count.in_tenant >= max_in_tenant:

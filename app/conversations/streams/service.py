@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
-from app.conversations.drafts import DraftLimits, make_draft
+from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn
 from app.conversations.schemas.conversations import Turn
@@ -35,7 +35,7 @@ from app.conversations.streams.commit import TurnFinalizer, not_open_error
 from app.conversations.streams.exchanges import Exchanges
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.handover import StreamHandover
-from app.conversations.streams.open import StreamOptions, TurnOpener
+from app.conversations.streams.open import TurnOpener
 from app.conversations.streams.permissions import permitted_opening, require_may_continue, turn_author
 from app.conversations.turns.append import Appender
 from app.conversations.turns.revise import Reviser
@@ -46,6 +46,7 @@ from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new
 from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
+from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
@@ -67,27 +68,26 @@ class Streams:
         appender: Appender,
         reviser: Reviser,
         publisher: EventPublisher,
-        limits: DraftLimits,
-        options: StreamOptions,
+        settings: Settings,
         jobs: JobQueue,
     ) -> None:
         self._database = database
         self._ops = ops
         self._idempotency = tenancy.idempotency
         self._publisher = publisher
-        self._limits = limits
-        self._options = options
+        self._limits = limits = settings.limits
+        self._settings = streams = settings.streams
+        self._wait_s = settings.database.database_timeout_s
         self._holder = new_uuid()
         self._buffers: dict[StreamKey, OpenTurnBuffer] = {}
         self._finalizer = TurnFinalizer(database, tenancy=tenancy, appender=appender, reviser=reviser,
                                         holder=self._holder, publisher=publisher, limits=limits,
                                         jobs=jobs)  # fmt: skip
-        self._opener = TurnOpener(limits=limits, options=options, holder=self._holder, finalizer=self._finalizer,
+        self._opener = TurnOpener(limits=limits, settings=streams, holder=self._holder, finalizer=self._finalizer,
                                   publisher=publisher)  # fmt: skip
-        self._flusher = Flusher(database, self._buffers, holder=self._holder, debounce_s=options.debounce_s,
-                                lease_s=options.lease_s)  # fmt: skip
+        self._flusher = Flusher(database, self._buffers, holder=self._holder, settings=streams)  # fmt: skip
         self.handover = StreamHandover(database, self._buffers, holder=self._holder, publisher=publisher,
-                                 flusher=self._flusher, wait_s=options.handover_s)  # fmt: skip
+                                 flusher=self._flusher, wait_s=streams.handover_s)  # fmt: skip
         """Transfers open turns between processes."""
         self.exchanges = Exchanges(database, tenancy=tenancy, appender=appender, opener=self._opener,
                                    finalizer=self._finalizer, flusher=self._flusher, make_buffer=self._add_new_buffer,
@@ -164,7 +164,7 @@ class Streams:
         Raises Conflict `stream_gap` (with `expected_offset`), `stream_fenced`, `turn_committed`, `turn_aborted`,
         `writer_mismatch`; TooLarge; NotFound.
         """
-        max_bytes = self._options.max_chunk_bytes
+        max_bytes = self._settings.max_chunk_bytes
         if len(chunk.delta) * 4 > max_bytes and len(chunk.delta.encode()) > max_bytes:
             problem = FieldError("/delta", f"over {max_bytes} bytes in UTF-8")
             raise TooLarge(
@@ -202,7 +202,7 @@ class Streams:
         offset = part.taken
         size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
         buffer.require_space(size, max_bytes=self._limits.max_text_bytes)
-        if self._flusher.unflushed > self._options.max_unflushed:
+        if self._flusher.unflushed > self._settings.max_unflushed_characters:
             raise Unavailable(
                 "database_unavailable", "Too much text waits to be stored; send it again.", retry_after_s=1
             )
@@ -231,7 +231,7 @@ class Streams:
             durable = asyncio.get_running_loop().create_future()
             buffer.waiters.append((chunk.part, end, durable))
             try:
-                await asyncio.wait_for(durable, self._options.wait_s)
+                await asyncio.wait_for(durable, self._wait_s)
             except TimeoutError as error:
                 detail = "The text was received and is not durable yet; send it again."
                 raise Unavailable("database_unavailable", detail, retry_after_s=1) from error
@@ -335,7 +335,7 @@ class Streams:
         require_may_continue(call.bound, turn_author(row))
         if stream is None or stream.conversation_id != call.key.conversation_id:
             raise not_open_error(row)
-        if stream.age_s > self._options.lease_s:
+        if stream.age_s > self._settings.stream_lease_s:
             raise Conflict("turn_aborted", "The lease of this turn has expired: it was aborted with its text so far.")
         return stream, row
 
@@ -382,7 +382,7 @@ class Streams:
         return buffer
 
     def _add_new_buffer(self, caller: Caller, row: TurnRow, writer: str) -> OpenTurnBuffer:
-        expires_at = datetime.now(UTC) + timedelta(seconds=self._options.lease_s)
+        expires_at = datetime.now(UTC) + timedelta(seconds=self._settings.stream_lease_s)
         opened = OpenedTurn(turn=turn_view_for(caller, row), writer=writer, epoch=1, durable_offset=0, parts=[],
                             lease_expires_at=expires_at)  # fmt: skip
         return self._add_opened_buffer(caller, row, opened, None)
@@ -471,12 +471,12 @@ class Streams:
         return await self._take_over(call)
 
     async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
-        """Abort an open turn in a given transaction if its lease has expired. Return False if it has not."""
-        return await self._finalizer.expire(tx, tenant_id, turn_id, lease_s=self._options.lease_s)
+        """Abort an open turn whose lease has expired, in a given transaction; false when it has not."""
+        return await self._finalizer.expire(tx, tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
 
     async def abort_expired(self) -> int:
-        """Abort the open turns of all tenants whose leases have expired, and return their number."""
-        lease_s = self._options.lease_s
+        """Abort the open turns of all tenants whose leases have expired; return their number."""
+        lease_s = self._settings.stream_lease_s
         async with self._ops.across_tenants() as tx:
             expired = await stream_store.list_expired(tx, lease_s=lease_s, limit=_SWEEP_LIMIT)
         ended = 0

@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from app.conversations.derived_titles import DerivedTitles, title_of_new
-from app.conversations.drafts import Draft, DraftLimits, is_much, make_drafts
+from app.conversations.drafts import Draft, is_much, make_drafts
 from app.conversations.events import EventPublisher
 from app.conversations.find import lock_conversation
 from app.conversations.hash_chain import content_hash, new_salt
@@ -30,6 +30,7 @@ from app.core.threads import map_in_threads
 from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
+from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
 
@@ -44,7 +45,7 @@ class Appender:
         tenancy: Tenancy,
         index: SearchIndex,
         counter: TokenCounter,
-        limits: DraftLimits,
+        limits: LimitSettings,
         session_gap_s: int,
         publisher: EventPublisher,
         titles: DerivedTitles,

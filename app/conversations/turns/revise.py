@@ -11,7 +11,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from app.conversations.derived_titles import DerivedTitles
-from app.conversations.drafts import DraftLimits, InheritedFields, make_revision
+from app.conversations.drafts import InheritedFields, make_revision
 from app.conversations.find import get_turn, lock_conversation
 from app.conversations.policies import withdraw_jobs
 from app.conversations.schemas.conversations import Revision, RevisionResult
@@ -27,6 +27,7 @@ from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.formats.schemas import Kind, Role
 from app.index.service import SearchIndex
+from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
 
@@ -52,7 +53,7 @@ class Reviser:
         tenancy: Tenancy,
         index: SearchIndex,
         appender: Appender,
-        limits: DraftLimits,
+        limits: LimitSettings,
         jobs: JobQueue,
         titles: DerivedTitles,
     ) -> None:

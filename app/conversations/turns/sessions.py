@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from uuid import UUID
 
-from app.conversations.create import Defaults, get_or_create
-from app.conversations.drafts import Draft, DraftLimits, is_much, make_draft
+from app.conversations.create import get_or_create
+from app.conversations.drafts import Draft, is_much, make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import lock_conversation
 from app.conversations.schemas.conversations import ConversationCreate
@@ -26,6 +26,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId
 from app.formats.schemas import CanonicalTurn
+from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 _DAY_BYTES = 2**20
@@ -40,16 +41,14 @@ class Sessions:
         *,
         appender: Appender,
         publisher: EventPublisher,
-        limits: DraftLimits,
-        defaults: Defaults,
-        lock_wait_ms: int,
+        settings: Settings,
     ) -> None:
         self._database = database
         self._appender = appender
         self._publisher = publisher
-        self._limits = limits
-        self._defaults = defaults
-        self._lock_wait_ms = lock_wait_ms
+        self._settings = settings
+        self._limits = settings.limits
+        self._lock_wait_ms = settings.conversations.session_lock_wait_ms
 
     async def find(self, caller: Caller, *, name: SessionName, turn_ids: Sequence[UUID] = ()) -> Session | None:
         """Return a session, or None if it does not exist. Raises Conflict `session_owner_mismatch`."""
@@ -109,7 +108,7 @@ class Sessions:
             if not create:
                 raise _missing()
             body = ConversationCreate(project=name.project, external_id=name.external_id, owner=name.owner)
-            made = await get_or_create(caller, tx, body, self._defaults)
+            made = await get_or_create(caller, tx, body, self._settings)
             conversation_id = ConversationId(made.value.id)
             row = await lock_conversation(caller, tx, conversation_id)
             if made.is_new:

@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 
 from app.core.bus.connection import Link, ReconnectingBus
 from app.core.telemetry import error_type, get_logger
+from app.settings.server import BusSettings
 
 _ENVELOPE_BYTES = 32 * 2**10
 _CONNECT_S, _RETRY_S, _FLUSH_S, _PING_S = 2, 1, 5, 5
@@ -25,27 +26,25 @@ _PENDING_MESSAGES, _PENDING_BYTES = 2**20, 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class NatsOptions:
-    """The servers of one cluster, the login, and the subject of this installation."""
+class NatsCluster:
+    """The servers of one cluster, and the login."""
 
     servers: Sequence[str]
-    subject: str
-    queue_bytes: int
     user: str | None = None
     password: str | None = None
     token: str | None = None
 
     @classmethod
-    def from_urls(cls, urls: str, *, subject: str, queue_bytes: int) -> Self:
+    def from_urls(cls, urls: str) -> Self:
         """Read comma-separated URLs; the first login in them (user and password, or a token) is used for all."""
         parts = [urlsplit(url.strip()) for url in urls.split(",")]
-        options = cls([_without_login(part) for part in parts], subject, queue_bytes)
+        cluster = cls([_without_login(part) for part in parts])
         login = next((part for part in parts if part.username), None)
         if login is None or login.username is None:
-            return options
+            return cluster
         if login.password is None:
-            return replace(options, token=unquote(login.username))
-        return replace(options, user=unquote(login.username), password=unquote(login.password))
+            return replace(cluster, token=unquote(login.username))
+        return replace(cluster, user=unquote(login.username), password=unquote(login.password))
 
 
 def _without_login(parts: SplitResult) -> str:
@@ -55,14 +54,15 @@ def _without_login(parts: SplitResult) -> str:
 class NatsBus(ReconnectingBus):
     """A bus over the NATS servers at a URL."""
 
-    def __init__(self, options: NatsOptions) -> None:
-        super().__init__("nats", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=options.queue_bytes)
-        self._options = options
+    def __init__(self, cluster: NatsCluster, *, settings: BusSettings) -> None:
+        super().__init__("nats", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=settings.bus_queue_bytes)
+        self._cluster = cluster
+        self._subject = settings.nats_subject
 
     async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
-        link = _NatsLink(self._options.subject, on_gap)
+        link = _NatsLink(self._subject, on_gap)
         try:
-            await link.open(self._options, on_payload)
+            await link.open(self._cluster, on_payload)
         except BaseException:
             with suppress(Exception):  # the connection was not complete
                 await asyncio.wait_for(link.close(), _RETRY_S)
@@ -114,7 +114,7 @@ class _NatsLink:
         self._report_loss = on_gap
         self.ended = asyncio.Event()
 
-    async def open(self, options: NatsOptions, on_payload: Callable[[str], None]) -> None:
+    async def open(self, cluster: NatsCluster, on_payload: Callable[[str], None]) -> None:
         """Connect and subscribe; returns when the server has the subscription."""
 
         async def on_message(message: Msg) -> None:
@@ -124,11 +124,11 @@ class _NatsLink:
             self.ended.set()
 
         await self._client.connect(
-            list(options.servers),
+            list(cluster.servers),
             name="turnkeep",
-            user=options.user,
-            password=options.password,
-            token=options.token,
+            user=cluster.user,
+            password=cluster.password,
+            token=cluster.token,
             no_echo=True,
             allow_reconnect=False,
             max_reconnect_attempts=1,

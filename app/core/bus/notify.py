@@ -8,11 +8,11 @@ database can read all payloads: row-level security does not cover them, so PUBLI
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import asyncpg
 
 from app.core.bus.connection import Link, ReconnectingBus
+from app.settings.server import BusSettings
 
 CHANNEL = "turnkeep_bus"
 NOTIFY = "select pg_notify($1, p) from unnest($2::text[]) p"
@@ -21,23 +21,15 @@ _ENVELOPE_BYTES = 7900  # Postgres refuses payloads of 8000 and more
 _TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyOptions:
-    """Settings of the two connections. `role` is set where the role of the URL has more privileges."""
-
-    url: str
-    role: str | None
-    application: str
-    """Their `application_name`; `{}` in it becomes `listen` and `notify`."""
-    queue_bytes: int
-
-
 class NotifyBus(ReconnectingBus):
     """A bus over the database of the installation."""
 
-    def __init__(self, options: NotifyOptions) -> None:
-        super().__init__("postgres", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=options.queue_bytes)
-        self._options = options
+    def __init__(self, url: str, *, role: str | None, application: str, settings: BusSettings) -> None:
+        """`role` is set if that of the URL has more privileges; `{}` in `application` becomes `listen` or `notify`."""
+        super().__init__("postgres", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=settings.bus_queue_bytes)
+        self._url = url
+        self._role = role
+        self._application = application
 
     async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
         del on_gap  # Postgres drops no notification while the connection lasts
@@ -55,14 +47,14 @@ class NotifyBus(ReconnectingBus):
 
     async def _open(self, use: str) -> "asyncpg.Connection[asyncpg.Record]":
         server_settings = {
-            "application_name": self._options.application.format(use),
+            "application_name": self._application.format(use),
             # messages are not durable, and waiting for the disk would delay the next ones
             "synchronous_commit": "off",
         }
-        if self._options.role is not None:
-            server_settings["role"] = self._options.role
+        if self._role is not None:
+            server_settings["role"] = self._role
         return await asyncpg.connect(
-            self._options.url, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S, server_settings=server_settings
+            self._url, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S, server_settings=server_settings
         )
 
 

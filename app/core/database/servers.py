@@ -18,7 +18,7 @@ from app.core.database.transactions import APP_ROLE, OPS_ROLE, Database, PoolOpt
 from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.errors import AppError, Unavailable
 from app.core.telemetry import get_logger
-from app.settings import Settings
+from app.settings.database import DatabaseSettings
 
 _WATCH_S = 1.0
 _OPS_CONNECTIONS = 2
@@ -35,7 +35,7 @@ class Login:
     role: str | None
 
 
-def require_data(settings: Settings) -> None:
+def require_data(settings: DatabaseSettings) -> None:
     """Raise Unavailable if a command in the wrong folder would create an empty database."""
     if settings.database_url is None and not (settings.data_dir / "postgres").exists():
         raise Unavailable(
@@ -48,7 +48,7 @@ def require_data(settings: Settings) -> None:
 class Server:
     """The Postgres of this process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DatabaseSettings) -> None:
         self._settings = settings
         self._embedded: EmbeddedPostgres | None = None
         self._watchdog: asyncio.Task[None] | None = None

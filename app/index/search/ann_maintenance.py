@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
@@ -18,6 +17,7 @@ from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.index.search import ann_search
 from app.index.search.ann_search import Space, TenantCounts
+from app.settings.memory import IndexSettings
 
 _COUNTS_TTL_S = 30.0
 _MAX_CACHED_TENANTS = 10_000
@@ -27,15 +27,6 @@ _PAUSE_FACTOR = 3  # times the duration of a batch
 _LOCK = 0x74696572  # "tier"
 
 
-@dataclass(frozen=True, slots=True)
-class AnnOptions:
-    """Settings of the search: the largest scope for exact search, and the limit of vectors outside the vector index."""
-
-    exact_scope_entries: int
-    text_candidates: int
-    fresh_vectors: int
-
-
 class AnnMaintenance:
     """Cache of the size of each tenant, and maintenance of the vector index of large tenants.
 
@@ -43,10 +34,10 @@ class AnnMaintenance:
     """
 
     def __init__(
-        self, ops: Database, *, space: Space, options: AnnOptions, make_index: Callable[[], Awaitable[bool]]
+        self, ops: Database, *, space: Space, settings: IndexSettings, make_index: Callable[[], Awaitable[bool]]
     ) -> None:
         self.space = space
-        self.options = options
+        self.settings = settings
         self._ops = ops
         self._make_index = make_index
         self._known: OrderedDict[TenantId, tuple[float, TenantCounts]] = OrderedDict()
@@ -60,9 +51,9 @@ class AnnMaintenance:
         known = self._known.get(tenant_id)
         if known is not None and now - known[0] < _COUNTS_TTL_S:
             return known[1]
-        options = self.options
+        settings = self.settings
         counts = await ann_search.count_tenant(
-            tx, tenant_id, self.space, entries=options.exact_scope_entries, fresh=options.fresh_vectors
+            tx, tenant_id, self.space, entries=settings.exact_scope_entries, fresh=settings.tier_fresh_vectors
         )
         self._known[tenant_id] = (now, counts)
         self._known.move_to_end(tenant_id)
@@ -75,10 +66,10 @@ class AnnMaintenance:
 
     def needs_ann(self, counts: TenantCounts) -> bool:
         """Return whether a tenant is too large for the exact search."""
-        return counts.entries > self.options.exact_scope_entries
+        return counts.entries > self.settings.exact_scope_entries
 
     def _is_due(self, counts: TenantCounts) -> bool:
-        return not counts.index_ready or not counts.tiered or counts.fresh > self.options.fresh_vectors
+        return not counts.index_ready or not counts.tiered or counts.fresh > self.settings.tier_fresh_vectors
 
     async def schedule(self, tx: Transaction, tenant_ids: Sequence[TenantId]) -> int:
         """Schedule large tenants that were not searched in this space yet; return the number of due tenants."""

@@ -6,7 +6,7 @@ number of facts.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from app.memory.facts import merge
@@ -15,7 +15,7 @@ from app.memory.facts.spelling import name_key, resolve_subject
 from app.memory.facts.store import NO_PROJECT, Key, Origin, StoredFact
 from app.memory.facts.validity import Evidence, expires_at
 from app.memory.schemas import Statement
-from app.settings import Settings
+from app.settings.memory import FactSettings
 
 MAX_FACTS_OF_A_KEY = 1000
 _NOWHERE = Origin(None, NO_PROJECT)
@@ -24,19 +24,6 @@ _NOWHERE = Origin(None, NO_PROJECT)
 def owned_key(key: Key, owner: str) -> Key:
     """Return the key that a fact without an owner gets with this owner. "The user" becomes the owner."""
     return Key(owner, resolve_subject(key.subject, speaker=None, owner=owner), key.predicate)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Retention times of the facts of the lower tiers."""
-
-    l1: timedelta
-    l2: timedelta
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Kept":
-        """Return the retention times of the settings."""
-        return cls(timedelta(days=settings.l1_retention_days), timedelta(days=settings.l2_retention_days))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +47,7 @@ class FactTimeline:
         origins: Mapping[Evidence, Origin],
         *,
         clock: Clock,
-        kept: Kept,
+        settings: FactSettings,
     ) -> None:
         self.key = key
         self.held: list[TimelineFact] = [one.fact for one in stored]
@@ -68,7 +55,7 @@ class FactTimeline:
         self.before: Mapping[UUID, StoredFact] = {one.fact.id: one for one in stored}
         self._origins = dict(origins)
         self._clock = clock
-        self._kept = kept
+        self._settings = settings
         self.expired = [one.fact.id for one in stored if one.expires_at is not None and one.expires_at <= clock.now]
         if self.expired:  # all in one call: each call computes the whole timeline again
             self.held = merge.without_facts(set(self.expired), self.held, clock)
@@ -198,7 +185,9 @@ class FactTimeline:
             self.key,
             conversation_id=next(iter(conversations)) if len(conversations) == 1 else None,
             project=next(iter(projects)) if len(projects) == 1 else NO_PROJECT,
-            expires_at=expires_at(fact.tier, fact.recorded_at, l1_kept=self._kept.l1, l2_kept=self._kept.l2),
+            expires_at=expires_at(
+                fact.tier, fact.recorded_at, l1_kept=self._settings.l1_kept, l2_kept=self._settings.l2_kept
+            ),
             listed=not fact.retracted and _holds(fact, self._clock.now),
         )
 

@@ -17,11 +17,12 @@ from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntr
 from app.index.service import SearchIndex
 from app.memory.facts import decision_store, store
 from app.memory.facts.decision_store import NewDecision
-from app.memory.facts.fact_timeline import FactTimeline, Kept
+from app.memory.facts.fact_timeline import FactTimeline
 from app.memory.facts.merge import Clock, Decision
 from app.memory.facts.store import Key, Origin, StoredFact
 from app.memory.facts.validity import Evidence
 from app.memory.schemas import fact_text
+from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller
 
 VECTORS_JOB = "facts.vectors"
@@ -33,9 +34,9 @@ _FACTS_PER_JOB = 50
 class FactWriter:
     """Reader and writer of the facts of keys."""
 
-    def __init__(self, *, index: SearchIndex, kept: Kept) -> None:
+    def __init__(self, *, index: SearchIndex, settings: FactSettings) -> None:
         self._index = index
-        self._kept = kept
+        self._settings = settings
         self.counts: Counter[str] = Counter()
         """Number of facts that this process has written, by tier."""
 
@@ -57,7 +58,7 @@ class FactWriter:
         for key in keys:
             own = [one for one in stored if one.key == key]
             origins = {one: origin for fact in own for one, origin in evidence[fact.fact.id]}
-            shelves[key] = FactTimeline(key, own, origins, clock=clock, kept=self._kept)
+            shelves[key] = FactTimeline(key, own, origins, clock=clock, settings=self._settings)
         return shelves
 
     async def write(

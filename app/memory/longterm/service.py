@@ -7,7 +7,6 @@ nothing. Whoever does not administer the tenant reaches the memories of one agen
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
@@ -21,7 +20,7 @@ from app.index.service import SearchIndex, VectorBackfill
 from app.memory.longterm import store as memory_store
 from app.memory.longterm.schemas import Memory, MemoryStore, MemoryStored
 from app.memory.longterm.store import MemoryRow, NewMemory
-from app.settings import Settings
+from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
@@ -31,30 +30,17 @@ _NOBODY = ""
 _NO_PROJECT = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOptions:
-    """Settings that bound a memory."""
-
-    max_memory_bytes: int
-    max_metadata_bytes: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "MemoryOptions":
-        """Take the options out of the settings."""
-        return cls(settings.max_memory_bytes, settings.max_metadata_bytes)
-
-
 class Memories:
     """The door to long-term memories. An agent's own calls go through the gateway, which names the agent once."""
 
     def __init__(
-        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors, options: MemoryOptions
+        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors, settings: LimitSettings
     ) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
         self._index = index
         self._cursors = cursors
-        self._options = options
+        self._settings = settings
         index.makers.append(self.make_vectors)
 
     async def store(
@@ -114,14 +100,14 @@ class Memories:
         return RequestResult(memory_id, is_new=True)
 
     def _require_small(self, body: MemoryStore) -> None:
-        most = self._options.max_memory_bytes
+        most = self._settings.max_memory_bytes
         if len(body.content) * 4 > most and len(body.content.encode()) > most:
             raise TooLarge(
                 "text_too_large",
                 f"A memory may have {most} bytes; store what is worth remembering of it.",
                 fields=[FieldError("/content", f"over {most} bytes in UTF-8")],
             )
-        most = self._options.max_metadata_bytes
+        most = self._settings.max_metadata_bytes
         if len(json.dumps(body.metadata, ensure_ascii=False, separators=(",", ":")).encode()) > most:
             raise Invalid(
                 "invalid_request",

@@ -62,7 +62,7 @@ class StrictJsonRoute(APIRoute):
             if body:
                 _require_json_type(request)
                 settings = cast("Settings", request.app.state.settings)
-                parse = partial(parse_json, body, max_depth=settings.max_json_depth, passes=self.passes)
+                parse = partial(parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes)
                 parsed = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
             return await handler(_ParsedRequest(request, body, parsed))
 

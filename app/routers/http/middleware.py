@@ -91,32 +91,32 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
 
     Other transports also count their bytes in `app.state.bytes_in_flight`.
     """
-    bytes_in_flight = BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.in_flight_wait_s)
+    bytes_in_flight = BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s)
     app.state.bytes_in_flight = bytes_in_flight
     gauge = Gauge("turnkeep_request_bytes_in_flight", "Bytes of request bodies being worked on.", registry=registry)
     gauge.set_function(lambda: float(bytes_in_flight.used))
     app.add_middleware(
         BodyLimitMiddleware,
-        max_bytes=settings.max_request_bytes,
-        timeout_s=settings.body_timeout_s,
+        max_bytes=settings.requests.max_request_bytes,
+        timeout_s=settings.requests.body_timeout_s,
         bytes_in_flight=bytes_in_flight,
     )
     app.add_middleware(UnexpectedErrorMiddleware)
-    if settings.cors_origins is not None:
+    if settings.browsers.cors_origins is not None:
         # outside of all layers that answer, so that pages can read refusals and failures; before authentication,
         # because a preflight has no key. Keys and tokens are headers, never cookies: no credentials in the sense of
         # CORS
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=settings.cors_origins,
+            allow_origins=settings.browsers.cors_origins,
             allow_methods=_CORS_METHODS,
             allow_headers=_CORS_REQUEST_HEADERS,
             expose_headers=_CORS_ANSWER_HEADERS,
             max_age=_CORS_MAX_AGE_S,
         )
-    if settings.metrics_port is not None:
-        app.add_middleware(MetricsPortMiddleware, port=settings.metrics_port)
-    app.add_middleware(HostMiddleware, allowed=settings.allowed_hosts, bound_to=settings.host)
+    if settings.telemetry.metrics_port is not None:
+        app.add_middleware(MetricsPortMiddleware, port=settings.telemetry.metrics_port)
+    app.add_middleware(HostMiddleware, allowed=settings.browsers.allowed_hosts, bound_to=settings.server.host)
     app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
     app.add_middleware(RequestIdMiddleware)
     # outside of all layers that compare paths: limits on hosts and ports, headers, routes, idempotency keys

@@ -111,8 +111,8 @@ class LiveSocket:
         self._token = token
         self._known = known
         self._bytes_in_flight = bytes_in_flight
-        self._epochs = Epochs(most=_TIMES_OPEN * container.settings.max_open_turns_per_conversation)
-        self._outbox = Outbox(websocket, connections, max_bytes=container.settings.live_queue_bytes)
+        self._epochs = Epochs(most=_TIMES_OPEN * container.settings.streams.max_open_turns_per_conversation)
+        self._outbox = Outbox(websocket, connections, max_bytes=container.settings.live.live_queue_bytes)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
         self._pumping: asyncio.Task[None] | None = None
@@ -189,7 +189,7 @@ class LiveSocket:
     # Receiving
 
     async def _read(self) -> None:
-        frames, volume = Bucket(self._settings.live_frames_per_s), Bucket(self._settings.live_bytes_per_s)
+        frames, volume = Bucket(self._settings.live.live_frames_per_s), Bucket(self._settings.live.live_bytes_per_s)
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -214,7 +214,7 @@ class LiveSocket:
         reservation = BodyReservation(self._bytes_in_flight)
         self._renew()
         try:
-            read, frame_id = await read_message(data, max_depth=self._settings.max_json_depth)
+            read, frame_id = await read_message(data, max_depth=self._settings.requests.max_json_depth)
             frame = asked(read)
             if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
                 turn_id = format_id(frame.turn_id)
@@ -241,13 +241,13 @@ class LiveSocket:
 
     def _count_bad(self) -> None:
         self._bad_in_row += 1
-        if self._bad_in_row >= self._settings.live_bad_frames:
+        if self._bad_in_row >= self._settings.live.live_bad_frames:
             self._end(Closing(MALFORMED, "too many frames that cannot be read"))
 
     def _renew(self) -> None:
         now = asyncio.get_running_loop().time()
-        # Frequent enough for any lease, without work for each of many frames
-        if now - self._renewed_at > min(1.0, self._settings.stream_lease_s / 10):
+        # often enough for any lease, and no work for each of many frames
+        if now - self._renewed_at > min(1.0, self._settings.streams.stream_lease_s / 10):
             self._renewed_at = now
             self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
 
@@ -402,7 +402,7 @@ class LiveSocket:
 
     async def _recheck(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.live_recheck_s)
+            await asyncio.sleep(self._settings.live.live_recheck_s)
             token = self._token
             try:
                 caller = await recheck(self._container, token)

@@ -12,6 +12,7 @@ from app.container import Container
 from app.core.errors import RateLimited, Unavailable
 from app.core.ids import ConversationId, KeyId, TenantId
 from app.core.telemetry import get_logger
+from app.settings.conversations import LiveSettings
 from app.tenancy.schemas import Caller
 
 Kind: TypeAlias = Literal["websocket", "events"]
@@ -21,20 +22,6 @@ _RETRY_AFTER_S: Final = 5
 CREDENTIALS_IN_QUERY: Final = frozenset(
     {"token", "key", "api_key", "apikey", "x-api-key", "access_token", "auth", "authorization", "bearer"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Maximum numbers of simultaneous connections: in total, per tenant, per key with its tokens, and per token holder.
-
-    `unknown`: the maximum of connections that are not authenticated yet. They are counted separately.
-    """
-
-    most: int
-    of_tenant: int
-    of_key: int
-    of_token: int
-    unknown: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +88,8 @@ class Connections:
     key's. Connections that are not authenticated use none of these slots and are counted separately.
     """
 
-    def __init__(self, registry: CollectorRegistry, *, limits: ConnectionLimits) -> None:
-        self._limits = limits
+    def __init__(self, registry: CollectorRegistry, *, settings: LiveSettings) -> None:
+        self._settings = settings
         self._unknown = 0
         self._open = 0
         self._of_tenant: dict[TenantId, int] = {}
@@ -115,8 +102,8 @@ class Connections:
 
     @contextmanager
     def arriving(self) -> Generator[None]:
-        """Count an unauthenticated connection until the block ends. Raises RateLimited over the limit."""
-        if self._unknown >= self._limits.unknown:
+        """Count a connection that has not said who it is, as long as the block lasts; RateLimited over the limit."""
+        if self._unknown >= self._settings.live_max_unauthenticated:
             raise _too_many(
                 "Too many connections here have not said yet who they are: bring the key with the connection, in a"
                 " header or as a subprotocol, or connect again later."
@@ -129,13 +116,13 @@ class Connections:
 
     @contextmanager
     def entered(self, kind: Kind, caller: Caller) -> Generator[Place]:
-        """Count a caller's connection until the block ends. Raises RateLimited if there are too many."""
-        tenant_id, limits = caller.key_tenant_id, self._limits
-        if self._open >= limits.most:
+        """Count a caller's connection as long as the block lasts; RateLimited when there are too many."""
+        tenant_id, of_tenant = caller.key_tenant_id, self._settings.live_max_connections_per_tenant
+        if self._open >= self._settings.live_max_connections:
             raise _too_many("This server has as many live connections as it may; connect again later.")
-        if self._of_tenant.get(tenant_id, 0) >= limits.of_tenant:
+        if self._of_tenant.get(tenant_id, 0) >= of_tenant:
             raise _too_many(
-                f"This tenant has {limits.of_tenant} live connections to this server, and no more are allowed: close"
+                f"This tenant has {of_tenant} live connections to this server, and no more are allowed: close"
                 " some, or connect again later."
             )
         place = Place(self, caller)
@@ -153,7 +140,11 @@ class Connections:
     def acquire(self, whose: Sequence[_Key | _Holder]) -> None:
         """Add one to the count of each holder, or of none: raises RateLimited if one of them has too many."""
         for one in whose:
-            if self._of.get(one, 0) >= (self._limits.of_key if isinstance(one, _Key) else self._limits.of_token):
+            if self._of.get(one, 0) >= (
+                self._settings.live_max_connections_per_key
+                if isinstance(one, _Key)
+                else self._settings.live_max_connections_per_token
+            ):
                 raise self._too_many_of(one)
         for one in whose:
             _count(self._of, one, 1)
@@ -165,13 +156,15 @@ class Connections:
 
     def _too_many_of(self, whose: _Key | _Holder) -> RateLimited:
         if isinstance(whose, _Key):
+            most = self._settings.live_max_connections_per_key
             return _too_many(
-                f"This key, with the tokens made by it, has {self._limits.of_key} live connections to this server, and"
-                " no more are allowed: close some, connect with another key, or later."
+                f"This key, with the tokens made by it, has {most} live connections to this server, and no more are"
+                " allowed: close some, connect with another key, or later."
             )
+        most = self._settings.live_max_connections_per_token
         return _too_many(
-            f"Who has this token has {self._limits.of_token} live connections to this server in this conversation, and"
-            " no more are allowed: close some, or connect again later."
+            f"Who has this token has {most} live connections to this server in this conversation, and no more are"
+            " allowed: close some, or connect again later."
         )
 
     def sent(self, kind: Kind, count: int = 1) -> None:

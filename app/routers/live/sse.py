@@ -304,7 +304,7 @@ async def _with_heartbeats(
     follows: Following, caller: Caller, source: Source, conversation_id: ConversationId | None
 ) -> AsyncGenerator[bytes]:
     settings, loop = follows.services.settings, asyncio.get_running_loop()
-    beat_at, recheck_at = loop.time() + settings.live_heartbeat_s, loop.time() + settings.live_recheck_s
+    beat_at, recheck_at = loop.time() + settings.live.live_heartbeat_s, loop.time() + settings.live.live_recheck_s
     expires_at = math.inf if caller.bound is None else loop.time() + caller.bound.left_s()
     while True:
         data: bytes | None = b""
@@ -319,12 +319,12 @@ async def _with_heartbeats(
             return
         now = loop.time()
         if now >= recheck_at:
-            recheck_at = now + settings.live_recheck_s
+            recheck_at = now + settings.live.live_recheck_s
             await _require_still(follows.services, follows.token, conversation_id)
             if loop.time() >= expires_at:
                 raise token_expired()
         if data or now >= beat_at:
-            beat_at = now + settings.live_heartbeat_s
+            beat_at = now + settings.live.live_heartbeat_s
             yield data or _COMMENT
 
 

@@ -159,7 +159,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
     settings = container.settings
     frame_id: str | None = None
     try:
-        async with asyncio.timeout(settings.live_auth_timeout_s):
+        async with asyncio.timeout(settings.live.live_auth_timeout_s):
             message = await websocket.receive()
     except TimeoutError:
         raise _ClosedError(Closing(TOO_LATE, "no key came in time: send `auth` first")) from None
@@ -172,7 +172,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
     if len(data) > _FIRST_FRAME_BYTES:
         raise _ClosedError(Closing(TOO_LARGE, "the first frame is `auth`, of 8 KiB at most"))
     try:
-        read, frame_id = await read_message(data, max_depth=settings.max_json_depth)
+        read, frame_id = await read_message(data, max_depth=settings.requests.max_json_depth)
         frame = asked(read)
         if not isinstance(frame, AuthFrame):
             raise _ClosedError(Closing(MALFORMED, "the first frame is `auth`, unless a header carries the key"))

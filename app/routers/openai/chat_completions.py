@@ -111,7 +111,7 @@ async def create_chat_completion(
     answer_stream = await while_connected(
         request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
     )
-    events = kept_alive(_events(answer_stream.events()), every_s=services.settings.live_heartbeat_s)
+    events = kept_alive(_events(answer_stream.events()), every_s=services.settings.live.live_heartbeat_s)
     stream = EventStream(events, stack)
     if answer_stream.conversation_id is not None:
         stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.conversation_id)

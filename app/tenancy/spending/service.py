@@ -6,7 +6,6 @@ written is kept in the process and written with the tenant's next call, or at th
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -21,7 +20,7 @@ from app.core.telemetry import get_logger
 from app.core.times import format_time
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.providers.shapes import cleaned
-from app.settings import Settings
+from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller, ModelUsageDay, Scope
 from app.tenancy.spending import store as spending_store
 from app.tenancy.spending.store import Spent
@@ -33,34 +32,14 @@ _LONGEST_MODEL = 256
 _Row: TypeAlias = tuple[TenantId, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SpendingOptions:
-    """The price of a million tokens, and a tenant's daily budgets; 0: no limit."""
-
-    price_prompt: float
-    price_completion: float
-    daily_tokens: int
-    daily_cost: float
-
-    @classmethod
-    def of(cls, settings: Settings) -> "SpendingOptions":
-        """Return the options of the settings."""
-        return cls(
-            price_prompt=settings.llm_price_prompt,
-            price_completion=settings.llm_price_completion,
-            daily_tokens=settings.llm_daily_tokens,
-            daily_cost=settings.llm_daily_cost,
-        )
-
-
 class Spending:
     """The ledger of chat models, and its reports."""
 
-    def __init__(self, database: Database, ops: Database, *, cursors: Cursors, options: SpendingOptions) -> None:
+    def __init__(self, database: Database, ops: Database, *, cursors: Cursors, settings: ChatSettings) -> None:
         self._database = database
         self._ops = ops
         self._cursors = cursors
-        self._options = options
+        self._settings = settings
         self._unwritten: dict[_Row, Spent] = {}
         self._log = get_logger()
 
@@ -68,16 +47,16 @@ class Spending:
 
     async def check(self, tenant_id: TenantId, purpose: ModelPurpose) -> None:
         """Raise RateLimited `model_budget_exhausted`, with the time of its renewal, if the day's budget is used up."""
-        options = self._options
-        if not options.daily_tokens and not options.daily_cost:
+        max_tokens, max_cost = self._settings.llm_daily_tokens, self._settings.llm_daily_cost
+        if not max_tokens and not max_cost:
             return
         async with self._database.transaction(tenant_id, read_only=True) as tx:
             spent = await spending_store.spent_today(tx, tenant_id)
         waiting = [one for row, one in self._unwritten.items() if row[0] == tenant_id]
         tokens = spent.tokens + sum(one.prompt_tokens + one.completion_tokens for one in waiting)
         cost = spent.cost + sum(one.cost for one in waiting)
-        over = bool(options.daily_tokens) and tokens >= options.daily_tokens
-        if over or (options.daily_cost and cost >= Decimal(str(options.daily_cost))):
+        over = bool(max_tokens) and tokens >= max_tokens
+        if over or (max_cost and cost >= Decimal(str(max_cost))):
             self._log.info("model.budget_exhausted", tenant_id=format_id(tenant_id), kind=purpose.value)
             raise RateLimited(
                 "model_budget_exhausted",
@@ -101,7 +80,8 @@ class Spending:
             await self._write(tenant_id)
 
     def _cost(self, usage: ModelUsage) -> Decimal:
-        prompt, completion = (Decimal(str(one)) for one in (self._options.price_prompt, self._options.price_completion))
+        prices = self._settings.llm_price_prompt, self._settings.llm_price_completion
+        prompt, completion = (Decimal(str(one)) for one in prices)
         return (prompt * usage.prompt_tokens + completion * usage.completion_tokens) / _PER_PRICE
 
     def _keep(self, row: _Row, spent: Spent) -> None:

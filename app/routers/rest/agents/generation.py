@@ -71,7 +71,9 @@ async def generate(
     answer_stream = await while_connected(
         request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
     )
-    stream = EventStream(kept_alive(_events(answer_stream, request), every_s=services.settings.live_heartbeat_s), stack)
+    stream = EventStream(
+        kept_alive(_events(answer_stream, request), every_s=services.settings.live.live_heartbeat_s), stack
+    )
     if answer_stream.conversation_id is not None:
         stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.conversation_id)
     mark_replay(stream, is_replay=answer_stream.is_replay)

@@ -75,7 +75,7 @@ def _require_metrics_key(request: Request) -> None:
 
     It is no API key, so that metrics are readable while the database is unavailable.
     """
-    wanted = cast("Settings", request.app.state.settings).metrics_key
+    wanted = cast("Settings", request.app.state.settings).telemetry.metrics_key
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if wanted is None:
         return

@@ -1,0 +1,90 @@
+"""Settings of the server: address, browsers, requests, the bus between processes, telemetry."""
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
+
+from app.settings.group import SettingsGroup
+from app.settings.hosts import Hosts
+from app.settings.kinds import NatsUrls, Positive, ServerUrl, origins
+
+
+class ServerSettings(SettingsGroup):
+    """The address of the server, and how commands reach it."""
+
+    host: str = Field(default="127.0.0.1", description="Address the server listens on.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8765, description="Port the server listens on.")
+    url: ServerUrl | None = Field(
+        default=None, description="Where commands find a running server; default: the address and port above."
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="Key that those commands send; default: the admin key file."
+    )
+    graceful_shutdown_s: Positive = Field(
+        default=10, description="Time that running requests and jobs may take after a stop signal."
+    )
+
+
+class BrowserSettings(SettingsGroup):
+    """Which pages may call the API, and under which host names."""
+
+    cors_origins: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(origins)] = Field(
+        default=None, description="Origins whose pages may call the API, separated by commas, or `*`; default: none."
+    )
+    allowed_hosts: Hosts = Field(
+        default=None,
+        validation_alias=AliasChoices("TURNKEEP_ALLOWED_HOSTS", "TURNKEEP_MCP_HOSTS", "allowed_hosts", "mcp_hosts"),
+        description="Hosts that requests may name in `Host`, separated by commas, or `*`; default: loopback names if"
+        " HOST is a loopback address, otherwise any.",
+    )
+
+
+class RequestSettings(SettingsGroup):
+    """Limits on request bodies."""
+
+    max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
+    max_bytes_in_flight: Positive | None = Field(
+        default=None,
+        description="Bytes of request bodies over 64 KiB that a process works on at once; default: twice"
+        " MAX_REQUEST_BYTES or LIVE_FRAME_BYTES, the larger of both.",
+    )
+    in_flight_wait_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+        default=10.0, description="How long a request waits, unread, until the bytes in flight have room for it."
+    )
+    body_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=60.0, description="Time after its head within which a request body must be complete."
+    )
+    max_json_depth: Positive = Field(default=32, description="Deepest nesting of a JSON body.")
+
+
+class BusSettings(SettingsGroup):
+    """The bus between processes."""
+
+    nats_url: NatsUrls | None = Field(
+        default=None, description="NATS servers that carry live messages; default: Postgres carries them."
+    )
+    nats_subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)] = Field(
+        default="turnkeep.live", description="Subject of this installation on the NATS servers."
+    )
+    bus_queue_bytes: Annotated[int, Field(ge=65_536)] = Field(
+        default=16 * 2**20, description="Maximum size of the live messages that wait to be sent."
+    )
+
+
+class TelemetrySettings(SettingsGroup):
+    """Metrics and logs."""
+
+    metrics_key: Annotated[SecretStr, Field(min_length=16)] | None = Field(
+        default=None, description="Key that /metrics requires, as `Authorization: Bearer`; default: none is required."
+    )
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        default=None, description="Separate port for /metrics, on the same address; default: PORT."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level that is logged."
+    )
+    log_format: Literal["json", "console"] | None = Field(
+        default=None,
+        description="One JSON object per line, or text for people; default: text on a terminal, JSON elsewhere.",
+    )

@@ -118,7 +118,7 @@ class SearchIndex:
         """
         runtime = self.spaces.current
         analyser = _BatchAnalyser(self._settings, runtime.embedder)
-        analysed = await map_in_threads(analyser.take, documents, size=_text_length, inline=_INLINE_CHARACTERS)
+        analysed = await map_in_threads(analyser.analyse_next, documents, size=_text_length, inline=_INLINE_CHARACTERS)
         wanted = [piece for one in analysed for piece in one.pieces]
         vectors = await self._embed_now(caller, runtime.embedder, wanted)
         prepared: list[PreparedEntries] = []
@@ -158,7 +158,7 @@ class SearchIndex:
         """
         runtime = self.spaces.current
         analyser = _BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
-        [one] = await map_in_threads(analyser.take, [document], size=_text_length, inline=_INLINE_CHARACTERS)
+        [one] = await map_in_threads(analyser.analyse_next, [document], size=_text_length, inline=_INLINE_CHARACTERS)
         vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
         return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
 

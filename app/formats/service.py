@@ -6,8 +6,8 @@ written together with its result; no blank text is written for a provider that r
 messages. Only this module knows which formats merge neighbours or add an opening message.
 """
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from typing import Final, assert_never
 
 from app.core.errors import Invalid
 from app.formats import checking
@@ -18,7 +18,12 @@ from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
 from app.formats.parse import validation
 from app.formats.parts import delimit, has_content, parse_parts, result_text, to_text
-from app.formats.render import anthropic, canonical, openai, openai_responses, workers_ai
+from app.formats.render.anthropic import AnthropicRenderer
+from app.formats.render.base import Renderer
+from app.formats.render.canonical import CanonicalRenderer
+from app.formats.render.openai import OpenAiRenderer
+from app.formats.render.openai_responses import ResponsesRenderer
+from app.formats.render.workers_ai import WorkersAiRenderer
 from app.formats.schemas import (
     Block,
     CanonicalTurn,
@@ -76,6 +81,14 @@ __all__ = [
     "write",
 ]
 
+_RENDERERS: Final[Mapping[Format, Renderer]] = {
+    Format.OPENAI: OpenAiRenderer(),
+    Format.OPENAI_RESPONSES: ResponsesRenderer(),
+    Format.ANTHROPIC: AnthropicRenderer(),
+    Format.WORKERS_AI: WorkersAiRenderer(),
+    Format.CANONICAL: CanonicalRenderer(),
+}
+
 
 def render(
     target: Format, *, system: str | None, blocks: Sequence[Block], named: frozenset[Role] = frozenset()
@@ -86,39 +99,17 @@ def render(
 
 def messages_of(target: Format, block: Block, named: frozenset[Role]) -> list[JsonObject]:
     """Render the messages of one block, before `finish`. Returns none if the block has nothing to show."""
-    match target:
-        case Format.OPENAI:
-            return openai.messages_of(block, named)
-        case Format.OPENAI_RESPONSES:
-            return openai_responses.messages_of(block, named)
-        case Format.ANTHROPIC:
-            return anthropic.messages_of(block, named)
-        case Format.WORKERS_AI:
-            return workers_ai.messages_of(block, named)
-        case Format.CANONICAL:
-            return canonical.messages_of(block, named)
-    assert_never(target)
+    return _RENDERERS[target].messages_of(block, named)
 
 
 def finish(target: Format, *, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
     """Complete the result of `messages_of`: place the system text, and merge neighbours if roles must alternate."""
-    match target:
-        case Format.OPENAI:
-            return openai.finish(system, messages)
-        case Format.OPENAI_RESPONSES:
-            return openai_responses.finish(system, messages)
-        case Format.ANTHROPIC:
-            return anthropic.finish(system, messages)
-        case Format.WORKERS_AI:
-            return workers_ai.finish(system, messages)
-        case Format.CANONICAL:
-            return canonical.finish(system, messages)
-    assert_never(target)
+    return _RENDERERS[target].finish(system, messages)
 
 
 def opening(target: Format) -> list[JsonObject]:
     """Return the messages that `finish` may put before the first turn."""
-    return anthropic.opening() if target is Format.ANTHROPIC else []
+    return _RENDERERS[target].opening()
 
 
 def roles_with_several_speakers(turns: Sequence[CanonicalTurn]) -> frozenset[Role]:
@@ -165,20 +156,24 @@ def write(target: Format, turns: Sequence[TurnLike]) -> WrittenMessages:
     turn gives an equivalent message, or none if it has only another provider's own items.
     """
     match target:
-        case Format.OPENAI | Format.WORKERS_AI:
-            return WrittenMessages([message for turn in turns for message in from_openai.messages_of(target, turn)])
-        case Format.OPENAI_RESPONSES:
-            return WrittenMessages([item for turn in turns for item in items_of(turn)])
         case Format.ANTHROPIC:
-            return from_anthropic.write(turns)
+            return from_anthropic.write(turns, lambda turn: _RENDERERS[target].equivalents(to_canonical(turn)))
         case Format.CANONICAL:
             return WrittenMessages([from_canonical.message_of(turn) for turn in turns])
+        case Format.OPENAI_RESPONSES | Format.OPENAI | Format.WORKERS_AI:
+            return WrittenMessages([message for turn in turns for message in _written(target, turn)])
     assert_never(target)
 
 
 def items_of(turn: TurnLike) -> list[JsonObject]:
     """Return the OpenAI Responses items of a turn: the original item, else equivalent ones."""
-    return from_responses.items_of(turn)
+    return _written(Format.OPENAI_RESPONSES, turn)
+
+
+def _written(target: Format, turn: TurnLike) -> list[JsonObject]:
+    responses = target is Format.OPENAI_RESPONSES
+    original = from_responses.original(turn) if responses else from_openai.original(target, turn)
+    return [original] if original is not None else _RENDERERS[target].equivalents(to_canonical(turn))
 
 
 def check(source: Format, messages: object, *, root: str = "/messages") -> list[MessageFault]:

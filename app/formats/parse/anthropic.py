@@ -4,15 +4,13 @@ A user message with results becomes a tool turn, then a user turn with its other
 first turn. Assistant blocks that are neither text nor a call (thinking, tools of the provider) are stored whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.core.errors import Invalid
 from app.formats.extra_fields import find_difference, item_of, item_part, pack, restore, unpack
 from app.formats.parse import validation
-from app.formats.render import anthropic
+from app.formats.parts import parse_parts, to_text
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, WrittenMessages, kind_of
-from app.formats.turns import to_canonical, tool_results_in
 
 _FORMAT: Final = Format.ANTHROPIC
 _ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT}
@@ -52,8 +50,8 @@ def parse_message(message: JsonObject, at: str) -> list[ParsedTurn]:
     return [ParsedTurn(Role.TOOL, tool.kind, _FORMAT, stored_content, tool_results=results)]
 
 
-def write(turns: Sequence[TurnLike]) -> WrittenMessages:
-    """Write turns as they were given; if the first is a system turn, its text becomes `system`."""
+def write(turns: Sequence[TurnLike], equivalents: Callable[[TurnLike], Sequence[JsonObject]]) -> WrittenMessages:
+    """Write turns as they were given, others as `equivalents`; the text of a first system turn becomes `system`."""
     pending = list(turns)
     system: str | list[JsonObject] | None = None
     if pending and pending[0].role is Role.SYSTEM:
@@ -64,7 +62,7 @@ def write(turns: Sequence[TurnLike]) -> WrittenMessages:
         pair = [first, pending[0]] if pending and _is_joined(first, pending[0]) else [first]
         message = _native(pair)
         if message is None:
-            messages.extend(_foreign(first))
+            messages.extend(equivalents(first))
             continue
         del pending[: len(pair) - 1]
         messages.append(message)
@@ -156,22 +154,8 @@ def _native(turns: Sequence[TurnLike]) -> JsonObject | None:
     message_content, extra = unpack(_FORMAT, last.content)
     role = Role.ASSISTANT if last.role is Role.ASSISTANT else Role.USER
     message = restore(_plain(role, message_content, last.tool_calls, first.tool_results), extra)
-    try:
-        parsed = parse_message(message, "")
-    except Invalid:
-        return None
-    same = len(parsed) == len(turns) and all(other.is_equal_to(turn) for other, turn in zip(parsed, turns, strict=True))
-    return message if same else None
+    return message if validation.is_parsed_as(lambda: parse_message(message, ""), turns) else None
 
 
 def _system(turn: TurnLike) -> str | list[JsonObject] | None:
-    if turn.adapter == _FORMAT:
-        return turn.content
-    return anthropic.plain_text(to_canonical(turn)) or None
-
-
-def _foreign(turn: TurnLike) -> list[JsonObject]:
-    canonical_turn = to_canonical(turn)
-    if canonical_turn.role is Role.TOOL:
-        return [anthropic.results_message(tool_results_in(canonical_turn))]
-    return anthropic.said_message(canonical_turn)
+    return turn.content if turn.adapter == _FORMAT else to_text(parse_parts(turn.content)) or None

@@ -24,7 +24,10 @@ def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
         raise validation.field_error(at, "a member that the canonical shape does not have")
     role = validation.read_role(message, _ROLES, at)
     names = {name: _name(message, name, at) for name in _NAMES}
-    calls = [_call(call, f"{at}/tool_calls/{index}") for index, call in enumerate(_list(message, "tool_calls", at))]
+    calls = [
+        validation.check_call(call, f"{at}/tool_calls/{index}")
+        for index, call in enumerate(_list(message, "tool_calls", at))
+    ]
     results = [
         _result(result, f"{at}/tool_results/{index}") for index, result in enumerate(_list(message, "tool_results", at))
     ]
@@ -87,16 +90,6 @@ def _name(message: JsonObject, member: str, at: str) -> str | None:
 def _list(message: JsonObject, member: str, at: str) -> list[JsonObject]:
     value = message.get(member)
     return [] if value is None else validation.checked_objects(value, f"{at}/{member}")
-
-
-def _call(call: JsonObject, at: str) -> JsonObject:
-    validation.read_name(call, "id", at)
-    body, inner = call, at
-    if "function" in call:
-        body, inner = validation.read_object(call, "function", at), f"{at}/function"
-    validation.read_name(body, "name", inner)
-    validation.check_arguments(body, inner)
-    return call
 
 
 def _result(result: JsonObject, at: str) -> JsonObject:

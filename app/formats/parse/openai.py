@@ -2,12 +2,9 @@
 
 from typing import Final
 
-from app.core.errors import Invalid
 from app.formats.extra_fields import find_difference, pack, restore, unpack
 from app.formats.parse import validation
-from app.formats.render import openai, workers_ai
-from app.formats.schemas import GIVEN, AnsweredCall, Format, JsonObject, ParsedTurn, Role, ToolResult, TurnLike, kind_of
-from app.formats.turns import to_canonical, tool_results_in
+from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, kind_of
 
 _ROLES: Final = {
     "user": Role.USER,
@@ -42,23 +39,14 @@ def parse_message(target: Format, message: JsonObject, at: str) -> ParsedTurn:
     return ParsedTurn(role, kind, target, message_content, tool_calls=calls, tool_call_id=call_id, actor=actor)
 
 
-def messages_of(target: Format, turn: TurnLike) -> list[JsonObject]:
-    """Return the messages of a turn: the original message, else equivalent ones."""
-    if turn.adapter == target and not turn.tool_results:
-        content, extra = unpack(target, turn.content)
-        message = restore(_plain(turn.role, content, turn.tool_calls, turn.tool_call_id), extra)
-        if _is_equivalent(target, message, turn):
-            return [message]
-    shape = workers_ai if target is Format.WORKERS_AI else openai
-    canonical_turn = to_canonical(turn)
-    if canonical_turn.role is Role.TOOL:
-        return [shape.result_message(result.tool_call_id, "", result) for result in tool_results_in(canonical_turn)]
-    message_content = shape.content_of(canonical_turn, frozenset())
-    if canonical_turn.tool_calls:
-        calls = [openai.tool_call(AnsweredCall(call, ToolResult(call.id, ""))) for call in canonical_turn.tool_calls]
-        empty = "" if target is Format.WORKERS_AI else None
-        return [{"role": "assistant", "content": message_content or empty, "tool_calls": [*calls]}]
-    return [{"role": canonical_turn.role.value, "content": message_content}] if message_content else []
+def original(target: Format, turn: TurnLike) -> JsonObject | None:
+    """Return the message that a turn was parsed from; None if it has none, or was changed since."""
+    if turn.adapter != target or turn.tool_results:
+        return None
+    content, extra = unpack(target, turn.content)
+    message = restore(_plain(turn.role, content, turn.tool_calls, turn.tool_call_id), extra)
+    same = validation.is_parsed_as(lambda: [parse_message(target, message, "")], [turn])
+    return message if same else None
 
 
 def _calls(message: JsonObject, role: Role, at: str) -> list[JsonObject]:
@@ -88,12 +76,7 @@ def _call(call: JsonObject, at: str) -> JsonObject:
         text = validation.read_text(custom, "input", f"{at}/custom")
         extra: JsonObject = {"id": call_id, "name": name, "arguments": text}
         return {**extra, GIVEN: {"as": _CUSTOM, **find_difference(call, _plain_custom(extra))}}
-    body, inner = call, at
-    if "function" in call:
-        body, inner = validation.read_object(call, "function", at), f"{at}/function"
-    validation.read_name(body, "name", inner)
-    validation.check_arguments(body, inner)
-    return call
+    return validation.check_call(call, at)
 
 
 def _plain(role: Role, content: object, calls: list[JsonObject], call_id: str | None) -> JsonObject:
@@ -119,11 +102,3 @@ def _plain_custom(call: JsonObject) -> JsonObject:
         "type": _CUSTOM,
         _CUSTOM: {"name": call.get("name"), "input": call.get("arguments")},
     }
-
-
-def _is_equivalent(target: Format, message: JsonObject, turn: TurnLike) -> bool:
-    try:
-        parsed = parse_message(target, message, "")
-    except Invalid:
-        return False
-    return parsed.is_equal_to(turn)

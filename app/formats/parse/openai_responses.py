@@ -9,12 +9,10 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from app.core.errors import Invalid
 from app.formats.extra_fields import find_difference, item_part, items_in, pack, restore, unpack
 from app.formats.parse import validation
 from app.formats.render import openai_responses
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, kind_of
-from app.formats.turns import to_canonical, tool_results_in
 
 _FORMAT: Final = Format.OPENAI_RESPONSES
 _ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM, "developer": Role.SYSTEM}
@@ -40,17 +38,14 @@ def parse_item(item: JsonObject, at: str) -> ParsedTurn:
     return _item_turn(item)
 
 
-def items_of(turn: TurnLike) -> list[JsonObject]:
-    """Return the items of a turn: the original item, else equivalent ones."""
-    if turn.adapter == _FORMAT:
-        item = _native(turn)
-        if item is not None and _is_equivalent(item, turn):
-            return [item]
-    canonical_turn = to_canonical(turn)
-    if canonical_turn.role is Role.TOOL:
-        return [openai_responses.output_item(result.tool_call_id, result) for result in tool_results_in(canonical_turn)]
-    messages = openai_responses.message_of(canonical_turn, frozenset())
-    return [*messages, *(openai_responses.call_item(call) for call in canonical_turn.tool_calls)]
+def original(turn: TurnLike) -> JsonObject | None:
+    """Return the item that a turn was parsed from; None if it has none, or was changed since.
+
+    Extra fields come from callers and must not change the speaker.
+    """
+    item = _native(turn) if turn.adapter == _FORMAT else None
+    same = item is not None and validation.is_parsed_as(lambda: [parse_item(item, "")], [turn])
+    return item if same else None
 
 
 def _message(item: JsonObject, at: str) -> ParsedTurn:
@@ -133,12 +128,3 @@ def _native(turn: TurnLike) -> JsonObject | None:
         return items[0]
     content, extra = unpack(_FORMAT, turn.content)
     return None if content is None else restore(_plain_message(turn.role, content), extra)
-
-
-def _is_equivalent(item: JsonObject, turn: TurnLike) -> bool:
-    """Return whether an item equals its turn: extra fields come from callers and must not change the speaker."""
-    try:
-        parsed = parse_item(item, "")
-    except Invalid:
-        return False
-    return parsed.is_equal_to(turn)

@@ -5,14 +5,14 @@ Invariant: a value that `checked_objects` accepts is storable JSON, nested no de
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 from pydantic import JsonValue
 
 from app.core.errors import FieldError, Invalid
 from app.formats.parts import compact_json
-from app.formats.schemas import GIVEN, JsonObject, Role
+from app.formats.schemas import GIVEN, JsonObject, ParsedTurn, Role, TurnLike
 
 MAX_DEPTH: Final = 64
 MAX_NAME: Final = 256
@@ -124,6 +124,17 @@ def check_arguments(owner: JsonObject, at: str) -> str | JsonObject:
     return value
 
 
+def check_call(call: JsonObject, at: str) -> JsonObject:
+    """Check a call: `{id, name, arguments}` or `{id, function: {name, arguments}}`. Raises Invalid."""
+    read_name(call, "id", at)
+    body, inner = call, at
+    if "function" in call:
+        body, inner = read_object(call, "function", at), f"{at}/function"
+    read_name(body, "name", inner)
+    check_arguments(body, inner)
+    return call
+
+
 def read_role(owner: JsonObject, roles: Mapping[str, Role], at: str) -> Role:
     """Return the role of a message, if the format knows it. Raises Invalid."""
     value = owner.get("role")
@@ -165,3 +176,12 @@ def require_distinct(given: list[JsonObject], member: str, at: str) -> list[Json
             raise field_error(f"{at}/{index}", "this id is used twice in one message")
         seen.add(key)
     return given
+
+
+def is_parsed_as(parse: Callable[[], Sequence[ParsedTurn]], turns: Sequence[TurnLike]) -> bool:
+    """Return whether a message is valid and its turns are these."""
+    try:
+        parsed = parse()
+    except Invalid:
+        return False
+    return len(parsed) == len(turns) and all(mine.is_equal_to(turn) for mine, turn in zip(parsed, turns, strict=True))

@@ -21,14 +21,13 @@ from app.formats.parts import (
     data_url,
     delimit,
     parse_parts,
-    prefix_speaker,
     render_parts,
     safe_id,
     safe_name,
-    speaker_name,
-    to_text,
 )
+from app.formats.render.base import RenderedContent, Renderer, said_role
 from app.formats.schemas import (
+    AnsweredCall,
     Block,
     CanonicalTurn,
     Format,
@@ -37,7 +36,6 @@ from app.formats.schemas import (
     RenderedMessages,
     Role,
     ToolCall,
-    ToolResult,
 )
 
 STUB = "(conversation continues)"
@@ -45,77 +43,90 @@ STUB = "(conversation continues)"
 _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
-def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
-    """Render one block, before neighbours are merged."""
-    if isinstance(block, NoteBlock):
-        return [_message("user", [_text(block.text)])]
-    if block.answered:
-        said = _blocks(block.turn, named, assistant=True)
-        uses: list[JsonValue] = [_use(answered.call) for answered in block.answered]
-        results: list[JsonValue] = [_result(answered.call.id, answered.result) for answered in block.answered]
-        return [_message("assistant", [*_thinking(block.turn), *said, *uses]), _message("user", results)]
-    assistant = block.turn.role in {Role.ASSISTANT, Role.TOOL}
-    said = _blocks(block.turn, named, assistant=assistant)
-    return [_message("assistant" if assistant else "user", said)] if said else []
+class AnthropicRenderer(Renderer):
+    """Renders messages of blocks."""
 
+    def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
+        """Render one block, before neighbours are merged. Calls follow the signed thinking that led to them."""
+        if isinstance(block, NoteBlock) or not block.answered:
+            return super().messages_of(block, named)
+        calls = [pair.call for pair in block.answered]
+        content: list[JsonValue] = [*_thinking(block.turn), *self._blocks(block.turn, named, calls)]
+        return [self.message(Role.ASSISTANT, content), *self.results(block.answered)]
 
-def said_message(turn: CanonicalTurn) -> list[JsonObject]:
-    """Return the message of a turn's content and calls, answered or not; none if it has neither."""
-    assistant = turn.role is Role.ASSISTANT
-    uses: list[JsonValue] = [_use(call) for call in turn.tool_calls]
-    said = [*_blocks(turn, frozenset(), assistant=assistant), *uses]
-    return [_message("assistant" if assistant else "user", said)] if said else []
+    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+        """Render the content of a turn with calls as one message."""
+        blocks = self._blocks(turn, named, calls)
+        return [self.message(said_role(turn, calls), blocks)] if blocks else []
 
+    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+        """Render all results as one message."""
+        return [self.message(Role.USER, [self._result(pair) for pair in answered])] if answered else []
 
-def results_message(results: Sequence[ToolResult]) -> JsonObject:
-    """Return the message of results."""
-    return _message("user", [_result(result.tool_call_id, result) for result in results])
+    def opening(self) -> list[JsonObject]:
+        """Return the stub before a first assistant turn."""
+        return [self.message(Role.USER, STUB)]
 
+    def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+        """Merge neighbours and let the user speak first."""
+        if messages and messages[0]["role"] != "user":
+            messages = [*self.opening(), *messages]
+        merged: list[tuple[JsonValue, list[JsonValue]]] = []
+        for message in messages:
+            content = message["content"]
+            blocks = content if isinstance(content, list) else []
+            if merged and merged[-1][0] == message["role"]:
+                merged[-1][1].extend(blocks)
+            else:
+                merged.append((message["role"], [*blocks]))
+        return RenderedMessages([{"role": role, "content": blocks} for role, blocks in merged], system)
 
-def plain_text(turn: CanonicalTurn) -> str:
-    """Return the text of a turn, for the system text."""
-    return to_text(parse_parts(turn.content))
+    def message(self, role: Role, content: RenderedContent) -> JsonObject:
+        """Return a message of blocks."""
+        blocks = [self.text(content)] if isinstance(content, str) else content
+        return {"role": "assistant" if role is Role.ASSISTANT else "user", "content": [*blocks]}
 
+    def media(self, part: Media) -> JsonObject | None:
+        """Return a block of media."""
+        match part:
+            case ImageContent(url=str(url)):
+                source = _source(url, _IMAGE_TYPES)
+                return {"type": "image", "source": source} if source else None
+            case FileContent(data=str(data)):
+                source = _source(data, frozenset({"application/pdf"}))
+                return {"type": "document", "source": source} if source else None
+            case FileContent(url=str(url)):
+                return {"type": "document", "source": {"type": "url", "url": url}}
+            case ImageContent(file_id=str(file_id), vendor="anthropic"):
+                return {"type": "image", "source": {"type": "file", "file_id": file_id}}
+            case FileContent(file_id=str(file_id), vendor="anthropic"):
+                return {"type": "document", "source": {"type": "file", "file_id": file_id}}
+            case ImageContent() | FileContent() | AudioContent():
+                return None
 
-def opening() -> list[JsonObject]:
-    """Return the stub that `finish` puts before a first assistant turn."""
-    return [_message("user", [_text(STUB)])]
-
-
-def finish(system: str | None, messages: list[JsonObject]) -> RenderedMessages:
-    """Merge neighbours and let the user speak first. The given messages are not changed."""
-    if messages and messages[0]["role"] != "user":
-        messages = [*opening(), *messages]
-    merged: list[tuple[JsonValue, list[JsonValue]]] = []
-    for message in messages:
-        content = message["content"]
-        blocks = content if isinstance(content, list) else []
-        if merged and merged[-1][0] == message["role"]:
-            merged[-1][1].extend(blocks)
+    def _blocks(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonValue]:
+        """Return the content and the calls of a turn as blocks."""
+        content = self.content_of(turn, named)
+        if not content:
+            blocks: list[JsonValue] = []
+        elif turn.role is Role.SYSTEM:
+            blocks = [self.text(delimit("system_instruction", str(content)))]
+        elif isinstance(content, list):
+            blocks = content
         else:
-            merged.append((message["role"], [*blocks]))
-    return RenderedMessages([{"role": role, "content": blocks} for role, blocks in merged], system)
+            # Anthropic refuses a last assistant message that ends in white space
+            blocks = [self.text(content.rstrip() if said_role(turn, calls) is Role.ASSISTANT else content)]
+        return [*blocks, *(_use(call) for call in calls)]
 
-
-def _message(role: str, blocks: list[JsonValue]) -> JsonObject:
-    return {"role": role, "content": blocks}
-
-
-def _text(text: str) -> JsonObject:
-    return {"type": "text", "text": text}
-
-
-def _blocks(turn: CanonicalTurn, named: frozenset[Role], *, assistant: bool) -> list[JsonValue]:
-    parts = prefix_speaker(parse_parts(turn.content), speaker_name(turn, named))
-    if not parts:
-        return []
-    if turn.role is Role.SYSTEM:
-        return [_text(delimit("system_instruction", to_text(parts)))]
-    if assistant:
-        # Anthropic refuses a last assistant message that ends in white space
-        return [_text(to_text(parts).rstrip())]
-    content = render_parts(parts, media=_media, text=_text)
-    return [_text(content)] if isinstance(content, str) else content
+    def _result(self, pair: AnsweredCall) -> JsonObject:
+        block: JsonObject = {"type": "tool_result", "tool_use_id": safe_id(pair.call.id)}
+        content = render_parts(parse_parts(pair.result.content), media=self.media, text=self.text)
+        if content:
+            block["content"] = content
+        if pair.result.is_error:
+            # Anthropic refuses an error without text
+            block |= {"content": block.get("content", "(error)"), "is_error": True}
+        return block
 
 
 def _thinking(turn: CanonicalTurn) -> list[JsonObject]:
@@ -145,39 +156,6 @@ def _input(call: ToolCall) -> JsonObject:
 def _refuse(constant: str) -> JsonValue:
     # NaN and Infinity are not JSON, though Python parses them
     raise ValueError(constant)
-
-
-def _result(call_id: str, result: ToolResult) -> JsonObject:
-    block: JsonObject = {"type": "tool_result", "tool_use_id": safe_id(call_id)}
-    content = _result_content(result)
-    if content:
-        block["content"] = content
-    if result.is_error:
-        # Anthropic refuses an error without text
-        block |= {"content": block.get("content", "(error)"), "is_error": True}
-    return block
-
-
-def _result_content(result: ToolResult) -> str | list[JsonValue]:
-    return render_parts(parse_parts(result.content), media=_media, text=_text)
-
-
-def _media(part: Media) -> JsonObject | None:
-    match part:
-        case ImageContent(url=str(url)):
-            source = _source(url, _IMAGE_TYPES)
-            return {"type": "image", "source": source} if source else None
-        case FileContent(data=str(data)):
-            source = _source(data, frozenset({"application/pdf"}))
-            return {"type": "document", "source": source} if source else None
-        case FileContent(url=str(url)):
-            return {"type": "document", "source": {"type": "url", "url": url}}
-        case ImageContent(file_id=str(file_id), vendor="anthropic"):
-            return {"type": "image", "source": {"type": "file", "file_id": file_id}}
-        case FileContent(file_id=str(file_id), vendor="anthropic"):
-            return {"type": "document", "source": {"type": "file", "file_id": file_id}}
-        case ImageContent() | FileContent() | AudioContent():
-            return None
 
 
 def _source(url: str, kinds: frozenset[str]) -> JsonObject | None:

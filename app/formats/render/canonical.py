@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from app.core.times import format_time
 from app.formats.parts import has_content
+from app.formats.render.base import Renderer
 from app.formats.schemas import (
     GIVEN,
     AnsweredCall,
@@ -18,31 +19,43 @@ from app.formats.schemas import (
     JsonObject,
     Kind,
     NoteBlock,
-    RenderedMessages,
     Role,
+    ToolCall,
 )
 
 ACTOR = "turnkeep"
 
 
-def messages_of(block: Block, _named: frozenset[Role]) -> list[JsonObject]:
-    """Return the turn with its answered calls, then one tool turn per result."""
-    if isinstance(block, NoteBlock):
-        kind = Kind.SYSTEM_INSTRUCTION.value
-        return [{"role": Role.SYSTEM.value, "kind": kind, "actor": ACTOR, "content": block.text}]
-    if not block.answered and not has_content(block.turn):
-        return []
-    before = [_turn(turn, ()) for turn in block.before]
-    after = [_turn(turn, ()) for turn in block.after]
-    return [*before, _turn(block.turn, block.answered), *(_result(answered) for answered in block.answered), *after]
+class CanonicalRenderer(Renderer):
+    """Renders canonical turns."""
+
+    def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
+        """Return the turn with its answered calls, then one tool turn per result, between the turns of items."""
+        if isinstance(block, NoteBlock):
+            kind = Kind.SYSTEM_INSTRUCTION.value
+            return [{"role": Role.SYSTEM.value, "kind": kind, "actor": ACTOR, "content": block.text}]
+        messages = super().messages_of(block, named)
+        return messages and [
+            *(_turn(turn, ()) for turn in block.before),
+            *messages,
+            *(_turn(turn, ()) for turn in block.after),
+        ]
+
+    def said(
+        self,
+        turn: CanonicalTurn,
+        named: frozenset[Role],  # noqa: ARG002 - every turn names its speaker
+        calls: Sequence[ToolCall],
+    ) -> list[JsonObject]:
+        """Return the turn with calls."""
+        return [_turn(turn, calls)] if calls or has_content(turn) else []
+
+    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+        """Return one tool turn for each result."""
+        return [_result(pair) for pair in answered]
 
 
-def finish(system: str | None, messages: list[JsonObject]) -> RenderedMessages:
-    """Return the turns unchanged: the system text is separate."""
-    return RenderedMessages(list(messages), system)
-
-
-def _turn(turn: CanonicalTurn, answered: Sequence[AnsweredCall]) -> JsonObject:
+def _turn(turn: CanonicalTurn, calls: Sequence[ToolCall]) -> JsonObject:
     content: JsonValue = turn.content if turn.content is None or isinstance(turn.content, str) else [*turn.content]
     shown: JsonObject = {
         "id": turn.id,
@@ -52,15 +65,10 @@ def _turn(turn: CanonicalTurn, answered: Sequence[AnsweredCall]) -> JsonObject:
         "actor": turn.actor,
         "content": content,
     }
-    if answered:
+    if calls:
         shown["tool_calls"] = [
-            {
-                "id": pair.call.id,
-                "name": pair.call.name,
-                "arguments": pair.call.arguments,
-                **_given_member(pair.call.given),
-            }
-            for pair in answered
+            {"id": call.id, "name": call.name, "arguments": call.arguments, **_given_member(call.given)}
+            for call in calls
         ]
     if turn.occurred_at is not None:
         shown["occurred_at"] = format_time(turn.occurred_at)

@@ -4,7 +4,8 @@ The system text is the first message; system turns stay in place. If several act
 actor, sanitised to [A-Za-z0-9_-]{1,64}. An actor changed by this is also written before the text.
 """
 
-from pydantic import JsonValue
+from collections.abc import Sequence
+from typing import ClassVar
 
 from app.formats.parts import (
     AudioContent,
@@ -12,98 +13,80 @@ from app.formats.parts import (
     ImageContent,
     Media,
     arguments_text,
-    parse_parts,
-    prefix_speaker,
-    render_parts,
     result_text,
     safe_id,
     safe_name,
     speaker_name,
-    to_text,
 )
-from app.formats.schemas import (
-    AnsweredCall,
-    Block,
-    CanonicalTurn,
-    JsonObject,
-    NoteBlock,
-    RenderedMessages,
-    Role,
-    ToolResult,
-    TurnBlock,
-)
+from app.formats.render.base import Renderer, said_role
+from app.formats.schemas import AnsweredCall, CanonicalTurn, JsonObject, RenderedMessages, Role, ToolCall
 
 _ID_LENGTH = 40
 
 
-def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
-    """Render one block."""
-    if isinstance(block, NoteBlock):
-        return [{"role": "user", "content": block.text}]
-    if block.answered:
-        return _exchange(block, named)
-    content = content_of(block.turn, named)
-    if not content:
-        return []
-    role = Role.ASSISTANT if block.turn.role is Role.TOOL else block.turn.role
-    return [{"role": role.value, **_name(block.turn, named), "content": content}]
+class OpenAiRenderer(Renderer):
+    """Renders messages of chat completions."""
+
+    no_content: ClassVar[str | None] = None
+    """The content of a message that has only calls."""
+
+    def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+        """Put the system text first."""
+        first = [] if system is None else [self.message(Role.SYSTEM, system)]
+        return RenderedMessages([*first, *messages], None)
+
+    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+        """Render the content of a turn with calls as one message."""
+        content = self.content_of(turn, named)
+        if not content and not calls:
+            return []
+        message: JsonObject = {"role": said_role(turn, calls).value, **self.name(turn, named)}
+        message["content"] = content or self.no_content
+        if calls:
+            message["tool_calls"] = [_tool_call(call) for call in calls]
+        return [message]
+
+    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+        """Render one message for each result."""
+        return [
+            {
+                "role": "tool",
+                "tool_call_id": safe_id(pair.call.id, _ID_LENGTH),
+                **self.tool_name(pair.call),
+                "content": result_text(pair.result),
+            }
+            for pair in answered
+        ]
+
+    def name(self, turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject:
+        """Return the member that names the speaker."""
+        actor = speaker_name(turn, named)
+        return {} if actor is None else {"name": safe_name(actor)}
+
+    def tool_name(self, _call: ToolCall) -> JsonObject:
+        """Return the member that names the tool of a result."""
+        return {}
+
+    def prefix(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
+        """Return the speaker if `name` cannot express it."""
+        actor = speaker_name(turn, named)
+        return actor if actor is not None and safe_name(actor) != actor else None
+
+    def media(self, part: Media) -> JsonObject | None:
+        """Return a part of media."""
+        match part:
+            case ImageContent(url=str(url), detail=detail):
+                return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
+            case AudioContent(data=data, encoding=encoding):
+                return {"type": "input_audio", "input_audio": {"data": data, "format": encoding}}
+            case FileContent(data=str(data), name=name):
+                return {"type": "file", "file": {"filename": name or "file", "file_data": data}}
+            case FileContent(file_id=str(file_id), vendor="openai"):
+                return {"type": "file", "file": {"file_id": file_id}}
+            case ImageContent() | FileContent():
+                return None
 
 
-def finish(system: str | None, messages: list[JsonObject]) -> RenderedMessages:
-    """Put the system text first."""
-    first: list[JsonObject] = [] if system is None else [{"role": "system", "content": system}]
-    return RenderedMessages([*first, *messages], None)
-
-
-def tool_call(answered: AnsweredCall, limit: int = _ID_LENGTH) -> JsonObject:
-    """Return one entry of `tool_calls`."""
-    function: JsonObject = {"name": safe_name(answered.call.name), "arguments": arguments_text(answered.call)}
-    return {"id": safe_id(answered.call.id, limit), "type": "function", "function": function}
-
-
-def _exchange(block: TurnBlock, named: frozenset[Role]) -> list[JsonObject]:
-    call: JsonObject = {
-        "role": "assistant",
-        **_name(block.turn, named),
-        "content": content_of(block.turn, named) or None,
-        "tool_calls": [tool_call(answered) for answered in block.answered],
-    }
-    results = [result_message(answered.call.id, answered.call.name, answered.result) for answered in block.answered]
-    return [call, *results]
-
-
-def result_message(call_id: str, _tool: str, result: ToolResult) -> JsonObject:
-    """Return the message of one result."""
-    return {"role": "tool", "tool_call_id": safe_id(call_id, _ID_LENGTH), "content": result_text(result)}
-
-
-def content_of(turn: CanonicalTurn, named: frozenset[Role]) -> str | list[JsonValue]:
-    """Return the content of a turn for a message."""
-    actor = speaker_name(turn, named)
-    lost = actor is not None and safe_name(actor) != actor
-    parts = prefix_speaker(parse_parts(turn.content), actor if lost else None)
-    # only the user's messages may have media
-    return render_parts(parts, media=_media, text=_text) if turn.role is Role.USER else to_text(parts)
-
-
-def _name(turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject:
-    actor = speaker_name(turn, named)
-    return {} if actor is None else {"name": safe_name(actor)}
-
-
-def _text(text: str) -> JsonObject:
-    return {"type": "text", "text": text}
-
-
-def _media(part: Media) -> JsonObject | None:
-    match part:
-        case ImageContent(url=str(url), detail=detail):
-            return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
-        case AudioContent(data=data, encoding=encoding):
-            return {"type": "input_audio", "input_audio": {"data": data, "format": encoding}}
-        case FileContent(data=str(data), name=name):
-            return {"type": "file", "file": {"filename": name or "file", "file_data": data}}
-        case FileContent(file_id=str(file_id), vendor="openai"):
-            return {"type": "file", "file": {"file_id": file_id}}
-        case ImageContent() | FileContent():
-            return None
+def _tool_call(call: ToolCall) -> JsonObject:
+    function: JsonObject = {"name": safe_name(call.name), "arguments": arguments_text(call)}
+    return {"id": safe_id(call.id, _ID_LENGTH), "type": "function", "function": function}

@@ -8,8 +8,6 @@ such items. Reasoning and calls that the model ran itself precede the items that
 from collections.abc import Sequence
 from typing import Final
 
-from pydantic import JsonValue
-
 from app.formats.extra_fields import items_in, restore, unpack
 from app.formats.parts import (
     AudioContent,
@@ -17,15 +15,11 @@ from app.formats.parts import (
     ImageContent,
     Media,
     arguments_text,
-    parse_parts,
-    prefix_speaker,
-    render_parts,
     result_text,
     safe_id,
     safe_name,
-    speaker_name,
-    to_text,
 )
+from app.formats.render.base import RenderedContent, Renderer, said_role
 from app.formats.schemas import (
     GIVEN,
     AnsweredCall,
@@ -34,10 +28,8 @@ from app.formats.schemas import (
     Format,
     JsonObject,
     NoteBlock,
-    RenderedMessages,
     Role,
     ToolCall,
-    ToolResult,
 )
 
 FORMAT: Final = Format.OPENAI_RESPONSES
@@ -67,48 +59,88 @@ _FUNCTION: Final = frozenset({"function_call", "function_call_output"})
 _NEEDS_ID: Final = frozenset({"computer_call", "local_shell_call", "local_shell_call_output"})
 
 
-def messages_of(block: Block, named: frozenset[Role]) -> list[JsonObject]:
-    """Render one block: the message, if any, then all calls, then all results."""
-    if isinstance(block, NoteBlock):
-        return [_message("user", block.text)]
-    before = [item for turn in block.before for item in items_in(turn.content, FORMAT)]
-    whole = all(_is_whole(item) for item in before)
-    said = message_of(block.turn, named, answered=bool(block.answered))
-    pairs = [_pair(answered, whole=whole) for answered in block.answered]
-    replayed = [item for item in before if whole and _is_replayed(item)]
-    trailing = _trailing_items([item for turn in block.after for item in items_in(turn.content, FORMAT)])
-    return [*replayed, *said, *(call for call, _ in pairs), *(output for _, output in pairs), *trailing]
+class ResponsesRenderer(Renderer):
+    """Renders items of Responses."""
+
+    def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
+        """Render one block: the message, if any, then all calls, then all results, between items to replay."""
+        if isinstance(block, NoteBlock):
+            return super().messages_of(block, named)
+        before = [item for turn in block.before for item in items_in(turn.content, FORMAT)]
+        whole = all(_is_whole(item) for item in before)
+        pairs = [self._pair(answered, whole=whole) for answered in block.answered]
+        replayed = [item for item in before if whole and _is_replayed(item)]
+        trailing = _trailing_items([item for turn in block.after for item in items_in(turn.content, FORMAT)])
+        said = self._message_of(block.turn, named, [pair.call for pair in block.answered])
+        return [*replayed, *said, *(call for call, _ in pairs), *(output for _, output in pairs), *trailing]
+
+    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+        """Render the message of a turn, then its calls as function calls."""
+        return [*self._message_of(turn, named, ()), *(_call_item(call) for call in calls)]
+
+    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+        """Render one function output for each result."""
+        return [
+            {"type": "function_call_output", "call_id": safe_id(pair.call.id), "output": result_text(pair.result)}
+            for pair in answered
+        ]
+
+    def message(self, role: Role, content: RenderedContent) -> JsonObject:
+        """Return the item of a message."""
+        return {"type": "message", **super().message(role, content)}
+
+    def text(self, text: str) -> JsonObject:
+        """Return a part of text."""
+        return {"type": "input_text", "text": text}
+
+    def media(self, part: Media) -> JsonObject | None:
+        """Return a part of media."""
+        match part:
+            case ImageContent(url=str(url), detail=detail):
+                return {"type": "input_image", "image_url": url, "detail": detail or "auto"}
+            case ImageContent(file_id=str(file_id), vendor="openai", detail=detail):
+                return {"type": "input_image", "file_id": file_id, "detail": detail or "auto"}
+            case FileContent(data=str(data), name=name):
+                return {"type": "input_file", "filename": name or "file", "file_data": data}
+            case FileContent(url=str(url)):
+                return {"type": "input_file", "file_url": url}
+            case FileContent(file_id=str(file_id), vendor="openai"):
+                return {"type": "input_file", "file_id": file_id}
+            case ImageContent() | FileContent() | AudioContent():
+                return None
+
+    def _message_of(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+        content = self.content_of(turn, named)
+        role = said_role(turn, calls)
+        phase = _phase(turn) if role is Role.ASSISTANT else None
+        return [self.message(role, content) | ({"phase": phase} if phase else {})] if content else []
+
+    def _pair(self, answered: AnsweredCall, *, whole: bool) -> tuple[JsonObject, JsonObject]:
+        """Return a call and its output: as their original type if both have it, else as a function's."""
+        call, result = answered.call, answered.result
+        content, kept = unpack(FORMAT, result.content)
+        kind = None if call.given is None else call.given.get("as")
+        output = None if kept is None else kept.get("as")
+        native = isinstance(kind, str) and kind in OUTPUT_OF and output == OUTPUT_OF[kind]
+        if not native or not isinstance(kind, str) or (kind in _NEEDS_ID and not whole):
+            return _call_item(call), self.results([answered])[0]
+        given: JsonObject = {"id": call.id, "name": call.name, "arguments": call.arguments}
+        item = restore(plain_call(kind, given), call.given)
+        answer = restore(plain_output(OUTPUT_OF[kind], call.id, content), kept)
+        output_kind = OUTPUT_OF[kind]
+        return (
+            _for_replay(item, kind, "call_id", call.id),
+            _for_replay(answer, output_kind, output_key(output_kind), call.id),
+        )
 
 
-def finish(system: str | None, messages: list[JsonObject]) -> RenderedMessages:
-    """Return the items unchanged: the system text is separate."""
-    return RenderedMessages(list(messages), system)
-
-
-def message_of(turn: CanonicalTurn, named: frozenset[Role], *, answered: bool = False) -> list[JsonObject]:
-    """Return the message of a turn's content; none if it is empty."""
-    content = _content(turn, named)
-    if not content:
-        return []
-    role = Role.ASSISTANT if turn.role is Role.TOOL or answered else turn.role
-    message = _message(role.value, content)
-    phase = _phase(turn) if role is Role.ASSISTANT else None
-    return [{**message, "phase": phase} if phase else message]
-
-
-def call_item(call: ToolCall) -> JsonObject:
-    """Return the item of a function call."""
+def _call_item(call: ToolCall) -> JsonObject:
     return {
         "type": "function_call",
         "call_id": safe_id(call.id),
         "name": safe_name(call.name),
         "arguments": arguments_text(call),
     }
-
-
-def output_item(call_id: str, result: ToolResult) -> JsonObject:
-    """Return the item of a function's output."""
-    return {"type": "function_call_output", "call_id": safe_id(call_id), "output": result_text(result)}
 
 
 def plain_call(kind: str, call: JsonObject) -> JsonObject:
@@ -151,23 +183,6 @@ def native_output(call_id: str, content: str | Sequence[JsonObject] | None, kept
     return restore(plain_output(kind if isinstance(kind, str) else "function_call_output", call_id, content), kept)
 
 
-def _pair(answered: AnsweredCall, *, whole: bool) -> tuple[JsonObject, JsonObject]:
-    """Return a call and its output: as their original type if both have it, else as a function's."""
-    call, result = answered.call, answered.result
-    content, kept = unpack(FORMAT, result.content)
-    kind = None if call.given is None else call.given.get("as")
-    output = None if kept is None else kept.get("as")
-    native = isinstance(kind, str) and kind in OUTPUT_OF and output == OUTPUT_OF[kind]
-    if not native or not isinstance(kind, str) or (kind in _NEEDS_ID and not whole):
-        return call_item(call), output_item(call.id, result)
-    given: JsonObject = {"id": call.id, "name": call.name, "arguments": call.arguments}
-    item = restore(plain_call(kind, given), call.given)
-    answer = restore(plain_output(OUTPUT_OF[kind], call.id, content), kept)
-    return _for_replay(item, kind, "call_id", call.id), _for_replay(
-        answer, OUTPUT_OF[kind], output_key(OUTPUT_OF[kind]), call.id
-    )
-
-
 def _for_replay(item: JsonObject, kind: str, key: str, call_id: str) -> JsonObject:
     """Return an item for replay: with its type, the call id of this render, and no invalid status."""
     dropped = set[str]() if kind in _NEEDS_ID else {"id"}
@@ -202,33 +217,3 @@ def _phase(turn: CanonicalTurn) -> str | None:
     members = None if kept is None else kept.get("members")
     phase = members.get("phase") if isinstance(members, dict) else None
     return phase if isinstance(phase, str) and phase in _PHASES else None
-
-
-def _message(role: str, content: str | list[JsonValue]) -> JsonObject:
-    return {"type": "message", "role": role, "content": content}
-
-
-def _content(turn: CanonicalTurn, named: frozenset[Role]) -> str | list[JsonValue]:
-    parts = prefix_speaker(parse_parts(turn.content), speaker_name(turn, named))
-    # an assistant's message refuses input parts, so it is always plain text
-    return render_parts(parts, media=_media, text=_text) if turn.role is Role.USER else to_text(parts)
-
-
-def _text(text: str) -> JsonObject:
-    return {"type": "input_text", "text": text}
-
-
-def _media(part: Media) -> JsonObject | None:
-    match part:
-        case ImageContent(url=str(url), detail=detail):
-            return {"type": "input_image", "image_url": url, "detail": detail or "auto"}
-        case ImageContent(file_id=str(file_id), vendor="openai", detail=detail):
-            return {"type": "input_image", "file_id": file_id, "detail": detail or "auto"}
-        case FileContent(data=str(data), name=name):
-            return {"type": "input_file", "filename": name or "file", "file_data": data}
-        case FileContent(url=str(url)):
-            return {"type": "input_file", "file_url": url}
-        case FileContent(file_id=str(file_id), vendor="openai"):
-            return {"type": "input_file", "file_id": file_id}
-        case ImageContent() | FileContent() | AudioContent():
-            return None

@@ -1,0 +1,88 @@
+"""The steps from blocks to messages that all formats share. A format gives the shape of messages, parts and results."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from app.formats.parts import (
+    Media,
+    parse_parts,
+    prefix_speaker,
+    render_parts,
+    speaker_name,
+    to_text,
+)
+from app.formats.schemas import (
+    AnsweredCall,
+    Block,
+    CanonicalTurn,
+    JsonObject,
+    NoteBlock,
+    RenderedMessages,
+    Role,
+    ToolCall,
+)
+from app.formats.turns import tool_results_in
+
+RenderedContent = str | list[JsonValue]
+
+
+class Renderer(ABC):
+    """Renders blocks, and single turns, as the messages of one format."""
+
+    def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
+        """Render one block: its content with its calls, then the results. Returns none if it has nothing to show."""
+        if isinstance(block, NoteBlock):
+            return [self.message(Role.USER, block.text)]
+        calls = [pair.call for pair in block.answered]
+        return [*self.said(block.turn, named, calls), *self.results(block.answered)]
+
+    def equivalents(self, turn: CanonicalTurn) -> list[JsonObject]:
+        """Render one turn alone: its results, or its content with its calls, answered or not."""
+        if turn.role is not Role.TOOL:
+            return self.said(turn, frozenset(), turn.tool_calls)
+        results = tool_results_in(turn)
+        return self.results([AnsweredCall(ToolCall(result.tool_call_id, "", ""), result) for result in results])
+
+    def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+        """Return the messages unchanged, and the system text separate. The given list is not changed."""
+        return RenderedMessages(list(messages), system)
+
+    def opening(self) -> list[JsonObject]:
+        """Return the messages that `finish` may put before the first turn."""
+        return []
+
+    @abstractmethod
+    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+        """Render the content of a turn with calls; none if it has neither."""
+
+    @abstractmethod
+    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+        """Render the results of calls. A call without a name is not known."""
+
+    def message(self, role: Role, content: RenderedContent) -> JsonObject:
+        """Return a message."""
+        return {"role": role.value, "content": content}
+
+    def content_of(self, turn: CanonicalTurn, named: frozenset[Role]) -> RenderedContent:
+        """Render the content of a turn. Only the user's messages may have media."""
+        parts = prefix_speaker(parse_parts(turn.content), self.prefix(turn, named))
+        return render_parts(parts, media=self.media, text=self.text) if turn.role is Role.USER else to_text(parts)
+
+    def prefix(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
+        """Return the name to put before the text of a turn."""
+        return speaker_name(turn, named)
+
+    def text(self, text: str) -> JsonObject:
+        """Return a part of text."""
+        return {"type": "text", "text": text}
+
+    def media(self, part: Media) -> JsonObject | None:  # noqa: ARG002 - a format overrides it
+        """Return a part of media; None if the format has no equivalent."""
+        return None
+
+
+def said_role(turn: CanonicalTurn, calls: Sequence[ToolCall]) -> Role:
+    """Return the role of the message of a turn: only the assistant calls tools."""
+    return Role.ASSISTANT if calls or turn.role is Role.TOOL else turn.role

@@ -28,6 +28,7 @@ _MANNERS: dict[str | None, Callable[[str], str]] = {
     "rot13": lambda text: codecs.encode(text, "rot13"),
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64lines": lambda text: base64.encodebytes(text.encode()).decode(),
+    "base64after": lambda text: f"Here you go {base64.b64encode(text.encode()).decode()}",
     "base32": lambda text: base64.b32encode(text.encode()).decode(),
     "hex": lambda text: text.encode().hex(),
     "hexes": lambda text: text.encode().hex(" "),

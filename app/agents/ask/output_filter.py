@@ -1,8 +1,8 @@
 """Detects texts that repeat the instructions of a model. Pure.
 
 Only letters and digits are compared, so that spaces, dashes, case, accents and full-width letters do not hide a match.
-The text is also decoded from simple encodings: reversed, rot13, base64, hex, numbers, escapes, leet. Translations and
-paraphrases are not detected; the instructions forbid them to the model.
+The text is also decoded from simple encodings: reversed, rot13, base64, base32, hex, character codes, escapes, leet. A
+test shows each to be necessary. Translations and paraphrases are not detected; the instructions forbid them.
 """
 
 import base64
@@ -18,16 +18,12 @@ from urllib.parse import unquote
 RUN_LETTERS: Final = 48
 """Length of a matching run, in letters: eight to ten words in a row are not a coincidence."""
 _MIN_SECRET_LETTERS: Final = 16
-_BASE64 = re.compile(r"[A-Za-z0-9+/=_\-\s]{32,}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]{32,}")
 _BASE32 = re.compile(r"[A-Z2-7=\s]{32,}")
-_HEX = re.compile(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[\s,:;]*){24,}")
+_HEX = re.compile(r"(?:[0-9A-Fa-f]{2}[\s,:;]*){24,}")
 _NUMBERS = re.compile(r"(?:\d{2,7}[\s,;.:-]+){24,}\d{2,7}")
-_ESCAPED = re.compile(r"\\u\{?([0-9A-Fa-f]{4,6})\}?|\\x([0-9A-Fa-f]{2})")
-_LEET: Final = {ord(one): other for one, other in zip("431057@$!|", "aeiostasil", strict=True)}
-_ALIKE: Final = {
-    0x430: "a", 0x435: "e", 0x43E: "o", 0x440: "p", 0x441: "c", 0x443: "y", 0x445: "x", 0x456: "i", 0x458: "j",
-    0x455: "s", 0x501: "d", 0x261: "g", 0x4BB: "h",
-}  # fmt: skip
+_ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
+_LEET: Final = {ord(one): other for one, other in zip("431057", "aeiost", strict=True)}
 
 
 class OutputFilter:
@@ -53,30 +49,26 @@ class OutputFilter:
 
 
 def _letters(text: str) -> str:
-    plain = unicodedata.normalize("NFKD", text).casefold().translate(_ALIKE)
+    plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(one for one in plain if one.isalnum())
 
 
 def _decodings(text: str) -> Iterator[str]:
     yield text
     yield text[::-1]
-    words = text.split()
-    yield " ".join(word[::-1] for word in words)
-    yield " ".join(reversed(words))
     yield codecs.encode(text, "rot13")
     yield unquote(html.unescape(text))
     yield _ESCAPED.sub(_unescaped, text)
     yield text.translate(_LEET)
     for found in _NUMBERS.findall(text):
-        for base in (10, 8):
-            yield "".join(_character(number, base) for number in re.findall(r"\d+", found))
+        yield "".join(_character(number, 10) for number in re.findall(r"\d+", found))
     for found in _HEX.findall(text):
-        yield _decoded(re.sub(r"0x|\\x|[\s,:;]", "", found), lambda piece: bytes.fromhex(piece[: len(piece) // 2 * 2]))
+        yield _decoded(re.sub(r"[\s,:;]", "", found), bytes.fromhex)
     for found in _BASE32.findall(text):
         yield _decoded(re.sub(r"[\s=]", "", found), lambda piece: base64.b32decode(piece + "=" * (-len(piece) % 8)))
     for found in _BASE64.findall(text):
-        piece = re.sub(r"[\s=]", "", found).translate(str.maketrans("-_", "+/"))
-        for offset in range(4):
+        piece = re.sub(r"[\s=]", "", found)
+        for offset in range(4):  # words may stand before it
             yield _decoded(piece[offset:], _from_base64)
 
 
@@ -92,7 +84,7 @@ def _decoded(piece: str, decode: Callable[[str], bytes]) -> str:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    return _character(found[1] or found[2], 16)
+    return _character(found[1], 16)
 
 
 def _character(digits: str, base: int) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import sys
-from dataclasses import asdict
 
 import typer
 from rich.console import Console
@@ -23,12 +22,12 @@ def check_place(settings: Settings, *, as_json: bool) -> bool:
     checks = asyncio.run(examine(settings, environment=os.environ))
     healthy = all(check.level is not Level.FAIL for check in checks)
     if as_json:
-        sys.stdout.write(json.dumps({"healthy": healthy, "checks": [asdict(check) for check in checks]}) + "\n")
+        sys.stdout.write(json.dumps({"healthy": healthy, "checks": [check.as_json() for check in checks]}) + "\n")
         return healthy
-    table = Table("", "check", "found", "how to mend it")
+    table = Table("", "check", "found", "remedy")
     colours = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
     for check in checks:
-        texts = [Text(text, overflow="fold") for text in (check.name, check.found, check.mend)]
+        texts = [Text(text, overflow="fold") for text in (check.name, check.found, check.remedy)]
         table.add_row(Text(check.level.value, style=colours[check.level]), *texts)
     Console().print(table)
     return healthy

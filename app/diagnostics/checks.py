@@ -60,8 +60,8 @@ def _check_extension(name: str, version: str | None, available: str | None) -> C
     check = f"extension {name}"
     if version is None:
         if available is None:
-            mend = "Install it on the server (pgvector, or postgresql-contrib), then: create extension " + name + ";"
-            return Check(check, Level.FAIL, "not installed on the server", mend)
+            remedy = "Install it on the server (pgvector, or postgresql-contrib), then: create extension " + name + ";"
+            return Check(check, Level.FAIL, "not installed on the server", remedy)
         return Check(check, Level.FAIL, "missing", f"As a superuser, in this database: create extension {name};")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if name == "vector" and numbers < _MIN_VECTOR_VERSION:
@@ -72,10 +72,10 @@ def _check_extension(name: str, version: str | None, available: str | None) -> C
 def _check_roles(there: Sequence[str]) -> Check:
     missing = [role for role in ROLES if role not in there]
     if missing:
-        mend = "`turnkeep migrate` with an owner that may make roles, or: " + " ".join(
+        remedy = "`turnkeep migrate` with an owner that may make roles, or: " + " ".join(
             f"create role {role} nologin;" for role in missing
         )
-        return Check("roles", Level.FAIL, f"missing: {', '.join(missing)}", mend)
+        return Check("roles", Level.FAIL, f"missing: {', '.join(missing)}", remedy)
     return _ok("roles", ", ".join(ROLES))
 
 
@@ -129,18 +129,18 @@ def _check_durability(facts: ServerFacts) -> Check:
     ]
     if off:
         level = Level.WARN if off == ["synchronous_commit"] and facts.synchronous_commit == "local" else Level.FAIL
-        mend = "An acknowledged write may be lost in a crash: " + " ".join(f"alter system set {x} = on;" for x in off)
-        return Check("durability", level, f"not on: {', '.join(off)}", f"{mend} select pg_reload_conf();")
+        remedy = "An acknowledged write may be lost in a crash: " + " ".join(f"alter system set {x} = on;" for x in off)
+        return Check("durability", level, f"not on: {', '.join(off)}", f"{remedy} select pg_reload_conf();")
     return _ok("durability", f"fsync on, synchronous_commit {facts.synchronous_commit}")
 
 
 def _check_connections(facts: ServerFacts, wanted: int) -> Check:
     left = facts.max_connections - facts.connections
     found = f"{facts.connections} of {facts.max_connections} in use; one process takes up to {wanted}"
-    mend = "Lower TURNKEEP_DATABASE_POOL_SIZE, raise max_connections, or put a pooler in session mode between."
+    remedy = "Lower TURNKEEP_DATABASE_POOL_SIZE, raise max_connections, or put a pooler in session mode between."
     if wanted > facts.max_connections:
-        return Check("connections", Level.FAIL, found, mend)
-    return Check("connections", Level.WARN, found, mend) if wanted > left else _ok("connections", found)
+        return Check("connections", Level.FAIL, found, remedy)
+    return Check("connections", Level.WARN, found, remedy) if wanted > left else _ok("connections", found)
 
 
 def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
@@ -152,8 +152,8 @@ def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
         found = f"{version.revision}, and this release needs {known[-1]}"
         return Check("schema", Level.FAIL, found, "Run `turnkeep migrate`.")
     if state is SchemaState.UNUSABLE:
-        mend = "A newer release has migrated this database: run that release, or a newer one."
-        return Check("schema", Level.FAIL, f"{version.revision}, on which this release cannot run", mend)
+        remedy = "A newer release has migrated this database: run that release, or a newer one."
+        return Check("schema", Level.FAIL, f"{version.revision}, on which this release cannot run", remedy)
     newer = ", of a newer release; this one can run on it" if state is SchemaState.NEWER else ""
     return _ok("schema", f"{version.revision}{newer}")
 
@@ -219,16 +219,16 @@ def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
     )
     if facts.errors:
         found += f"; last errors: {', '.join(facts.errors)}"
-    mend = (
+    remedy = (
         "They are found by words. Workers make them: `turnkeep serve` or `turnkeep worker` looks at its start"
         f" and every {settings.jobs.backfill_interval_s:g} s (TURNKEEP_BACKFILL_INTERVAL_S). Run one, and ask again."
     )
     if facts.parked or facts.cancelled:
-        mend += (
+        remedy += (
             " Jobs parked because the embedder was away are tried again when it answers; cancelled ones, and those"
             " parked for an error of another kind, with POST /v1/admin/jobs/{id}/retry."
         )
-    return Check("vectors", Level.WARN, found, mend)
+    return Check("vectors", Level.WARN, found, remedy)
 
 
 def check_chat(found: Probe | None, model: str = "") -> Check:
@@ -237,14 +237,14 @@ def check_chat(found: Probe | None, model: str = "") -> Check:
     if found is None:
         return _ok(name, "not configured: what needs one says model_not_configured, all else works")
     if found.refused:
-        mend = "Look at TURNKEEP_LLM_API_KEY; for OpenAI itself OPENAI_API_KEY will do."
-        return Check(name, Level.FAIL, found.trouble, mend)
+        remedy = "Look at TURNKEEP_LLM_API_KEY; for OpenAI itself OPENAI_API_KEY will do."
+        return Check(name, Level.FAIL, found.trouble, remedy)
     if found.trouble:
-        mend = "Look at TURNKEEP_LLM_BASE_URL. Until it answers, what needs a chat model waits or is refused."
-        return Check(name, Level.WARN, found.trouble, mend)
+        remedy = "Look at TURNKEEP_LLM_BASE_URL. Until it answers, what needs a chat model waits or is refused."
+        return Check(name, Level.WARN, found.trouble, remedy)
     if found.listed is False:
-        mend = "Look at TURNKEEP_LLM_MODEL; some gateways do not list all models they have."
-        return Check(name, Level.WARN, f"its endpoint does not list {model}", mend)
+        remedy = "Look at TURNKEEP_LLM_MODEL; some gateways do not list all models they have."
+        return Check(name, Level.WARN, f"its endpoint does not list {model}", remedy)
     return _ok(name, f"{model}, its endpoint answers")
 
 
@@ -306,8 +306,8 @@ def _unknown_settings(environment: Mapping[str, str]) -> Iterator[Check]:
         if name.upper().startswith(prefix) and name.upper() not in known and not name.startswith("TURNKEEP_TEST_")
     )
     if unknown:
-        mend = "docs/settings.md lists all settings; these have no effect."
-        yield Check("settings: names", Level.WARN, f"not known: {', '.join(unknown)}", mend)
+        remedy = "docs/settings.md lists all settings; these have no effect."
+        yield Check("settings: names", Level.WARN, f"not known: {', '.join(unknown)}", remedy)
 
 
 def check_disk(path: Path, free: int) -> Check:

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-from pydantic import JsonValue
-
 from app.conversations.drafts import plain_text
-from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash
-from app.conversations.schemas.conversations import TurnInput
+from app.conversations.hash_chain import GENESIS, chain_hash
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
-from app.core.ids import format_id
-from app.core.times import format_time
+from app.conversations.turns.verify import content_holds
+from app.conversations.views import turn_view
 from app.diagnostics.schemas import Fault
 from app.diagnostics.store import CheckedTurn, HeadRow
 from app.formats.schemas import JsonObject, Kind, Role
@@ -61,83 +58,95 @@ class ConversationCheck:
             yield from self._place(turn)
             yield from self._hashes(turn)
             yield from self.unplaced(turn)
-            self._rev = max(self._rev, turn.rev)
-            if turn.live:
+            self._rev = max(self._rev, turn.row.rev)
+            if turn.is_live:
                 self._count += 1
-                self._tokens += turn.content_tokens
-                if turn.role != Role.TOOL.value:
-                    self._speakers.add(turn.actor)
+                self._tokens += turn.row.content_tokens
+                if turn.row.role != Role.TOOL.value:
+                    self._speakers.add(turn.row.actor)
 
     def unplaced(self, turn: CheckedTurn) -> Iterator[Fault]:
         """Check the invariants of a turn that need no seq."""
-        if turn.occurred_at is None:
-            yield self._fault("time_not_finite", "occurred_at is an infinity, which is no time", turn.id)
-        if turn.superseded_by is not None and not turn.successor:
-            yield self._fault("successor_missing", "superseded_by names no turn of the conversation", turn.id)
-        if turn.erased:
+        if not turn.time_finite:
+            yield self._fault("time_not_finite", "occurred_at is an infinity, which is no time", turn.row.id)
+        if turn.row.superseded_by is not None and not turn.successor:
+            yield self._fault("successor_missing", "superseded_by names no turn of the conversation", turn.row.id)
+        if turn.is_erased:
             yield from self._remains(turn)
-        wanted = turn.live and not turn.erased and turn.kind not in _UNSEARCHED and bool(_text(turn).strip())
+        wanted = (
+            turn.is_live
+            and not turn.is_erased
+            and turn.row.kind not in _UNSEARCHED
+            and bool(plain_text(turn_view(turn.row)).strip())
+        )
         if not wanted:
             if turn.entry_live:
-                yield self._fault("entry_unwanted", "the index finds a turn that must not be found", turn.id)
+                yield self._fault("entry_unwanted", "the index finds a turn that must not be found", turn.row.id)
             return
         if not turn.entry_live:
-            yield self._fault("entry_missing", "the index has no live entry for a live turn", turn.id)
+            yield self._fault("entry_missing", "the index has no live entry for a live turn", turn.row.id)
             return
         if not turn.copies_equal:
-            yield self._fault("entry_differs", "the entry's copies of the filters are not the turn's", turn.id)
-        if turn.entry_due != (turn.index_state == "pending"):
+            yield self._fault("entry_differs", "the entry's copies of the filters are not the turn's", turn.row.id)
+        if turn.entry_due != (turn.row.index_state == "pending"):
             yield self._fault(
-                "index_state_differs", f"index_state is {turn.index_state}, the entry says otherwise", turn.id
+                "index_state_differs", f"index_state is {turn.row.index_state}, the entry says otherwise", turn.row.id
             )
         if turn.vectors_torn:
-            yield self._fault("vectors_torn", "in some space the turn has the vectors of some pieces only", turn.id)
+            yield self._fault("vectors_torn", "in some space the turn has the vectors of some pieces only", turn.row.id)
 
     def _remains(self, turn: CheckedTurn) -> Iterator[Fault]:
-        said = (turn.content, turn.tool_calls, turn.tool_call_id, turn.tool_results, turn.usage, turn.metadata)
+        row = turn.row
+        said = (row.content, row.tool_calls, row.tool_call_id, row.tool_results, row.usage, row.metadata)
         # retention may leave the salt of turns that a truncation has superseded since
-        may_prove = (turn.position or 0) <= self._erased_position or turn.superseded_by is not None
-        has_salt = turn.salt is not None and not (may_prove and turn.status == "committed")
+        may_prove = (turn.row.position or 0) <= self._erased_position or turn.row.superseded_by is not None
+        has_salt = turn.row.salt is not None and not (may_prove and turn.row.status == "committed")
         if has_salt or any(part is not None for part in said):
-            yield self._fault("erased_remains", "an erased turn still says something, or has its salt", turn.id)
-        if turn.entry or turn.vectors:
-            yield self._fault("erased_remains", "an erased turn is still in the index", turn.id)
+            yield self._fault("erased_remains", "an erased turn still says something, or has its salt", turn.row.id)
+        if turn.entry or turn.has_vectors:
+            yield self._fault("erased_remains", "an erased turn is still in the index", turn.row.id)
 
     def _place(self, turn: CheckedTurn) -> Iterator[Fault]:
-        seq = turn.seq or 0
+        seq = turn.row.seq or 0
         if seq != self._seq + 1:
-            yield self._fault("seq_gap", f"seq {seq} follows {self._seq}", turn.id)
+            yield self._fault("seq_gap", f"seq {seq} follows {self._seq}", turn.row.id)
             self._chain = None  # a missing turn cannot be hashed; the chain is checked again after it
         self._seq = seq
-        if turn.live:
-            if (turn.position or 0) <= self._erased_position and not turn.erased:
-                yield self._fault("erased_remains", f"retention has erased through {self._erased_position}", turn.id)
-            if turn.position in self._places:
-                yield self._fault("position_taken", f"another live turn stands at position {turn.position}", turn.id)
-            self._places[turn.position or 0] = _Place(turn.id, turn.entry_position if turn.entry_live else None)
+        if turn.is_live:
+            if (turn.row.position or 0) <= self._erased_position and not turn.is_erased:
+                yield self._fault(
+                    "erased_remains", f"retention has erased through {self._erased_position}", turn.row.id
+                )
+            if turn.row.position in self._places:
+                yield self._fault(
+                    "position_taken", f"another live turn stands at position {turn.row.position}", turn.row.id
+                )
+            self._places[turn.row.position or 0] = _Place(turn.row.id, turn.entry_position if turn.entry_live else None)
 
     def _hashes(self, turn: CheckedTurn) -> Iterator[Fault]:
-        if turn.content_hash is None or turn.chain_hash is None:
-            yield self._fault("hash_missing", f"seq {turn.seq} has no hash", turn.id)
+        if turn.row.content_hash is None or turn.row.chain_hash is None:
+            yield self._fault("hash_missing", f"seq {turn.row.seq} has no hash", turn.row.id)
             return
-        if not turn.erased:
-            if turn.salt is None:
-                yield self._fault("salt_missing", f"seq {turn.seq} has no salt and is not erased", turn.id)
-            elif turn.occurred_at is not None and content_hash(turn.salt, _form(turn)) != turn.content_hash:
-                yield self._fault("content_changed", f"seq {turn.seq} is not what its hash was made of", turn.id)
+        if not turn.is_erased:
+            if turn.row.salt is None:
+                yield self._fault("salt_missing", f"seq {turn.row.seq} has no salt and is not erased", turn.row.id)
+            elif turn.time_finite and not content_holds(turn.row):
+                yield self._fault(
+                    "content_changed", f"seq {turn.row.seq} is not what its hash was made of", turn.row.id
+                )
         if self._chain is not None:
             expected = chain_hash(
                 self._chain,
-                turn_id=turn.id,
-                seq=turn.seq or 0,
-                role=turn.role,
-                kind=turn.kind,
-                created_at=turn.created_at,
-                content=turn.content_hash,
+                turn_id=turn.row.id,
+                seq=turn.row.seq or 0,
+                role=turn.row.role,
+                kind=turn.row.kind,
+                created_at=turn.row.created_at,
+                content=turn.row.content_hash,
             )
-            if expected != turn.chain_hash:
-                yield self._fault("chain_broken", f"the chain does not hold at seq {turn.seq}", turn.id)
-        self._chain = turn.chain_hash
+            if expected != turn.row.chain_hash:
+                yield self._fault("chain_broken", f"the chain does not hold at seq {turn.row.seq}", turn.row.id)
+        self._chain = turn.row.chain_hash
 
     def end(self) -> Iterator[Fault]:
         """Check the head against all turns."""
@@ -183,38 +192,3 @@ class ConversationCheck:
 
 def _actors(participants: str) -> set[str]:
     return {str(item["actor"]) for item in cast("list[JsonObject]", json.loads(participants))}
-
-
-def _json(text: str | None) -> JsonValue:
-    return None if text is None else cast("JsonValue", json.loads(text))
-
-
-def _form(turn: CheckedTurn) -> bytes:
-    """Return the canonical form of a row that the content hash is computed from: see `app.conversations.hash_chain`."""
-    fields: dict[str, JsonValue] = {
-        "role": turn.role,
-        "kind": turn.kind,
-        "actor": turn.actor,
-        "content": _json(turn.content),
-        "tool_calls": _json(turn.tool_calls),
-        "tool_call_id": turn.tool_call_id,
-        "tool_results": _json(turn.tool_results),
-        "usage": _json(turn.usage),
-        "model": turn.model,
-        "adapter": turn.adapter,
-        "supersedes": None if turn.supersedes is None else format_id(turn.supersedes),
-        "metadata": _json(turn.metadata),
-    }
-    if turn.occurred_at is not None and turn.occurred_at != turn.created_at:
-        fields["occurred_at"] = format_time(turn.occurred_at)
-    return canonical_form(fields)
-
-
-def _text(turn: CheckedTurn) -> str:
-    return plain_text(
-        TurnInput.model_construct(
-            content=cast("str | list[JsonObject] | None", _json(turn.content)),
-            tool_calls=cast("list[JsonObject]", _json(turn.tool_calls) or []),
-            tool_results=cast("list[JsonObject]", _json(turn.tool_results) or []),
-        )
-    )

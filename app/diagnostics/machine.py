@@ -69,8 +69,8 @@ def _check_key(path: Path) -> Check:
     except OSError as error:
         return Check("admin key", Level.WARN, f"{path} cannot be read ({error.strerror})", "Run as its owner.")
     if parse_key(text) is None:
-        mend = "Put the key back, or delete the file and use `turnkeep keys create`."
-        return Check("admin key", Level.FAIL, f"{path} has no valid API key in it", mend)
+        remedy = "Put the key back, or delete the file and use `turnkeep keys create`."
+        return Check("admin key", Level.FAIL, f"{path} has no valid API key in it", remedy)
     return Check("admin key", Level.OK, f"{path}, mode {mode:04o}")
 
 
@@ -84,8 +84,8 @@ async def check_port(settings: Settings) -> Check:
             probe.bind((settings.server.host, settings.server.port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                mend = "Set TURNKEEP_HOST to an address of this machine."
-                return Check("port", Level.FAIL, f"{where} cannot be listened on ({error.strerror})", mend)
+                remedy = "Set TURNKEEP_HOST to an address of this machine."
+                return Check("port", Level.FAIL, f"{where} cannot be listened on ({error.strerror})", remedy)
         else:
             return Check("port", Level.OK, f"{where} is free")
     if await _is_turnkeep(settings):

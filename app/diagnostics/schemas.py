@@ -78,7 +78,11 @@ class Check:
     name: str
     level: Level
     found: str
-    mend: str = ""
+    remedy: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """Return the check as JSON. `mend`, the former name of `remedy`, stays for one release."""
+        return {**asdict(self), "mend": self.remedy}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,17 @@ data read in bounded steps, each conversation in one snapshot, while the service
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Literal
 from uuid import UUID
 
 from app.core.database.revisions import known_revisions
 from app.core.database.servers import Login, Server
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Database
 from app.core.errors import AppError, NotFound
 from app.core.ids import TenantId
-from app.diagnostics import entry_store, fact_store, store, summary_store
+from app.diagnostics import store, summary_store
 from app.diagnostics.checks import (
     ROLES,
     check_chat,
@@ -28,6 +28,7 @@ from app.diagnostics.checks import (
     knows,
 )
 from app.diagnostics.invariants import ConversationCheck
+from app.diagnostics.leftover_store import LISTINGS, Listing, list_rows
 from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
 from app.diagnostics.schemas import Check, Fault, Level, Stats, TableSize
 from app.diagnostics.store import ServerFacts
@@ -38,19 +39,11 @@ from app.settings import Settings
 from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller, Scope
 
-_TURNS, _CONVERSATIONS, _OWNERS, _REPEATS = 500, 200, 5000, 1000
+_TURNS, _CONVERSATIONS, _OWNERS = 500, 200, 5000
 _MAX_FAULTS = 10_000
 _POOL = "turnkeep-doctor"
 
 Progress = Callable[[int, int], None]
-
-
-class _Listing(Protocol):
-    """A query that returns ids in order, each with whether its owner exists."""
-
-    async def __call__(
-        self, tx: Transaction, tenant_id: TenantId, /, *, after: UUID | None, limit: int
-    ) -> list[tuple[UUID, bool]]: ...
 
 
 class Statistics:
@@ -137,8 +130,8 @@ async def _examine_database(settings: Settings) -> list[Check]:
     try:
         await server.read_configuration()
     except AppError:
-        mend = "Start it with `turnkeep serve` and run this again: what is checked in the database was left out."
-        return [Check("database", Level.WARN, "the embedded Postgres is not running", mend)]
+        remedy = "Start it with `turnkeep serve` and run this again: what is checked in the database was left out."
+        return [Check("database", Level.WARN, "the embedded Postgres is not running", remedy)]
     checks: list[Check] = []
     facts: list[ServerFacts] = []
     for login, use in ((server.app, "the application"), (server.ops, "ops")):
@@ -167,8 +160,8 @@ async def _facts(server: Server, login: Login, use: str) -> tuple[ServerFacts | 
         found = await _ask(server, Login(login.url, None))
     except AppError:
         return None, refusal
-    mend = f"As a superuser: create role {login.role} nologin; (if it is missing) grant {login.role} to the login;"
-    return found, Check(f"role of {use}", Level.FAIL, f"the login cannot take on {login.role}", mend)
+    remedy = f"As a superuser: create role {login.role} nologin; (if it is missing) grant {login.role} to the login;"
+    return found, Check(f"role of {use}", Level.FAIL, f"the login cannot take on {login.role}", remedy)
 
 
 async def _ask(server: Server, login: Login) -> ServerFacts:
@@ -267,7 +260,7 @@ class DataCheck:
                 faults += check.feed(turns)
                 if len(turns) < _TURNS:
                     break
-                after = turns[-1].seq or 0
+                after = turns[-1].row.seq or 0
             for turn in await store.list_unplaced_turns(tx, self._tenant_id, conversation_id, limit=_TURNS):
                 faults += check.unplaced(turn)
             if mark is not None:
@@ -277,60 +270,17 @@ class DataCheck:
         return [*faults, *check.end()]
 
     async def leftovers(self) -> list[Fault]:
-        """Return faults of rows without an owner: entries, vectors, open turns, decisions, marks, facts, results."""
-        return [*await self._orphans(entry_store.list_entry_owners, "entry_orphan", "an index entry of nothing"),
-                *await self._orphans(entry_store.list_vector_owners, "vector_orphan", "a vector of no entry"),
-                *await self._orphans(store.list_open_turns, "stream_torn", "an open turn without writer or text"),
-                *await self._orphans(fact_store.list_decisions, "erased_remains", "of turns that say it no more"),
-                *await self._orphans(fact_store.list_marks, "mark_wrong", "facts_seq or facts_rev is ahead"),
-                *await self._facts(),
-                *await self._repeats()]  # fmt: skip
+        """Return faults of rows that belong to other rows."""
+        return [fault for listing in LISTINGS for fault in await self._listed(listing)]
 
-    async def _orphans(self, listing: _Listing, code: str, detail: str) -> list[Fault]:
+    async def _listed(self, listing: Listing) -> list[Fault]:
         faults: list[Fault] = []
-        after: UUID | None = None
+        after: UUID | str | None = listing.first
+        limit = min(_OWNERS, listing.max_page)
         while True:
             async with self._ops.snapshot() as tx:
-                rows = await listing(tx, self._tenant_id, after=after, limit=_OWNERS)
-            faults += [Fault(code, detail, self._tenant_id, object_id=one) for one, owned in rows if not owned]
-            if len(rows) < _OWNERS:
+                rows = await list_rows(tx, listing, self._tenant_id, after=after, limit=limit)
+            faults += [fault for row in rows for fault in listing.faults(self._tenant_id, row)]
+            if len(rows) < limit:
                 return faults
-            after = rows[-1][0]
-
-    async def _facts(self) -> list[Fault]:
-        faults: list[Fault] = []
-        after: UUID | None = None
-        while True:
-            async with self._ops.snapshot() as tx:
-                rows = await fact_store.list_facts(tx, self._tenant_id, after=after, limit=_OWNERS)
-            for row in rows:
-                faults += [
-                    Fault(code, detail, self._tenant_id, object_id=row.id)
-                    for code, detail, holds in (
-                        ("fact_unsupported", "a fact without evidence", row.evidence > 0),
-                        ("erased_remains", f"{row.lost} pieces of evidence of turns that say it no more", not row.lost),
-                        ("fact_unfound", "the index finds what has ended, or not what holds", row.listed == row.found),
-                    )
-                    if not holds
-                ]
-            if len(rows) < _OWNERS:
-                return faults
-            after = rows[-1].id
-
-    async def _repeats(self) -> list[Fault]:
-        faults: list[Fault] = []
-        after = ""
-        while True:
-            async with self._ops.snapshot() as tx:
-                rows = await store.list_repeats(tx, self._tenant_id, after=after, limit=_REPEATS)
-            faults += _torn_repeats(self._tenant_id, rows)
-            if len(rows) < _REPEATS:
-                return faults
-            after = rows[-1][0]
-
-
-def _torn_repeats(tenant_id: TenantId, rows: Sequence[tuple[str, int, int]]) -> Iterator[Fault]:
-    """Yield results of requests with some of their turns missing; all or none may be missing."""
-    for _key, ids, found in rows:
-        if 0 < found < ids:
-            yield Fault("repeat_torn", f"of the {ids} turns of a remembered request {found} are there", tenant_id)
+            after = rows[-1]["id"]

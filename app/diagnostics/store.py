@@ -5,12 +5,13 @@ never write.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
 import asyncpg
 
+from app.conversations.stores.conversation_store import TurnRow
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId, format_id
 from app.diagnostics.schemas import ProjectStats, TableSize, TenantStats
@@ -73,13 +74,14 @@ async def table_sizes(tx: Transaction) -> list[TableSize]:
     """Return the bytes of each table with its indexes and TOAST, and its rows as the planner estimates them."""
     rows = await tx.fetch(
         """
-        select relname, greatest(reltuples, 0)::bigint as rows, pg_total_relation_size(oid) as bytes from pg_class
+        select relname as table, greatest(reltuples, 0)::bigint as rows, pg_total_relation_size(oid) as bytes
+        from pg_class
         where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and relname = any($1::text[])
         order by relname
         """,
         _TABLES,
     )
-    return [TableSize(table=row["relname"], rows=row["rows"], bytes=row["bytes"]) for row in rows]
+    return [TableSize(**dict(row)) for row in rows]
 
 
 async def top_projects(tx: Transaction, tenant_id: TenantId, limit: int) -> list[ProjectStats]:
@@ -108,16 +110,7 @@ async def top_tenants(tx: Transaction, limit: int) -> list[TenantStats]:
         """,
         limit,
     )
-    return [
-        TenantStats(
-            tenant_id=format_id(row["tenant_id"]),
-            name=row["name"],
-            conversations=row["conversations"],
-            turns=row["turns"],
-            tokens=row["tokens"],
-        )
-        for row in rows
-    ]
+    return [TenantStats.model_validate({**dict(row), "tenant_id": format_id(row["tenant_id"])}) for row in rows]
 
 
 # the server
@@ -181,21 +174,11 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
     )
     if row is None:
         raise RuntimeError("a select without from gave no row")
-    return ServerFacts(
-        version_num=row["version_num"],
-        now=row["now"],
-        role=RoleFacts(row["role"], bool(row["unbound"])),
-        roles=row["roles"],
-        extensions=dict(item.split(" ", 1) for item in row["extensions"]),
-        available=dict(item.split(" ", 1) for item in row["available"]),
-        bare_tables=row["bare_tables"],
-        public_may_connect=row["public_may_connect"],
-        fsync=row["fsync"],
-        full_page_writes=row["full_page_writes"],
-        synchronous_commit=row["synchronous_commit"],
-        max_connections=row["max_connections"],
-        connections=row["connections"],
-    )
+    members = dict(row)
+    for name in ("extensions", "available"):
+        members[name] = dict(item.split(" ", 1) for item in row[name])
+    members["role"] = RoleFacts(row["role"], bool(members.pop("unbound")))
+    return ServerFacts(**members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +226,7 @@ async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions
         ) j
         """  # noqa: S608
     )
-    return VectorFacts(0, 0, 0, 0, 0, ()) if row is None else VectorFacts(*row.values())
+    return VectorFacts(0, 0, 0, 0, 0, ()) if row is None else VectorFacts(**dict(row))
 
 
 # the data (ops role)
@@ -269,46 +252,28 @@ class HeadRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckedTurn:
-    """A turn with its index data. JSON columns are text. Field order is the order of the statement.
+    """A turn with its index data. `time_finite`: `occurred_at` is no infinity; `successor`: `superseded_by` exists."""
 
-    `occurred_at` is None if the stored value is an infinity.
-    """
-
-    id: UUID
-    seq: int | None
-    position: int | None
-    rev: int
-    kind: str
-    actor: str
-    role: str
-    content: str | None
-    tool_calls: str | None
-    tool_call_id: str | None
-    tool_results: str | None
-    usage: str | None
-    model: str | None
-    adapter: str | None
-    metadata: str | None
-    content_tokens: int
-    occurred_at: datetime | None
-    created_at: datetime
-    live: bool
-    status: str
-    supersedes: UUID | None
-    superseded_by: UUID | None
+    row: TurnRow
+    time_finite: bool
     successor: bool
-    salt: bytes | None
-    content_hash: bytes | None
-    chain_hash: bytes | None
-    index_state: str
-    erased: bool
     entry: bool
     entry_live: bool
     entry_due: bool
     entry_position: int | None
     copies_equal: bool
-    vectors: int
+    has_vectors: bool
     vectors_torn: bool
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the turn is committed and not superseded."""
+        return self.row.status == "committed" and self.row.superseded_by is None
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether the turn is a tombstone."""
+        return self.row.erased_at is not None
 
 
 async def count_conversations(tx: Transaction, tenant_id: TenantId | None) -> int:
@@ -354,27 +319,23 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
         tenant_id,
         conversation_id,
     )
-    return None if row is None else HeadRow(*row.values())
+    return None if row is None else HeadRow(**dict(row))
 
 
-_CHECKED_TURNS = """
-    select t.id, t.seq, t.position, t.rev, t.kind, t.actor, t.role, t.content, t.tool_calls, t.tool_call_id,
-           t.tool_results, t.usage, t.model, t.adapter, t.metadata, t.content_tokens,
-           case when isfinite(t.occurred_at) then t.occurred_at end as occurred_at, t.created_at,
-           t.status = 'committed' and t.superseded_by is null as live, t.status, t.supersedes,
-           t.superseded_by,
+_TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
+_CHECKED_TURNS = f"""
+    select {", ".join(f"t.{name}" for name in _TURN_FIELDS)}, isfinite(t.occurred_at) as time_finite,
            exists (
                select from turns s where s.tenant_id = t.tenant_id and s.id = t.superseded_by
                  and s.conversation_id = t.conversation_id
            ) as successor,
-           t.salt, t.content_hash, t.chain_hash, t.index_state, t.erased_at is not null as erased,
            e.entry_id is not null as entry, coalesce(e.live, false) as entry_live,
            coalesce(e.vectors_due, false) as entry_due, e.position as entry_position,
            e.kind = 'turn' and e.conversation_id = t.conversation_id and e.project = c.project
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
                and e.occurred_at = t.occurred_at
-               and e.metadata = coalesce(t.metadata::jsonb, '{}') as copies_equal,
-           (select count(*) from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id)::integer as vectors,
+               and e.metadata = coalesce(t.metadata::jsonb, '{{}}') as copies_equal,
+           exists (select from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id) as has_vectors,
            exists (
                select from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id
                group by v.space_id having count(*) <> max(v.part) + 1
@@ -382,7 +343,12 @@ _CHECKED_TURNS = """
     from turns t
     join conversations c on c.tenant_id = t.tenant_id and c.id = t.conversation_id
     left join index_entries e on e.tenant_id = t.tenant_id and e.entry_id = t.id
-"""
+"""  # noqa: S608
+
+
+def _checked_turn(row: asyncpg.Record) -> CheckedTurn:
+    turn = TurnRow(**{name: row[name] for name in _TURN_FIELDS})
+    return CheckedTurn(turn, **{name: value for name, value in row.items() if name not in _TURN_FIELDS})
 
 
 async def list_turns(
@@ -396,7 +362,7 @@ async def list_turns(
         after,
         limit,
     )
-    return [CheckedTurn(*row.values()) for row in rows]
+    return [_checked_turn(row) for row in rows]
 
 
 async def list_unplaced_turns(
@@ -409,51 +375,4 @@ async def list_unplaced_turns(
         conversation_id,
         limit,
     )
-    return [CheckedTurn(*row.values()) for row in rows]
-
-
-async def list_open_turns(
-    tx: Transaction, tenant_id: TenantId, *, after: UUID | None, limit: int
-) -> list[tuple[UUID, bool]]:
-    """Return open turns and streams, and whether each has a turn, one writer, and text without gaps."""
-    rows = await tx.fetch(
-        """
-        select o.id, exists (
-            select from turns t join turn_streams s on s.tenant_id = t.tenant_id and s.turn_id = t.id
-            where t.tenant_id = $1 and t.id = o.id and t.status = 'pending' and s.conversation_id = t.conversation_id
-        ) and not exists (
-            select from turn_chunks c where c.tenant_id = $1 and c.turn_id = o.id
-            group by c.part
-            having min(c.start) <> 0 or sum(c.length) <> max(c.start + c.length)
-                or bool_or(c.length <> char_length(c.text))
-        ) as sound
-        from (
-            select t.id from turns t where t.tenant_id = $1 and t.status = 'pending'
-            union select s.turn_id from turn_streams s where s.tenant_id = $1
-            union select c.turn_id from turn_chunks c where c.tenant_id = $1
-        ) o
-        where $2::uuid is null or o.id > $2 order by o.id limit $3
-        """,
-        tenant_id,
-        after,
-        limit,
-    )
-    return [(row["id"], row["sound"]) for row in rows]
-
-
-async def list_repeats(tx: Transaction, tenant_id: TenantId, *, after: str, limit: int) -> list[tuple[str, int, int]]:
-    """Return stored results of requests by key: the number of ids, and how many of them are existing turns."""
-    rows = await tx.fetch(
-        """
-        select r.key, cardinality(r.result_ids) as ids, (
-            select count(*) from turns t
-            join conversation_heads h on h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
-            where t.tenant_id = r.tenant_id and t.id = any(r.result_ids) and h.deleting_at is null
-        )::integer as found
-        from idempotency_records r where r.tenant_id = $1 and r.key > $2 order by r.key limit $3
-        """,
-        tenant_id,
-        after,
-        limit,
-    )
-    return [(row["key"], row["ids"], row["found"]) for row in rows]
+    return [_checked_turn(row) for row in rows]

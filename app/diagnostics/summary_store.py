@@ -56,13 +56,14 @@ async def find_mark(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
     """Return the head's marks."""
     row = await tx.fetchrow(
         """
-        select summarized_through, summarized_position, summarized_turns, summarized_tokens, erased_position
+        select summarized_through as through, summarized_position as position, summarized_turns as turns,
+               summarized_tokens as tokens, erased_position
         from conversation_heads where tenant_id = $1 and conversation_id = $2
         """,
         tenant_id,
         conversation_id,
     )
-    return None if row is None else MarkRow(*row.values())
+    return None if row is None else MarkRow(**dict(row))
 
 
 async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> Sequence[SummaryRow]:
@@ -86,7 +87,7 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
         tenant_id,
         conversation_id,
     )
-    return [SummaryRow(*row.values()) for row in rows]
+    return [SummaryRow(**dict(row)) for row in rows]
 
 
 async def measure(tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, position: int) -> Covered:
@@ -108,4 +109,4 @@ async def measure(tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *
         conversation_id,
         position,
     )
-    return Covered(0, 0, None, 0) if row is None else Covered(*row.values())
+    return Covered(0, 0, None, 0) if row is None else Covered(**dict(row))

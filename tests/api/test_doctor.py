@@ -438,7 +438,8 @@ GOOD = ServerFacts(
 
 
 def bad(checks: list[Check]) -> dict[str, Level]:
-    assert all(check.mend for check in checks if check.level is not Level.OK), "each says how to mend it"
+    assert all(check.remedy for check in checks if check.level is not Level.OK), "each says how to mend it"
+    assert all(check.as_json()["mend"] == check.as_json()["remedy"] == check.remedy for check in checks)
     return {check.name: check.level for check in checks if check.level is not Level.OK}
 
 
@@ -487,7 +488,7 @@ def test_the_schema_is_this_releases_or_what_to_do_is_said() -> None:
     ):
         check = check_schema(version, known)
         assert check.level is Level.FAIL
-        assert word in check.mend
+        assert word in check.remedy
 
 
 @pytest.mark.parametrize(
@@ -533,7 +534,7 @@ def test_the_data_directory_the_key_and_the_disk_are_looked_at(tmp_path: Path) -
 
 def test_a_missing_or_damaged_model_is_named(tmp_path: Path) -> None:
     assert check_model().level is Level.OK
-    assert "make assets" in check_model(tmp_path).mend
+    assert "make assets" in check_model(tmp_path).remedy
     for name in ("model_quantized.onnx", "tokenizer.json"):
         (tmp_path / name).write_text("{")
     assert bad([check_model(tmp_path)]) == {"embedding model": Level.FAIL}
@@ -586,14 +587,14 @@ async def test_the_doctor_looks_whether_the_chat_model_is_there(service: Service
     async with open_fake_chat() as fake:
         there = {"llm_model": CHAT_MODEL, "llm_base_url": fake.url}
         check = await look(**there)
-        assert (check.level, check.mend) == (Level.OK, "")
+        assert (check.level, check.remedy) == (Level.OK, "")
         assert CHAT_MODEL in check.found
         assert (await look(**there | {"llm_model": "other"})).level is Level.WARN
         for mode, level in (("unauthorized", Level.FAIL), ("error", Level.WARN), ("no_model", Level.OK)):
             fake.models_mode = mode
             check = await look(**there)
             assert check.level is level
-            assert (check.mend != "") is (level is not Level.OK)
+            assert (check.remedy != "") is (level is not Level.OK)
             assert "sk-" not in check.found
         assert fake.chats == []
     assert (await look(**there)).level is Level.WARN

@@ -153,7 +153,7 @@ async def test_turns_stored_without_an_embedder_are_found_by_meaning_after_a_sta
         told = await doctor(after)
         assert told.level is Level.WARN
         assert "3 of 3 entries" in told.found
-        assert "turnkeep worker" in told.mend
+        assert "turnkeep worker" in told.remedy
         await after.run_jobs()
         assert await degraded(client, talk, mode="vector") == []
         (hit,) = await client.recall(talk, "what does the reptile have for dinner", mode="vector", k=1, explain=True)
@@ -346,7 +346,7 @@ async def test_jobs_that_were_parked_while_the_embedder_was_away_are_tried_again
         assert told.level is Level.WARN
         assert "2 parked" in told.found
         assert "embedder_unavailable" in told.found
-        assert "POST /v1/admin/jobs/{id}/retry" in told.mend
+        assert "POST /v1/admin/jobs/{id}/retry" in told.remedy
         # as long as it is away nothing is worn out, and the look itself says why
         fake.mode, fake.refused_word = "error", None
         await service.run_jobs()

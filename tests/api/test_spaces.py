@@ -493,7 +493,7 @@ async def test_a_process_with_settings_for_the_old_space_only_goes_on_in_it_and_
             checks = {check.name: check for check in await examine(one_port(old), environment={})}
             assert checks["embedding space"].level is Level.FAIL
             assert NEW in checks["embedding space"].found
-            assert "TURNKEEP_NEXT_EMBEDDER" in checks["embedding space"].mend
+            assert "TURNKEEP_NEXT_EMBEDDER" in checks["embedding space"].remedy
         checks = {check.name: check for check in await examine(one_port(one), environment={})}
         assert checks["embedding space"].level is Level.OK
         await rows(one, "update jobs set run_at = now()")

@@ -43,14 +43,14 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
     """Verify the chain from its start to the current head."""
     async with database.transaction(caller.tenant_id, read_only=True) as tx:
         head = await get_conversation(caller, tx, conversation_id)
-    list_in_order = _Walk(seq=0, chain=head.chain_start or GENESIS)
-    while list_in_order.broken is None and list_in_order.seq < head.last_seq:
+    walk = _Walk(seq=0, chain=head.chain_start or GENESIS)
+    while walk.broken is None and walk.seq < head.last_seq:
         async with database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await turn_store.list_in_order(
                 tx,
                 caller.tenant_id,
                 conversation_id,
-                after=list_in_order.seq,
+                after=walk.seq,
                 through=head.last_seq,
                 limit=_BATCH,
                 max_bytes=_BATCH_BYTES,
@@ -58,10 +58,10 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
             # read after the turns: a conversation is hidden before its turns are deleted
             if await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id) is None:
                 raise NotFound("not_found", "There is no such conversation.")
-        list_in_order = await asyncio.to_thread(_follow, list_in_order, rows, head.last_seq)
-    if list_in_order.broken is None and list_in_order.chain != head.chain_hash:
-        list_in_order = _broken(list_in_order, "head", list_in_order.seq)
-    return _verification(head, list_in_order)
+        walk = await asyncio.to_thread(_follow, walk, rows, head.last_seq)
+    if walk.broken is None and walk.chain != head.chain_hash:
+        walk = _broken(walk, "head", walk.seq)
+    return _verification(head, walk)
 
 
 def row_fields(row: TurnRow) -> dict[str, JsonValue]:
@@ -83,16 +83,16 @@ def row_fields(row: TurnRow) -> dict[str, JsonValue]:
     return fields
 
 
-def _follow(list_in_order: _Walk, rows: Sequence[TurnRow], last_seq: int) -> _Walk:
+def _follow(walk: _Walk, rows: Sequence[TurnRow], last_seq: int) -> _Walk:
     for row in rows:
-        if row.seq != list_in_order.seq + 1:
-            return _broken(list_in_order, "missing", list_in_order.seq + 1)
-        seq = list_in_order.seq + 1
+        if row.seq != walk.seq + 1:
+            return _broken(walk, "missing", walk.seq + 1)
+        seq = walk.seq + 1
         is_erased = row.erased_at is not None
-        if not is_erased and not _content_holds(row):
-            return _broken(list_in_order, "content_hash", seq, row)
+        if not is_erased and not content_holds(row):
+            return _broken(walk, "content_hash", seq, row)
         chain = chain_hash(
-            list_in_order.chain,
+            walk.chain,
             turn_id=row.id,
             seq=seq,
             role=row.role,
@@ -101,35 +101,34 @@ def _follow(list_in_order: _Walk, rows: Sequence[TurnRow], last_seq: int) -> _Wa
             content=row.content_hash or b"",
         )
         if chain != row.chain_hash:
-            return _broken(list_in_order, "chain_hash", seq, row)
-        list_in_order = _Walk(seq, chain, list_in_order.content + (not is_erased), list_in_order.erased + is_erased)
-    if not rows and list_in_order.seq < last_seq:
-        return _broken(list_in_order, "missing", list_in_order.seq + 1)
-    return list_in_order
+            return _broken(walk, "chain_hash", seq, row)
+        walk = _Walk(seq, chain, walk.content + (not is_erased), walk.erased + is_erased)
+    if not rows and walk.seq < last_seq:
+        return _broken(walk, "missing", walk.seq + 1)
+    return walk
 
 
-def _content_holds(row: TurnRow) -> bool:
+def content_holds(row: TurnRow) -> bool:
+    """Return whether the content hash of a stored turn is that of its fields."""
     return row.salt is not None and content_hash(row.salt, canonical_form(row_fields(row))) == row.content_hash
 
 
 def _broken(
-    list_in_order: _Walk,
+    walk: _Walk,
     what: Literal["content_hash", "chain_hash", "missing", "head"],
     seq: int,
     row: TurnRow | None = None,
 ) -> _Walk:
-    return replace(
-        list_in_order, broken=ChainBreak(turn_id=None if row is None else format_id(row.id), seq=seq, what=what)
-    )
+    return replace(walk, broken=ChainBreak(turn_id=None if row is None else format_id(row.id), seq=seq, what=what))
 
 
-def _verification(head: ConversationRow, list_in_order: _Walk) -> Verification:
+def _verification(head: ConversationRow, walk: _Walk) -> Verification:
     return Verification(
         conversation_id=format_id(head.id),
-        valid=list_in_order.broken is None,
-        turns=list_in_order.content + list_in_order.erased,
-        verified_content=list_in_order.content,
-        erased=list_in_order.erased,
+        valid=walk.broken is None,
+        turns=walk.content + walk.erased,
+        verified_content=walk.content,
+        erased=walk.erased,
         head_hash=head.chain_hash.hex(),
-        first_break=list_in_order.broken,
+        first_break=walk.broken,
     )

@@ -59,7 +59,7 @@ def create(
     async def run() -> str:
         async with _open(settings) as base:
             if new_tenant is not None:
-                return str((await base.tenancy.create_tenant(new_tenant))[1])
+                return str(await base.tenancy.create_tenant(new_tenant))
             scopes = scope or DEFAULT_SCOPES
             tenant_id = tenant_named(settings, tenant)
             made = await base.tenancy.create_key(

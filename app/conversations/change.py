@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.find import get_conversation, lock_conversation
@@ -30,6 +31,13 @@ class ChangeConditions:
     tags: frozenset[str] | None = None
 
 
+class ConversationChange(NamedTuple):
+    """A changed conversation, and whether the change gave it an owner."""
+
+    row: ConversationRow
+    has_new_owner: bool
+
+
 async def change_conversation(
     caller: Caller,
     tx: Transaction,
@@ -39,8 +47,8 @@ async def change_conversation(
     jobs: JobQueue,
     titles: DerivedTitles,
     conditions: ChangeConditions,
-) -> tuple[ConversationRow, bool]:
-    """Change the given fields and keep all others. Return the row, and whether the conversation got an owner.
+) -> ConversationChange:
+    """Change the given fields and keep all others.
 
     Enqueues a job that erases the turns that the new retention does not keep. Clearing the title derives a new one.
     Raises Conflict `revision_changed`, or `conversation_owned` if it has another owner; Invalid for too much metadata.
@@ -83,7 +91,7 @@ async def change_conversation(
     changed = await get_conversation(caller, tx, conversation_id)
     if changed.compaction != row.compaction and is_due(changed, turns=changed.turn_count, tokens=changed.token_count):
         await jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
-    return changed, owner != row.owner
+    return ConversationChange(changed, owner != row.owner)
 
 
 def _require_revision(row: ConversationRow, conditions: ChangeConditions) -> None:

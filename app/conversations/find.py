@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from app.conversations.stores import conversation_store, stream_store
@@ -52,10 +53,15 @@ async def get_turn(caller: Caller, tx: Transaction, conversation_id: Conversatio
     return row
 
 
-async def get_live_turn(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId
-) -> tuple[int, int]:
-    """Return the seq and the position of a live turn. Raises NotFound, or Conflict if it is superseded."""
+class LiveTurn(NamedTuple):
+    """The seq and the position of a live turn."""
+
+    seq: int
+    position: int
+
+
+async def get_live_turn(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> LiveTurn:
+    """Return a live turn. Raises NotFound for an unknown turn, Conflict for a superseded one."""
     row = await conversation_store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
     if row is None or row.status != "committed" or row.seq is None or row.position is None:
         raise turn_missing()
@@ -65,7 +71,7 @@ async def get_live_turn(
             "The turn has been superseded; name the one that stands in its place.",
             extra={"superseded_by": format_id(row.superseded_by)},
         )
-    return row.seq, row.position
+    return LiveTurn(row.seq, row.position)
 
 
 def turn_missing() -> NotFound:

@@ -35,7 +35,6 @@ from app.conversations.schemas.conversations import (
     ConversationFilter,
     ConversationSearch,
     ConversationUpdate,
-    ErasedTurns,
     ForkRequest,
     Hydrated,
     ListedConversation,
@@ -43,6 +42,7 @@ from app.conversations.schemas.conversations import (
     RevisionResult,
     Turn,
     TurnInput,
+    UpdatedConversation,
     Verification,
 )
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, Order
@@ -53,7 +53,7 @@ from app.conversations.streams.service import Streams
 from app.conversations.summaries.invalidation import COMPACT_JOB, RETAIN_JOB
 from app.conversations.summaries.service import Summaries
 from app.conversations.turns.append import Appender
-from app.conversations.turns.erase import erase_turns
+from app.conversations.turns.erase import TurnErasure, erase_turns
 from app.conversations.turns.fork import Forker
 from app.conversations.turns.index_jobs import Indexing
 from app.conversations.turns.revise import Reviser
@@ -72,7 +72,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id
 from app.core.jobs import JobQueue
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, LimitedList, Page, make_page
 from app.formats.schemas import CanonicalTurn, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
@@ -235,18 +235,15 @@ class Conversations:
     async def update(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, body: ConversationUpdate,
         tags: frozenset[str] | None, replaces_metadata: bool,
-    ) -> tuple[Conversation, bool]:  # fmt: skip
-        """Change the given fields in the caller's transaction and keep all others.
-
-        Also return whether the conversation got an owner: data derived from it then gets that owner too.
-        """
+    ) -> UpdatedConversation:  # fmt: skip
+        """Change the given fields in the caller's transaction and keep all others."""
         max_bytes = self._settings.limits.max_metadata_bytes
-        row, is_claimed = await change_conversation(
+        row, has_new_owner = await change_conversation(
             caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles,
             conditions=ChangeConditions(max_bytes, replaces_metadata=replaces_metadata, tags=tags),
         )  # fmt: skip
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
-        return conversation_view_for(caller, row), is_claimed
+        return UpdatedConversation(conversation_view_for(caller, row), has_new_owner)
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation and its turns, in the caller's transaction."""
@@ -297,17 +294,17 @@ class Conversations:
         conversation_id: ConversationId,
         turn_ids: Sequence[UUID],
         only_this: bool,
-    ) -> tuple[ErasedTurns, Sequence[UUID]]:
+    ) -> TurnErasure:
         """Erase turns and, unless `only_this`, their other revisions, in the caller's transaction.
 
-        Also return the ids of all erased turns. Raises NotFound, naming the missing turns.
+        Raises NotFound, naming the missing turns.
         """
-        erased, every = await erase_turns(
+        erasure = await erase_turns(
             caller, tx, conversation_id, turn_ids, only_this=only_this, index=self._index, jobs=self._jobs,
             titles=self._titles,
         )  # fmt: skip
-        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=erased.rev)
-        return erased, every
+        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=erasure.result.rev)
+        return erasure
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
@@ -441,11 +438,11 @@ class Conversations:
 
     async def neighbours(
         self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
-    ) -> tuple[list[Turn], bool]:
-        """Return live turns around and at places (conversation, position), and whether some are left out.
+    ) -> LimitedList[Turn]:
+        """Return live turns around and at places (conversation, position).
 
         One turn can be near up to twice `reach` places, and is returned for each.
         """
         max_bytes = self._settings.limits.max_answer_bytes // (2 * reach)
         found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
-        return [turn_view(row) for row in found.rows], found.cut
+        return LimitedList([turn_view(row) for row in found.rows], found.cut)

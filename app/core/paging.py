@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Sequence
-from typing import Generic, Literal, TypeAlias, TypeVar, cast
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -27,6 +27,13 @@ class Page(BaseModel, Generic[Item]):
     data: list[Item]
     has_more: bool
     next_cursor: str | None
+
+
+class LimitedList(NamedTuple, Generic[Item]):
+    """The first items of a list, and whether more were left out."""
+
+    items: list[Item]
+    has_more: bool
 
 
 class Cursors:

@@ -65,14 +65,14 @@ class Governance:
         the conversation. Raises NotFound; Conflict `revision_changed`, `conversation_owned`; Invalid.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            conversation, is_claimed = await self._conversations.update(
+            updated = await self._conversations.update(
                 caller, tx, conversation_id=conversation_id, body=body, tags=tags, replaces_metadata=replaces_metadata
             )
-            if is_claimed and body.owner is not None:
+            if updated.has_new_owner and body.owner is not None:
                 # Facts first: the job that makes their vectors locks a fact before its index entry.
                 await self._facts.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
                 await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
-        return conversation
+        return updated.conversation
 
     async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation with everything derived from it, and return the number of deleted rows by table.
@@ -117,12 +117,12 @@ class Governance:
         naming the turns that are not in this conversation. A repeated call changes nothing.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            erased, every = await self._conversations.erase_turns(
+            erasure = await self._conversations.erase_turns(
                 caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
             )
-            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(every))
-            await self._facts.invalidate(caller, tx, turn_ids=every)
-        return erased
+            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(erasure.turn_ids))
+            await self._facts.invalidate(caller, tx, turn_ids=erasure.turn_ids)
+        return erasure.result
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
         """Erase the turns that the conversation's retention does not keep, in steps, and return their number.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
@@ -75,6 +75,13 @@ class PreparedEntries:
     vectors_due: bool
     dates_due: bool = False
     space_id: int = 0
+
+
+class IndexPosition(NamedTuple):
+    """The position of an entry among the live turns of its conversation, and its session."""
+
+    position: int
+    session: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from app.index.schemas import (
     EntryKind,
     IndexDocument,
     IndexEntry,
+    IndexPosition,
     PreparedEntries,
     SearchResult,
     SearchScope,
@@ -276,7 +277,7 @@ class SearchIndex:
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
-    async def place_of(self, caller: Caller, tx: Transaction, *, entry_id: UUID) -> tuple[int, int] | None:
+    async def place_of(self, caller: Caller, tx: Transaction, *, entry_id: UUID) -> IndexPosition | None:
         """Return the position and session of an entry, or None."""
         return await store.read_place(tx, caller.tenant_id, entry_id)
 

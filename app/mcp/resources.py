@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import unquote
 from uuid import UUID
 
-from mcp.types import ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
+from mcp.types import ListResourcesResult, ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
 from pydantic import BaseModel
 
 from app.container import Container
@@ -93,16 +93,17 @@ def parse_uri(uri: str) -> ConversationUri | MemoryUri:
     raise NotFound("not_found", "There is no such resource.")
 
 
-async def list_page(services: Container, caller: Caller, *, cursor: str | None) -> tuple[list[Resource], str | None]:
-    """Return conversations by latest activity, and the next cursor; for a conversation token its conversation."""
+async def list_page(services: Container, caller: Caller, *, cursor: str | None) -> ListResourcesResult:
+    """List conversations by latest activity; for a conversation token its conversation."""
     if caller.bound is not None:
         conversation = await services.conversations.get(caller, ConversationId(caller.bound.conversation_id))
-        return [_listed(conversation)], None
+        return ListResourcesResult(resources=[_listed(conversation)], next_cursor=None)
     caller.require(Scope.READ)
     page = await services.conversations.list_conversations(
         caller, where=ConversationFilter(), order="desc", limit=PAGE, cursor=cursor
     )
-    return [_listed(conversation) for conversation in page.data], page.next_cursor
+    listed = [_listed(conversation) for conversation in page.data]
+    return ListResourcesResult(resources=listed, next_cursor=page.next_cursor)
 
 
 async def read(

@@ -157,8 +157,7 @@ class McpServer:
     async def _list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         async def run(asking: McpRequest) -> ListResourcesResult:
             cursor = None if params is None else params.cursor
-            listed, next_cursor = await resources.list_page(self._services(), asking.caller, cursor=cursor)
-            return ListResourcesResult(resources=listed, next_cursor=next_cursor)
+            return await resources.list_page(self._services(), asking.caller, cursor=cursor)
 
         return await self._answer(context, "resources/list", run)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StringConstraints, model_validator
@@ -116,6 +116,13 @@ class FactUpdate(Strict):
     tier: Tier | None = None
     valid_from: TimeIn | None = None
     valid_to: TimeIn | None = None
+
+
+class FactErasure(NamedTuple):
+    """The number of deleted rows by table, and whether there is more to delete."""
+
+    counts: dict[str, int]
+    has_more: bool
 
 
 class FactsExtract(Strict):

@@ -28,6 +28,7 @@ from app.memory.schemas import (
     Extraction,
     Fact,
     FactCreate,
+    FactErasure,
     FactRecordedFrame,
     FactResult,
     FactSearch,
@@ -269,16 +270,12 @@ class Facts:
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Remove all evidence of a conversation, in the transaction that deletes it. Return deleted rows by table."""
-        counts, _ = await self.erase_some(caller, tx, conversation_ids=[conversation_id], limit=None)
-        return counts
+        return (await self.erase_some(caller, tx, conversation_ids=[conversation_id], limit=None)).counts
 
     async def erase_some(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int | None
-    ) -> tuple[dict[str, int], bool]:
-        """Remove evidence of conversations from up to `limit` keys.
-
-        Return the deleted rows by table, and whether more remain.
-        """
+    ) -> FactErasure:
+        """Remove evidence of conversations from up to `limit` keys."""
         gone = set(conversation_ids)
         keys = await store.keys_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
         shelves = await self._keeper.open(caller, tx, keys=keys)
@@ -292,7 +289,7 @@ class Facts:
             for conversation_id in conversation_ids:
                 decisions, sources = await decision_store.delete_of_conversation(tx, caller.tenant_id, conversation_id)
                 counts.update({"fact_decisions": decisions, "fact_decision_sources": sources})
-        return dict(counts), more
+        return FactErasure(dict(counts), more)
 
     # when a conversation gets an owner
 

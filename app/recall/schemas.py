@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
@@ -217,6 +217,16 @@ class SpaceComparisonResult(BaseModel):
     overlap: float
     rank_agreement: float
     queries: list[ComparedQuery]
+
+
+_T = TypeVar("_T")
+
+
+class Recalled(NamedTuple, Generic[_T]):
+    """Found items, best first, and the parts of the search that were degraded."""
+
+    items: list[_T]
+    degraded: list[str]
 
 
 @dataclass(frozen=True, slots=True)

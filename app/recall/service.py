@@ -38,6 +38,7 @@ from app.recall.schemas import (
     Hit,
     HitDate,
     Recall,
+    Recalled,
     RecalledFact,
     RecalledTurn,
     RecallResult,
@@ -189,8 +190,8 @@ class RecallService:
 
     async def recall_memories(
         self, caller: Caller, *, agent_id: str | None, query: str, k: int, filters: MemoryFilters | None = None
-    ) -> tuple[list[MemoryEntry], list[str]]:
-        """Return the `k` memories of an agent nearest to the query, best first, and the degraded parts.
+    ) -> Recalled[MemoryEntry]:
+        """Return the `k` memories of an agent nearest to the query.
 
         Without `agent_id`, search the memories of all agents (administrators only). Raises Forbidden for an agent other
         than the caller's.
@@ -212,7 +213,7 @@ class RecallService:
             for item in ranked
             if (memory := contents.memories.get(item.candidate.entry_id)) is not None
         ]
-        return entries, list(ranking.degraded)
+        return Recalled(entries, list(ranking.degraded))
 
     async def question(self, text: str, *, participants: Sequence[Participant]) -> Question:
         """Analyse and embed a question, without the participants' names in its vector. Opens no transaction."""
@@ -230,8 +231,8 @@ class RecallService:
         threshold: float | None,
         known: Sequence[CanonicalTurn],
         actors: Sequence[str] | None,
-    ) -> tuple[list[RecalledTurn], list[str]]:
-        """Return the turns for a conversation's context, best first, and the degraded parts.
+    ) -> Recalled[RecalledTurn]:
+        """Return the turns for a conversation's context.
 
         With `project`, search all conversations of the project (of `owner`, if given), else only the one conversation.
         `known` turns are loaded already: they are ranked and returned in addition to the `k` best of the others.
@@ -254,7 +255,7 @@ class RecallService:
             for item in ranking.ranked
             if (turn := found.get(item.candidate.entry_id)) is not None
         ]
-        return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.uncovered_ranges else [])]
+        return Recalled(recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.uncovered_ranges else [])])
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
         """Compare the hits of queries in another embedding space with those in the searched space. For operators.
@@ -298,8 +299,8 @@ class RecallService:
         question: Question,
         k: int,
         actors: Sequence[str] | None,
-    ) -> tuple[list[RecalledFact], list[str]]:
-        """Return the facts of conversations, or of an owner in a project, best first, and the degraded parts."""
+    ) -> Recalled[RecalledFact]:
+        """Return the facts of conversations, or of an owner in a project."""
         scope = SearchScope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
         ranking_query = _RankingQuery(question.text, question.query, question.participants, k)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -311,7 +312,7 @@ class RecallService:
             for item in ranking.ranked
             if item.candidate.entry_id in facts
         ]
-        return found[:k], list(ranking.degraded)
+        return Recalled(found[:k], list(ranking.degraded))
 
     async def _participants(self, caller: Caller, scope: SearchScope) -> list[Participant]:
         participants = await self._conversations.participants(

@@ -229,15 +229,15 @@ class Tenancy:
                 scopes=ALL_SCOPES,
             )
 
-    async def create_tenant(self, name: str) -> tuple[TenantId, KeyText]:
-        """Create a tenant with its first key (read, write, admin)."""
+    async def create_tenant(self, name: str) -> KeyText:
+        """Create a tenant, and return its first key (read, write, admin)."""
         key = generate_key()
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, name)
             scopes = (Scope.READ, Scope.WRITE, Scope.ADMIN)
             digest = key_hmac(self._secret, key)
             await store.add_key(tx, key.tenant_id, key.key_id, name="first key", secret_hmac=digest, scopes=scopes)
-        return key.tenant_id, key
+        return key
 
     async def create_key(
         self,

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from fastapi.routing import iter_route_contexts
 
 from app.core.error_codes import ERROR_CODES
 from app.main import create_app, openapi_document
+from app.routers.http.dependencies import get_caller
 from app.settings import Settings
+from app.tenancy.schemas import Caller
 from tests.support.shared import make_document
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +143,17 @@ def test_every_list_like_input_is_bounded() -> None:
                     assert "maxItems" in option, f"{name}.{member}"
                 if option.get("type") == "string" and "format" not in option and "enum" not in option:
                     assert "maxLength" in option or "const" in option, f"{name}.{member}"
+
+
+def test_a_route_authorises_by_one_dependency_and_not_in_its_body() -> None:
+    for context in iter_route_contexts(create_app(Settings()).routes):
+        if getattr(context, "include_in_schema", False) and context.name not in PUBLIC:
+            calls = [one.call for one in context.dependant.dependencies]  # type: ignore[union-attr]
+            authorising = [call for call in calls if get_type_hints(call).get("return") is Caller]
+            assert len(authorising) == 1, context.path
+            assert authorising[0] is not get_caller, f"{context.path} checks no scope"
+            names = set(context.endpoint.__code__.co_names)  # type: ignore[union-attr]
+            assert not names & {"require", "require_conversation", "require_long_term", "scopes"}, context.path
 
 
 def test_the_tenant_of_a_caller_is_taken_from_the_guarded_property() -> None:

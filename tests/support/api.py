@@ -56,9 +56,9 @@ class Service:
 
     async def new_tenant(self) -> "Client":
         """A client of a tenant that nothing else uses."""
-        tenant_id, key = await self.container.tenancy.create_tenant("test")
+        key = await self.container.tenancy.create_tenant("test")
         client = self.client(str(key))
-        client.tenant_id, client.key = tenant_id, str(key)
+        client.tenant_id, client.key = key.tenant_id, str(key)
         return client
 
 

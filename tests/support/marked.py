@@ -61,7 +61,7 @@ async def marked_tenant(service: Service, client: Client) -> Marked:
     corrected = await ask("PATCH", f"/v1/facts/{other}", json={"object": f"Rome {MARKER}"})
     memory = (await ask("POST", "/v1/memories", json=MEMORY)).json()["id"]
     key = (await ask("POST", "/v1/admin/keys", json={"name": "spare"})).json()["id"]
-    tenant_id, _ = await service.container.tenancy.create_tenant("spare")
+    tenant_id = (await service.container.tenancy.create_tenant("spare")).tenant_id
     return Marked(
         conversation_id=conversation,
         turns=stored,

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from pydantic import BaseModel, JsonValue
 
@@ -54,6 +54,13 @@ class PreparedCall:
     call: Call | None = None
     refusal: tuple[str, str] = ("", "")
     needs_conversation: bool = False
+
+
+class ToolOutcome(NamedTuple):
+    """The result or the error of a call as a text for the model, and `ok` or the error code."""
+
+    text: str
+    status: str
 
 
 class ToolRunner:
@@ -124,20 +131,20 @@ class ToolRunner:
             return PreparedCall(tool.name, "{}", tool.name, refusal=(error.code, error_text(error, self._names)))
         return PreparedCall(tool.name, text, tool.name, ready, needs_conversation=needs)
 
-    async def run(self, prepared: PreparedCall, caller: Caller) -> tuple[str, str]:
-        """Run a call; return the result or the error as a text for the model, and `ok` or the error code."""
+    async def run(self, prepared: PreparedCall, caller: Caller) -> ToolOutcome:
+        """Run a call; return its result or its error."""
         if prepared.call is None:
             code, detail = prepared.refusal
-            return _failed(detail), code
+            return ToolOutcome(_failed(detail), code)
         try:
             result = await prepared.call.run(self._services, caller)
         except AppError as error:
-            return _failed(error_text(error, self._names)), error.code
+            return ToolOutcome(_failed(error_text(error, self._names)), error.code)
         except Exception as error:  # noqa: BLE001 - the model continues without the result
             code = "internal_error"
             get_logger().error("agent.failed", code=code, error_type=error_type(error), stack=error_stack(error))
-            return _failed("internal_error: The tool failed."), code
-        return _result_text(result), "ok"
+            return ToolOutcome(_failed("internal_error: The tool failed."), code)
+        return ToolOutcome(_result_text(result), "ok")
 
 
 def _failed(detail: str) -> str:

@@ -169,16 +169,14 @@ class OpenAIConversations:
         return await self.get(caller, conversation_id)
 
     async def _turn(self, caller: Caller, conversation_id: ConversationId, item_id: str) -> Turn:
-        turn_id, _ = item_place(item_id)
-        turn = await self._conversations.turn(caller, conversation_id, turn_id=turn_id)
+        turn = await self._conversations.turn(caller, conversation_id, turn_id=item_place(item_id).turn_id)
         if turn.status != "committed" or turn.superseded_by is not None:
             raise NotFound("not_found", "There is no such item in this conversation.")
         return turn
 
 
 def _item(turn: Turn, item_id: str) -> JsonObject:
-    _, number = item_place(item_id)
-    found = items(turn)
+    number, found = item_place(item_id).number, items(turn)
     if number >= len(found):
         raise NotFound("not_found", "There is no such item in this conversation.")
     return found[number]

@@ -5,7 +5,7 @@ The `id` that a client gave an item is stored with the turn and not shown.
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.conversations.schemas.conversations import Turn
 from app.core.errors import NotFound
@@ -26,12 +26,19 @@ _ITEM_ID: Final = re.compile(r"(?:[a-z]+_)?([0-9A-Za-z-]{26,36})(?:_([0-9]{1,4})
 _TEXT_TYPES: Final = {"assistant": "output_text"}
 
 
-def item_place(item_id: str) -> tuple[TurnId, int]:
-    """Return the turn of an item and the item's index in the turn. Raises NotFound for an id of any other form."""
+class ItemPlace(NamedTuple):
+    """The turn of an item, and the number of the item in the turn, from 0."""
+
+    turn_id: TurnId
+    number: int
+
+
+def item_place(item_id: str) -> ItemPlace:
+    """Return the place of an item. Raises NotFound for an id of any other form."""
     found = _ITEM_ID.fullmatch(item_id)
     try:
         if found is not None:
-            return TurnId(parse_id(found[1])), int(found[2] or 0)
+            return ItemPlace(TurnId(parse_id(found[1])), int(found[2] or 0))
     except ValueError:
         pass
     raise NotFound("not_found", "There is no such item in this conversation.")

@@ -14,7 +14,7 @@ from itertools import pairwise
 from app.context.assembly.highlights import PROMPT_VERSION as HIGHLIGHTS_VERSION
 from app.context.assembly.highlights import Spoken, candidates, choose, of_line
 from app.context.compaction.cut import at_boundary, oldest_half, within_tokens
-from app.context.compaction.summariser import MAX_TOKENS, PROMPT_VERSION, Written, summarise
+from app.context.compaction.summariser import MAX_TOKENS, PROMPT_VERSION, Written, WrittenSummary, summarise
 from app.context.schemas import CompactionRequest, SummaryRequest
 from app.conversations.schemas.conversations import Compaction
 from app.conversations.schemas.summaries import (
@@ -282,7 +282,7 @@ class Compactor:
         written, model, read = Written(summary="…", abstract="…"), None, list[SourceTurn]()
         after = replaceable.from_position - 1
         for _ in range(_MAX_STEPS):
-            page, _more = await self._summaries.sources(
+            page, _ = await self._summaries.sources(
                 caller, conversation_id, after=after, before=replaceable.to_position + 1, limit=_PAGE
             )
             some = page[: within_tokens([source.turn for source in page], max_tokens=MAX_TOKENS)]
@@ -305,7 +305,7 @@ class Compactor:
             model,
             read_after=replaceable.from_position - 1,
         )
-        page, _more = await self._summaries.sources(
+        page, _ = await self._summaries.sources(
             caller, conversation_id, after=after, before=replaceable.to_position + 1, limit=1
         )
         if not page:
@@ -333,7 +333,7 @@ class Compactor:
 
     async def _write(
         self, caller: Caller, run: _Run, before: Sequence[str], turns: Sequence[SourceTurn]
-    ) -> tuple[Written, str]:
+    ) -> WrittenSummary:
         if self._chat is None:
             raise RuntimeError("there is no model")
         return await summarise(

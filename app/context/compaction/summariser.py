@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -39,6 +39,13 @@ class Written(BaseModel):
     abstract: str = Field(min_length=1)
 
 
+class WrittenSummary(NamedTuple):
+    """A summary, and the name of the model that wrote it."""
+
+    text: Written
+    model: str
+
+
 async def summarise(
     model: ChatModel,
     *,
@@ -47,8 +54,8 @@ async def summarise(
     before: Sequence[str],
     turns: Sequence[CanonicalTurn],
     words: int,
-) -> tuple[Written, str]:
-    """A summary of earlier summaries and the turns after them; which model wrote it. Raises as the model does."""
+) -> WrittenSummary:
+    """Summarise earlier summaries and the turns after them. Raises as the model does."""
     mark = secrets.token_hex(8)
     pieces = [f"<transcript {mark}>"]
     pieces.extend(f"[earlier summary]\n{text}" for text in before)
@@ -63,7 +70,7 @@ async def summarise(
         summary=answer.value.summary.strip()[:_LONGEST_SUMMARY] or "…",
         abstract=answer.value.abstract.strip()[:_LONGEST_ABSTRACT] or "…",
     )
-    return value, answer.model
+    return WrittenSummary(value, answer.model)
 
 
 def written(turn: CanonicalTurn) -> str:

@@ -57,8 +57,7 @@ class Sources:
         """Return the seq of a live turn. Raises NotFound, and Conflict if the turn is superseded."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await get_conversation(caller, tx, conversation_id)
-            seq, _ = await get_live_turn(caller, tx, conversation_id, turn_id)
-        return seq
+            return (await get_live_turn(caller, tx, conversation_id, turn_id)).seq
 
     async def places_of(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, UUID]:
         """Return the conversation of each of these turns that exists."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, Self, TypeAlias, cast
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import (
@@ -411,6 +411,13 @@ class RevisionResult(BaseModel):
     seq: int
     rev: int
     head_hash: str
+
+
+class UpdatedConversation(NamedTuple):
+    """A changed conversation, and whether the change gave it an owner, which its facts and index entries then get."""
+
+    conversation: Conversation
+    has_new_owner: bool
 
 
 class ErasedTurns(BaseModel):

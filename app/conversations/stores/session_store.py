@@ -5,7 +5,7 @@ from dataclasses import fields
 from datetime import date, datetime
 from uuid import UUID
 
-from app.conversations.schemas.sessions import SessionDay
+from app.conversations.schemas.sessions import Session, SessionDay
 from app.conversations.stores.conversation_store import (
     FROM_CONVERSATIONS,
     NOT_DELETING,
@@ -23,12 +23,8 @@ _SAID = "t.status = 'committed' and t.superseded_by is null and t.erased_at is n
 
 async def find_session(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str, turn_ids: Sequence[UUID]
-) -> tuple[UUID, str | None, int | None, int] | None:
-    """Return a conversation by its external id.
-
-    The result is its id, its owner, the position of the first of these turns, and the number of turns without a
-    summary.
-    """
+) -> Session | None:
+    """Return the session of this external id, with the position of the first of these turns, or None."""
     row = await tx.fetchrow(
         f"""
         select c.id, c.owner, (
@@ -42,7 +38,7 @@ async def find_session(
         external_id,
         turn_ids,
     )
-    return None if row is None else (row["id"], row["owner"], row["position"], row["unsummarised"])
+    return None if row is None else Session(row["id"], row["owner"], row["position"], row["unsummarised"])
 
 
 async def list_days(

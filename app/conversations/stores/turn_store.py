@@ -6,6 +6,7 @@ Callers that change turns lock the conversation's head, so that the rows read he
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from app.conversations.schemas.sources import SourceTurn
@@ -25,6 +26,14 @@ _LIVE = "t.status = 'committed' and t.superseded_by is null"
 _SUPERSEDED = "t.status = 'committed' and t.superseded_by is not null"
 
 
+class SupersededTurn(NamedTuple):
+    """A turn that was superseded; `is_erased`: it is a tombstone."""
+
+    id: UUID
+    tokens: int
+    is_erased: bool
+
+
 async def supersede(
     tx: Transaction,
     tenant_id: TenantId,
@@ -34,11 +43,8 @@ async def supersede(
     and_after: bool,
     by: UUID,
     rev: int,
-) -> list[tuple[UUID, int, bool]]:
-    """Mark the live turn at a position, and with `and_after` those after it, as superseded by another.
-
-    Returns for each its id, its tokens, and whether it was a tombstone.
-    """
+) -> list[SupersededTurn]:
+    """Mark the live turn at a position, and with `and_after` those after it, as superseded by another; return them."""
     rows = await tx.fetch(
         f"""
         update turns t set superseded_by = $4, rev = $5
@@ -51,7 +57,7 @@ async def supersede(
         by,
         rev,
     )
-    return [(row["id"], row["content_tokens"], row["erased"]) for row in rows]
+    return [SupersededTurn(row["id"], row["content_tokens"], row["erased"]) for row in rows]
 
 
 async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID, *, by: UUID, rev: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from app.conversations.drafts import Draft, make_draft
@@ -24,6 +25,13 @@ from app.tenancy.schemas import Binding, Caller, RequestResult
 
 # Upper bound: each concurrent opening uses a connection to Postgres.
 _MAX_CONCURRENT_OPENINGS = 500
+
+
+class StoredOpenTurn(NamedTuple):
+    """An open turn as it is stored, and the size of its durable text in bytes."""
+
+    turn: OpenedTurn
+    size: int
 
 
 class TurnOpener:
@@ -134,8 +142,8 @@ class TurnOpener:
         require_live(old)
         require_kept(head, old, truncate_after=False)
 
-    async def read(self, caller: Caller, tx: Transaction, row: TurnRow) -> tuple[OpenedTurn, int]:
-        """Return an open turn, and the number of its durable bytes."""
+    async def read(self, caller: Caller, tx: Transaction, row: TurnRow) -> StoredOpenTurn:
+        """Read an open turn."""
         turn_id = TurnId(row.id)
         stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
         if stream is None:
@@ -151,7 +159,7 @@ class TurnOpener:
             parts=[Offset(part=part, durable_offset=length, offset=length) for part, length in lengths.items()],
             lease_expires_at=datetime.now(UTC) + timedelta(seconds=left_s),
         )
-        return opened, sum(size for _, size in found.values())
+        return StoredOpenTurn(opened, sum(size for _, size in found.values()))
 
     async def _require_capacity(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None

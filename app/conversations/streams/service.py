@@ -129,7 +129,7 @@ class Streams:
                 read=lambda caller, tx, ids: get_turn(caller, tx, conversation_id, TurnId(ids[0])),
             )  # fmt: skip
             row = result.value
-            opened, _ = await self._opener.read(caller, tx, row)
+            opened = (await self._opener.read(caller, tx, row)).turn
         if result.is_replay:
             return result.with_value(opened)
         if result.is_new:

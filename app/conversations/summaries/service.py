@@ -36,7 +36,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
 from app.core.jobs import JobQueue
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, LimitedList, Page, make_page
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
@@ -163,13 +163,12 @@ class Summaries:
     async def position_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
         """Return the position of a live turn. Raises NotFound, or Conflict if it is superseded."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            _, position = await get_live_turn(caller, tx, conversation_id, turn_id)
-        return position
+            return (await get_live_turn(caller, tx, conversation_id, turn_id)).position
 
     async def sources(
         self, caller: Caller, conversation_id: ConversationId, *, after: int, before: int | None, limit: int
-    ) -> tuple[list[SourceTurn], bool]:
-        """Return the live turns between two positions (both exclusive), oldest first, and whether there are more."""
+    ) -> LimitedList[SourceTurn]:
+        """Return the live turns between two positions (both exclusive), the oldest first."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await conversation_store.list_turns(
                 tx,
@@ -185,7 +184,7 @@ class Summaries:
             )
         rows = found.rows[:limit]
         turns = [SourceTurn(row.id, canonical_turn(row), row.content_hash or b"", row.model) for row in rows]
-        return turns, found.cut or len(found.rows) > limit
+        return LimitedList(turns, found.cut or len(found.rows) > limit)
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Enqueue a job that makes the summaries that are due in a conversation."""

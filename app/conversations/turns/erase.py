@@ -1,6 +1,7 @@
 """Erases the content of turns and leaves tombstones, in the transaction of the caller."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from app.conversations.derived_titles import DerivedTitles
@@ -17,6 +18,13 @@ from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller
 
 
+class TurnErasure(NamedTuple):
+    """The result of an erasure, and the ids of the erased turns and of all their versions."""
+
+    result: ErasedTurns
+    turn_ids: Sequence[UUID]
+
+
 async def erase_turns(
     caller: Caller,
     tx: Transaction,
@@ -27,8 +35,8 @@ async def erase_turns(
     index: SearchIndex,
     jobs: JobQueue,
     titles: DerivedTitles,
-) -> tuple[ErasedTurns, Sequence[UUID]]:
-    """Erase the named turns, all or none, and their other versions unless `only_this`. Return the result and all ids.
+) -> TurnErasure:
+    """Erase the named turns, all or none, and their other versions unless `only_this`.
 
     Raises NotFound with the missing turns. A turn that is already erased stays erased. Summaries of erased turns are
     deleted; a job summarises the turns that are still live. A turn whose content retention has erased loses its salt
@@ -71,7 +79,7 @@ async def erase_turns(
         already_erased=[format_id(turn_id) for turn_id in named if turn_id not in fresh],
         rev=rev,
     )
-    return erased, erased_ids
+    return TurnErasure(erased, erased_ids)
 
 
 def _require_all(conversation_id: ConversationId, turn_ids: Sequence[UUID], rows: Mapping[UUID, TurnRow]) -> None:

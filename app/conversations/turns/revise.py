@@ -26,6 +26,7 @@ from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.formats.schemas import Kind, Role
+from app.index.schemas import IndexPosition
 from app.index.service import SearchIndex
 from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
@@ -147,23 +148,24 @@ class Reviser:
             session=session,
             is_last=truncate_after or index_position >= head.turn_count,
             gone_turns=len(gone),
-            gone_tokens=sum(tokens for _, tokens, _ in gone),
+            gone_tokens=sum(turn.tokens for turn in gone),
         )
-        tombstones = sum(erased for _, _, erased in gone)
+        tombstones = sum(turn.is_erased for turn in gone)
         if position > head.summarized_position:  # tombstones after the summarized position were counted as summarized
             head = replace(head, summarized_turns=head.summarized_turns - tombstones)
+        gone_ids = [turn.id for turn in gone]
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
-        await self._index.retire(caller, tx, entry_ids=[one for one, _, _ in gone])
+        await self._index.retire(caller, tx, entry_ids=gone_ids)
         await self._appender.write(caller, tx, head, placed, [item.draft])
-        changed = [(one, position) for one, _, _ in gone]
+        changed = [(one, position) for one in gone_ids]
         recount, rev = tombstones > 0, placed.rev
-        due = withdraw_jobs([one for one, _, _ in gone]) if head.facts_held else []
+        due = withdraw_jobs(gone_ids) if head.facts_held else []
         if await invalidate(
             caller, tx, self._index, head, changed=changed, and_after=truncate_after, recount=recount, rev=rev
         ):
             due.append(compact_job(head.id))
         await self._jobs.enqueue(tx, caller.tenant_id, due)
-        await self._titles.invalidate(caller, tx, head, gone=[one for one, _, _ in gone])
+        await self._titles.invalidate(caller, tx, head, gone=gone_ids)
         return ReplacedTurn(placed.rows[0], len(gone))
 
     async def _regenerate(
@@ -208,10 +210,7 @@ class Reviser:
             )
         return row
 
-    async def _index_place(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, old: TurnRow
-    ) -> tuple[int, int]:
-        """Return the index position and the session of the old turn."""
+    async def _index_place(self, caller: Caller, tx: Transaction, head: ConversationRow, old: TurnRow) -> IndexPosition:
         conversation_id = ConversationId(head.id)
         found = await self._index.place_of(caller, tx, entry_id=old.id)
         if found is not None:
@@ -219,7 +218,7 @@ class Reviser:
         # a turn without index entry (erased, or an instruction) has the session of its neighbours
         position = 1 + await turn_store.count_live_before(tx, caller.tenant_id, conversation_id, old.position or 0)
         session = await self._index.session_around(caller, tx, conversation_id=conversation_id, position=position)
-        return position, session or head.session
+        return IndexPosition(position, session or head.session)
 
     async def _replaced(self, caller: Caller, tx: Transaction, row: TurnRow) -> ReplacedTurn:
         superseded = await turn_store.count_superseded_by(

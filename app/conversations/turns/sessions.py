@@ -25,6 +25,7 @@ from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId
+from app.core.paging import LimitedList
 from app.formats.schemas import CanonicalTurn
 from app.settings import Settings
 from app.tenancy.schemas import Caller
@@ -56,9 +57,8 @@ class Sessions:
             found = await session_store.find_session(tx, caller.tenant_id, name.project, name.external_id, turn_ids)
         if found is None:
             return None
-        conversation_id, owner, position, unsummarised = found
-        _require_owner(name, owner)
-        return Session(ConversationId(conversation_id), owner, position, unsummarised)
+        _require_owner(name, found.owner)
+        return found
 
     async def wait_until_idle(self, caller: Caller, *, name: SessionName) -> Session:
         """Return a session when no transaction writes to it. Raises NotFound, and Busy after a short wait."""
@@ -127,14 +127,14 @@ class Sessions:
 
     async def day(
         self, caller: Caller, conversation_id: ConversationId, *, day: date, limit: int
-    ) -> tuple[list[CanonicalTurn], bool]:
-        """Return the turns of one day, in order, and whether there are more."""
+    ) -> LimitedList[CanonicalTurn]:
+        """Return the turns of one day, in order."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await session_store.list_day(
                 tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, max_bytes=_DAY_BYTES
             )
         turns = [canonical_turn(row) for row in found.rows[:limit]]
-        return turns, found.cut or len(found.rows) > limit
+        return LimitedList(turns, found.cut or len(found.rows) > limit)
 
     async def newest_before(
         self, caller: Caller, conversation_id: ConversationId, *, moment: datetime, but_newest: int

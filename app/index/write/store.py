@@ -8,7 +8,7 @@ from pgvector import Vector
 
 from app.core.database.transactions import FloatVector, Transaction, row_as
 from app.core.ids import ConversationId, TenantId
-from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry
+from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry, IndexPosition
 
 
 async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence[IndexEntry]) -> None:
@@ -165,7 +165,7 @@ async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tup
     )
 
 
-async def read_place(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> tuple[int, int] | None:
+async def read_place(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> IndexPosition | None:
     """Return the position and session of a live entry that has both."""
     row = await tx.fetchrow(
         """
@@ -175,7 +175,7 @@ async def read_place(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> tu
         tenant_id,
         entry_id,
     )
-    return None if row is None else (row["position"], row["session"])
+    return None if row is None else IndexPosition(row["position"], row["session"])
 
 
 async def read_session_around(

@@ -5,6 +5,8 @@ both are stored or neither. Invariants: a job runs at least once, on one worker 
 lease. If a worker dies, its lease ends and the job runs again, so handlers are idempotent. A finished job is deleted. A
 job that keeps failing is parked until an operator acts.
 
+Statements that enqueue, claim, renew and requeue jobs are hot or have CTEs: they are literal SQL.
+
 Two jobs of the same tenant, kind and dedupe key do not wait at once. A running job does not count, because it may have
 read the data before the latest change: the new job is enqueued and runs after it.
 """
@@ -12,15 +14,17 @@ read the data before the latest change: the new job is enqueued and runs after i
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import asyncpg
+from sqlalchemy import ARRAY, Boolean, ClauseElement, Interval, Text, all_, bindparam, case, func, select, update
 
-from app.core.database.transactions import Database, Transaction, row_as
+from app.core.database.metadata import jobs
+from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, given, is_any, page
+from app.core.database.transactions import Database, Transaction, field_names, row_as
 from app.core.ids import JobId, TenantId, new_uuid
 from app.settings.database import JobSettings
 
@@ -80,9 +84,38 @@ class Job:
         return JobKey(self.tenant_id, self.id)
 
 
-_FIELDS = tuple(field.name for field in fields(Job))
-_COLUMNS = ", ".join(_FIELDS)
-_COLUMNS_J = ", ".join(f"j.{name}" for name in _FIELDS)
+_COLUMNS_J = ", ".join(f"j.{name}" for name in field_names(Job))
+
+
+_J = jobs.c
+_OLD = _J.run_at < func.now() - bindparam("age", type_=Interval)
+_OF_PREFIX = func.starts_with(_J.kind, bindparam("prefix"), type_=Boolean)
+_ANY_PARKED = Query(
+    select(_J.tenant_id, _J.id)
+    .where(_J.state == "parked", is_any(_J.kind, "kinds"), is_any(_J.last_error, "codes"))
+    .limit(1)
+)
+_DELETE_UNCLAIMED = Query(
+    delete_some(
+        jobs,
+        _OF_PREFIX,
+        _J.kind != all_(bindparam("but", type_=ARRAY(Text))),
+        _J.state != "cancelled",
+        _J.locked_by.is_(None),
+        _OLD,
+    )
+)
+_DELETE_CANCELLED = Query(delete_some(jobs, _J.state == "cancelled", _OLD))
+_STATE = case((_J.locked_by.is_(None), _J.state), else_="running")
+_COUNTS = Query(select(_STATE.label("state"), func.count().label("count")).group_by(_STATE))
+_COUNT_BY_KIND = Query(
+    select(_J.kind, _J.state, func.count().label("count")).where(_OF_PREFIX).group_by(_J.kind, _J.state)
+)
+_ERRORS_BY_KIND = Query(
+    select(_J.kind, func.max(_J.last_error).label("code"))
+    .where(_OF_PREFIX, _J.last_error.is_not(None), _J.state.in_(("queued", "parked")))
+    .group_by(_J.kind)
+)
 
 
 class JobQueue:
@@ -202,7 +235,7 @@ class JobQueue:
                 self._settings.job_retry_max_s,
                 list(skipped_tenants),
             )
-        return [_job(row) for row in rows]
+        return [row_as(Job, row) for row in rows]
 
     async def renew(self, worker: UUID, jobs: Sequence[JobKey]) -> set[JobKey]:
         """Renew the leases of the given jobs that this worker still has, and return their keys."""
@@ -322,51 +355,25 @@ class JobQueue:
     async def has_parked(self, kinds: Sequence[str], *, codes: Sequence[str]) -> bool:
         """Return whether a job of these kinds was parked for one of these errors."""
         async with self._ops.across_tenants() as tx:
-            row = await tx.fetchrow(
-                """
-                select tenant_id, id from jobs
-                where state = 'parked' and kind = any($1::text[]) and last_error = any($2::text[]) limit 1
-                """,
-                list(kinds),
-                list(codes),
-            )
-        return row is not None
+            return await _ANY_PARKED.fetchrow(tx, kinds=list(kinds), codes=list(codes)) is not None
 
     async def delete_unclaimed(self, prefix: str, *, but: Sequence[str], older_than_s: float, limit: int) -> int:
         """Delete jobs with this kind prefix that no worker has claimed for so long; return their number."""
         async with self._ops.across_tenants() as tx:
-            return await tx.execute(
-                """
-                delete from jobs j using (
-                    select tenant_id, id from jobs
-                    where starts_with(kind, $1) and kind <> all($2::text[]) and state <> 'cancelled'
-                      and locked_by is null and run_at < now() - make_interval(secs => $3)
-                    limit $4
-                ) old where j.tenant_id = old.tenant_id and j.id = old.id
-                """,
-                prefix,
-                list(but),
-                older_than_s,
-                limit,
+            return await _DELETE_UNCLAIMED.execute(
+                tx, prefix=prefix, but=list(but), age=timedelta(seconds=older_than_s), limit=limit
             )
 
     async def counts(self) -> dict[str, int]:
         """Return the number of jobs: waiting, running, parked, cancelled."""
         async with self._ops.across_tenants() as tx:
-            rows = await tx.fetch(
-                """
-                select case when locked_by is null then state else 'running' end as state, count(*) as count
-                from jobs group by 1
-                """
-            )
+            rows = await _COUNTS.fetch(tx)
         return {"queued": 0, "running": 0, "parked": 0, "cancelled": 0} | {row["state"]: row["count"] for row in rows}
 
     async def count_by_kind(self, prefix: str) -> dict[str, dict[str, int]]:
         """Return the number of jobs of each kind that starts with `prefix`, by state; running ones are queued."""
         async with self._ops.across_tenants() as tx:
-            rows = await tx.fetch(
-                "select kind, state, count(*) as count from jobs where starts_with(kind, $1) group by 1, 2", prefix
-            )
+            rows = await _COUNT_BY_KIND.fetch(tx, prefix=prefix)
         found: dict[str, dict[str, int]] = {}
         for row in rows:
             found.setdefault(row["kind"], {})[row["state"]] = row["count"]
@@ -375,28 +382,19 @@ class JobQueue:
     async def errors_by_kind(self, prefix: str) -> dict[str, str]:
         """Return the last error of each kind that starts with `prefix`, of waiting and parked jobs."""
         async with self._ops.across_tenants() as tx:
-            rows = await tx.fetch(
-                """
-                select kind, max(last_error) as code from jobs
-                where starts_with(kind, $1) and last_error is not null and state in ('queued', 'parked') group by 1
-                """,
-                prefix,
-            )
+            rows = await _ERRORS_BY_KIND.fetch(tx, prefix=prefix)
         return {row["kind"]: row["code"] for row in rows}
 
     async def delete_cancelled(self, *, older_than_s: float, limit: int) -> int:
         """Delete up to `limit` jobs that were cancelled long ago; return their number."""
         async with self._ops.across_tenants() as tx:
-            return await tx.execute(
-                """
-                delete from jobs j using (
-                    select tenant_id, id from jobs
-                    where state = 'cancelled' and run_at < now() - make_interval(secs => $1) limit $2
-                ) old where j.tenant_id = old.tenant_id and j.id = old.id
-                """,
-                older_than_s,
-                limit,
-            )
+            return await _DELETE_CANCELLED.execute(tx, age=timedelta(seconds=older_than_s), limit=limit)
+
+
+@compiled
+def _jobs(filters: frozenset[str], *, newest_first: bool, after: bool) -> ClauseElement:
+    statement = select(*columns(jobs, Job)).where(*equals(jobs, *sorted(filters)))
+    return page(statement, (jobs.c.id,), newest_first=newest_first, after=after)
 
 
 async def list_jobs(
@@ -410,31 +408,22 @@ async def list_jobs(
     limit: int,
 ) -> list[Job]:
     """Return jobs by id, in the order of creation; of all tenants with None (ops role)."""
-    args: list[object] = [limit]
-    conditions: list[str] = []
-    for condition, value in (
-        ("tenant_id = ${}", tenant_id),
-        ("kind = ${}", kind),
-        ("state = ${}", state),
-        (f"id {'<' if newest_first else '>'} ${{}}", after),
-    ):
-        if value is not None:
-            args.append(value)
-            conditions.append(condition.format(len(args)))
-    where = f"where {' and '.join(conditions)}" if conditions else ""
-    direction = "desc" if newest_first else "asc"
-    rows = await tx.fetch(f"select {_COLUMNS} from jobs {where} order by id {direction} limit $1", *args)  # noqa: S608
-    return [_job(row) for row in rows]
+    filters = given(tenant_id=tenant_id, kind=kind, state=state)
+    query = _jobs(frozenset(filters), newest_first=newest_first, after=after is not None)
+    last = None if after is None else (after,)
+    return [row_as(Job, row) for row in await query.fetch(tx, limit=limit, **filters, **after_key(last))]
+
+
+@compiled
+def _lock_job(filters: frozenset[str]) -> ClauseElement:
+    return select(*columns(jobs, Job)).where(*equals(jobs, *sorted(filters))).with_for_update()
 
 
 async def lock_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -> Job | None:
     """Return a job, locked until the transaction ends; of any tenant with None (ops role)."""
-    row = await tx.fetchrow(
-        f"select {_COLUMNS} from jobs where ($1::uuid is null or tenant_id = $1) and id = $2 for update",  # noqa: S608
-        tenant_id,
-        job_id,
-    )
-    return None if row is None else _job(row)
+    key = given(tenant_id=tenant_id, id=job_id)
+    row = await _lock_job(frozenset(key)).fetchrow(tx, **key)
+    return None if row is None else row_as(Job, row)
 
 
 async def requeue_job(tx: Transaction, job: Job) -> Job | None:
@@ -450,21 +439,18 @@ async def requeue_job(tx: Transaction, job: Job) -> Job | None:
         job.tenant_id,
         job.id,
     )
-    return None if row is None else _job(row)
+    return None if row is None else row_as(Job, row)
+
+
+_CANCEL_JOB = Query(
+    update(jobs)
+    .values(state=JobState.CANCELLED.value, run_at=func.now(), locked_by=None, locked_until=None)
+    .where(*equals(jobs, "tenant_id", "id"))
+    .returning(*jobs.c)
+)
 
 
 async def cancel_job(tx: Transaction, job: Job) -> Job:
     """Cancel a locked job; a worker that runs it notices when it renews its lease (ops role)."""
-    row = await tx.fetchrow(
-        f"""
-        update jobs j set state = 'cancelled', run_at = now(), locked_by = null, locked_until = null
-        where j.tenant_id = $1 and j.id = $2 returning {_COLUMNS_J}
-        """,  # noqa: S608
-        job.tenant_id,
-        job.id,
-    )
-    return job if row is None else _job(row)
-
-
-def _job(row: asyncpg.Record) -> Job:
-    return row_as(Job, row)
+    row = await _CANCEL_JOB.fetchrow(tx, tenant_id=job.tenant_id, id=job.id)
+    return job if row is None else row_as(Job, row)

@@ -1,16 +1,35 @@
 """Queries on tenants and keys. Each takes the open transaction first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
 import asyncpg
+from sqlalchemy import ClauseElement, Integer, and_, any_, bindparam, case, false, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.transactions import Transaction
+from app.core.database.queries import (
+    Query,
+    after_key,
+    arguments,
+    columns,
+    compiled,
+    equals,
+    given,
+    page,
+    seconds,
+)
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId, format_id
 from app.tenancy.schemas import ApiKey, Key, Scope, Tenant
+from app.tenancy.tables import api_keys, installation, tenants
+
+_K = api_keys.c
+_THIS_KEY = equals(api_keys, "tenant_id", "id")
+_EXPIRED = func.coalesce(_K.expires_at <= func.now(), false()).label("expired")
+_IN_GRACE = _K.previous_expires_at > func.now()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +45,73 @@ class KeyRow:
     revoked: bool
 
 
+_SECRET = Query(select(installation.c.secret))
+_FIND_KEY = Query(
+    select(
+        _K.secret_hmac,
+        case((_IN_GRACE, _K.previous_hmac)).label("previous_hmac"),
+        _K.scopes,
+        _K.agent_id,
+        _K.long_term_enabled,
+        _EXPIRED,
+        _K.revoked_at.is_not(None).label("revoked"),
+    ).where(*_THIS_KEY)
+)
+_ANY_TENANT = Query(select(tenants.c.tenant_id).limit(1))
+_ADD_TENANT = Query(insert(tenants).values(arguments("tenant_id", "name")).on_conflict_do_nothing())
+_ADD_KEY = Query(
+    insert(api_keys)
+    .values(
+        arguments(
+            "tenant_id", "id", "name", "secret_hmac", "scopes", "agent_id", "expires_at", "long_term_enabled"
+        )
+    )
+    .on_conflict_do_nothing()
+)  # fmt: skip
+_REVOKE_KEY = Query(update(api_keys).values(revoked_at=func.coalesce(_K.revoked_at, func.now())).where(*_THIS_KEY))
+_KEY = (
+    _K.id, _K.name, _K.scopes, _K.agent_id, _K.long_term_enabled, _K.created_at, _K.expires_at, _K.revoked_at,
+    _K.last_used_at, case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"), _EXPIRED,
+)  # fmt: skip
+_LOCK_TENANT = Query(select(tenants.c.tenant_id).where(*equals(tenants, "tenant_id")).with_for_update())
+_READ_KEY = Query(select(*_KEY).where(*_THIS_KEY))
+_STANDING = Query(
+    select(
+        (_K.secret_hmac == bindparam("digest")).label("present"),
+        func.coalesce(and_(_K.previous_hmac == bindparam("digest"), _IN_GRACE), false()).label("previous"),
+    ).where(*_THIS_KEY)
+)
+_GRACE_S = bindparam("grace_s", type_=Integer)
+_ROTATE_KEY = Query(
+    update(api_keys)
+    .values(
+        previous_hmac=case((_GRACE_S > 0, _K.secret_hmac)),
+        previous_expires_at=case((_GRACE_S > 0, func.now() + seconds(_GRACE_S))),
+        secret_hmac=bindparam("new_hmac"),
+    )
+    .where(*_THIS_KEY)
+    .returning(*_KEY)
+)
+_OTHER_ADMIN_KEY = Query(
+    select(_K.id)
+    .where(
+        *equals(api_keys, "tenant_id"),
+        _K.id != bindparam("id"),
+        literal("admin") == any_(_K.scopes),
+        _K.revoked_at.is_(None),
+        or_(_K.expires_at.is_(None), _K.expires_at > func.now()),
+    )
+    .limit(1)
+)
+_FIND_TENANT = Query(select(tenants).where(*equals(tenants, "tenant_id")))
+_RENAME_TENANT = Query(
+    update(tenants).values(arguments("name")).where(*equals(tenants, "tenant_id")).returning(*tenants.c)
+)
+
+
 async def installation_secret(tx: Transaction) -> bytes:
     """Return the secret created at the first migration."""
-    row = await tx.fetchrow("select secret from installation")
+    row = await _SECRET.fetchrow(tx)
     if row is None:
         raise RuntimeError("the installation row is missing")
     return bytes(row["secret"])
@@ -36,42 +119,23 @@ async def installation_secret(tx: Transaction) -> bytes:
 
 async def find_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> KeyRow | None:
     """Return a key of this tenant, or None."""
-    row = await tx.fetchrow(
-        """
-        select secret_hmac, case when previous_expires_at > now() then previous_hmac end as previous_hmac,
-               scopes, agent_id, long_term_enabled,
-               coalesce(expires_at <= now(), false) as expired, revoked_at is not null as revoked
-        from api_keys where tenant_id = $1 and id = $2
-        """,
-        tenant_id,
-        key_id,
-    )
-    if row is None:
-        return None
-    return KeyRow(
-        secret_hmac=row["secret_hmac"],
-        previous_hmac=row["previous_hmac"],
-        scopes=row["scopes"],
-        agent_id=row["agent_id"],
-        long_term_enabled=row["long_term_enabled"],
-        expired=row["expired"],
-        revoked=row["revoked"],
-    )
+    row = await _FIND_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id)
+    return None if row is None else row_as(KeyRow, row)
 
 
 async def any_tenant(tx: Transaction) -> bool:
     """Return whether the installation has a tenant (ops role)."""
-    return await tx.fetchrow("select 1 from tenants limit 1") is not None
+    return await _ANY_TENANT.fetchrow(tx) is not None
 
 
 async def add_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> None:
     """Create a tenant unless it exists (ops role)."""
-    await tx.execute("insert into tenants (tenant_id, name) values ($1, $2) on conflict do nothing", tenant_id, name)
+    await _ADD_TENANT.execute(tx, tenant_id=tenant_id, name=name)
 
 
 async def tenant_exists(tx: Transaction, tenant_id: TenantId) -> bool:
     """Return whether the tenant exists (ops role)."""
-    return await tx.fetchrow("select 1 from tenants where tenant_id = $1", tenant_id) is not None
+    return await find_tenant(tx, tenant_id) is not None
 
 
 async def add_key(
@@ -87,82 +151,51 @@ async def add_key(
     expires_at: datetime | None = None,
 ) -> bool:
     """Create a key unless its id exists; return whether it was created (ops role)."""
-    added = await tx.execute(
-        """
-        insert into api_keys (tenant_id, id, name, secret_hmac, scopes, agent_id, expires_at, long_term_enabled)
-        values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict do nothing
-        """,
-        tenant_id,
-        key_id,
-        name,
-        secret_hmac,
-        [scope.value for scope in scopes],
-        agent_id,
-        expires_at,
-        long_term_enabled,
+    added = await _ADD_KEY.execute(
+        tx,
+        tenant_id=tenant_id,
+        id=key_id,
+        name=name,
+        secret_hmac=secret_hmac,
+        scopes=[scope.value for scope in scopes],
+        agent_id=agent_id,
+        expires_at=expires_at,
+        long_term_enabled=long_term_enabled,
     )
     return added == 1
 
 
 async def revoke_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> bool:
     """Revoke a key permanently; false if there is none (ops role)."""
-    touched = await tx.execute(
-        "update api_keys set revoked_at = coalesce(revoked_at, now()) where tenant_id = $1 and id = $2",
-        tenant_id,
-        key_id,
-    )
-    return touched == 1
+    return await _REVOKE_KEY.execute(tx, tenant_id=tenant_id, id=key_id) == 1
+
+
+@compiled
+def _list_keys(*, of_tenant: bool) -> ClauseElement:
+    statement = select(*columns(api_keys, ApiKey, but=("key_id",)), _K.id.label("key_id"))
+    if of_tenant:
+        statement = statement.where(*equals(api_keys, "tenant_id"))
+    return page(statement, (_K.created_at, _K.id), newest_first=True, after=False)
 
 
 async def list_keys(tx: Transaction, tenant_id: TenantId | None, limit: int) -> list[ApiKey]:
     """List the newest keys, of one tenant or of all (ops role)."""
-    rows = await tx.fetch(
-        """
-        select tenant_id, id, name, scopes, created_at, expires_at, revoked_at, last_used_at
-        from api_keys where $1::uuid is null or tenant_id = $1 order by created_at desc, id desc limit $2
-        """,
-        tenant_id,
-        limit,
-    )
-    return [
-        ApiKey(
-            tenant_id=row["tenant_id"],
-            key_id=row["id"],
-            name=row["name"],
-            scopes=[Scope(scope) for scope in row["scopes"]],
-            created_at=row["created_at"],
-            expires_at=row["expires_at"],
-            revoked_at=row["revoked_at"],
-            last_used_at=row["last_used_at"],
-        )
-        for row in rows
-    ]
+    rows = await _list_keys(of_tenant=tenant_id is not None).fetch(tx, **given(tenant_id=tenant_id), limit=limit)
+    return [replace(row_as(ApiKey, row), scopes=[Scope(scope) for scope in row["scopes"]]) for row in rows]
 
 
 # administration by callers (ops role, since the application's may not write keys)
 
-_KEY_COLUMNS = """
-    id, name, scopes, agent_id, long_term_enabled, created_at, expires_at, revoked_at, last_used_at,
-    case when previous_expires_at > now() then previous_expires_at end as previous_expires_at,
-    coalesce(expires_at <= now(), false) as expired
-"""
-
 
 def _key(row: asyncpg.Record) -> Key:
-    state: Literal["valid", "expired", "revoked"] = "expired" if row["expired"] else "valid"
-    return Key(
-        id=format_id(row["id"]),
-        name=row["name"],
-        scopes=[Scope(scope) for scope in row["scopes"]],
-        state="revoked" if row["revoked_at"] is not None else state,
-        agent_id=row["agent_id"],
-        long_term_enabled=row["long_term_enabled"],
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        revoked_at=row["revoked_at"],
-        previous_expires_at=row["previous_expires_at"],
-        last_used_at=row["last_used_at"],
-    )
+    state = "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "valid"
+    return Key.model_validate({**row, "id": format_id(row["id"]), "state": state})
+
+
+@compiled
+def _page_keys(*, newest_first: bool, after: bool) -> ClauseElement:
+    statement = select(*_KEY).where(*equals(api_keys, "tenant_id"))
+    return page(statement, (_K.created_at, _K.id), newest_first=newest_first, after=after)
 
 
 async def page_keys(
@@ -174,25 +207,14 @@ async def page_keys(
     limit: int,
 ) -> list[Key]:
     """List keys of one tenant by creation time; `after` is the sort key of the last row of the previous page."""
-    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
-    args: list[object] = [tenant_id, limit, *(after or ())]
-    bound = "" if after is None else f" and (created_at, id) {beyond} ($3, $4)"
-    rows = await tx.fetch(
-        f"select {_KEY_COLUMNS} from api_keys where tenant_id = $1{bound}"  # noqa: S608
-        f" order by created_at {direction}, id {direction} limit $2",
-        *args,
-    )
-    return [_key(row) for row in rows]
+    query = _page_keys(newest_first=newest_first, after=after is not None)
+    return [_key(row) for row in await query.fetch(tx, tenant_id=tenant_id, limit=limit, **after_key(after))]
 
 
 async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key | None:
     """Return one key and lock its tenant's keys until the transaction ends; None if there is none."""
-    await tx.execute("select 1 from tenants where tenant_id = $1 for update", tenant_id)
-    row = await tx.fetchrow(
-        f"select {_KEY_COLUMNS} from api_keys where tenant_id = $1 and id = $2",  # noqa: S608
-        tenant_id,
-        key_id,
-    )
+    await _LOCK_TENANT.execute(tx, tenant_id=tenant_id)
+    row = await _READ_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id)
     return None if row is None else _key(row)
 
 
@@ -200,16 +222,7 @@ async def find_secret_state(
     tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, digest: bytes
 ) -> Literal["present", "previous"] | None:
     """Return whether a secret is the key's present or, during its grace period, its previous one; None if neither."""
-    row = await tx.fetchrow(
-        """
-        select secret_hmac = $3 as present,
-               coalesce(previous_hmac = $3 and previous_expires_at > now(), false) as previous
-        from api_keys where tenant_id = $1 and id = $2
-        """,
-        tenant_id,
-        key_id,
-        digest,
-    )
+    row = await _STANDING.fetchrow(tx, tenant_id=tenant_id, id=key_id, digest=digest)
     if row is None or not (row["present"] or row["previous"]):
         return None
     return "present" if row["present"] else "previous"
@@ -219,64 +232,41 @@ async def rotate_key(
     tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, secret_hmac: bytes, grace_s: int
 ) -> Key | None:
     """Give a key another secret; the old one is valid for `grace_s` more seconds."""
-    row = await tx.fetchrow(
-        f"""
-        update api_keys set previous_hmac = case when $4 > 0 then secret_hmac end,
-            previous_expires_at = case when $4 > 0 then now() + make_interval(secs => $4) end, secret_hmac = $3
-        where tenant_id = $1 and id = $2 returning {_KEY_COLUMNS}
-        """,  # noqa: S608
-        tenant_id,
-        key_id,
-        secret_hmac,
-        grace_s,
-    )
+    row = await _ROTATE_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id, new_hmac=secret_hmac, grace_s=grace_s)
     return None if row is None else _key(row)
 
 
 async def has_other_admin_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> bool:
     """Return whether another valid key administers the tenant."""
-    row = await tx.fetchrow(
-        """
-        select 1 from api_keys
-        where tenant_id = $1 and id <> $2 and 'admin' = any(scopes) and revoked_at is null
-          and (expires_at is null or expires_at > now()) limit 1
-        """,
-        tenant_id,
-        key_id,
-    )
-    return row is not None
+    return await _OTHER_ADMIN_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id) is not None
 
 
 def _tenant(row: asyncpg.Record) -> Tenant:
     return Tenant(id=format_id(row["tenant_id"]), name=row["name"], created_at=row["created_at"])
 
 
+@compiled
+def _page_tenants(*, newest_first: bool, after: bool) -> ClauseElement:
+    return page(select(tenants), (tenants.c.created_at, tenants.c.tenant_id), newest_first=newest_first, after=after)
+
+
 async def page_tenants(
     tx: Transaction, *, newest_first: bool, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[Tenant]:
     """List tenants by creation time."""
-    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
-    args: list[object] = [limit, *(after or ())]
-    bound = "" if after is None else f" where (created_at, tenant_id) {beyond} ($2, $3)"
-    rows = await tx.fetch(
-        f"select tenant_id, name, created_at from tenants{bound}"  # noqa: S608
-        f" order by created_at {direction}, tenant_id {direction} limit $1",
-        *args,
-    )
-    return [_tenant(row) for row in rows]
+    query = _page_tenants(newest_first=newest_first, after=after is not None)
+    return [_tenant(row) for row in await query.fetch(tx, limit=limit, **after_key(after))]
 
 
 async def find_tenant(tx: Transaction, tenant_id: TenantId) -> Tenant | None:
     """Return one tenant, or None."""
-    row = await tx.fetchrow("select tenant_id, name, created_at from tenants where tenant_id = $1", tenant_id)
+    row = await _FIND_TENANT.fetchrow(tx, tenant_id=tenant_id)
     return None if row is None else _tenant(row)
 
 
 async def rename_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> Tenant | None:
     """Rename a tenant."""
-    row = await tx.fetchrow(
-        "update tenants set name = $2 where tenant_id = $1 returning tenant_id, name, created_at", tenant_id, name
-    )
+    row = await _RENAME_TENANT.fetchrow(tx, tenant_id=tenant_id, name=name)
     return None if row is None else _tenant(row)
 
 

@@ -10,6 +10,7 @@ import pytest
 from app.core.database.transactions import Transaction
 from app.providers.schemas import ModelPurpose, ModelUsage
 from tests.support.api import Client, Service
+from tests.support.literal_sql import holds_sql
 
 APP = Path(__file__).parents[2] / "app"
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -25,7 +26,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def noting(original):  # noqa: ANN001, ANN202
             async def note(self, sql, *args):  # noqa: ANN001, ANN002, ANN202
-                statements.append(" ".join(sql.split()))
+                statements.append(" ".join(sql.lower().split()))
                 return await original(self, sql, *args)
 
             return note
@@ -161,18 +162,15 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
 
 
 def test_sql_lives_in_stores_and_the_database_modules_only() -> None:
-    allowed = {"store.py", "exact_search.py", "ann_search.py", "transactions.py", "schema.py"}
     for path in APP.rglob("*.py"):
-        if (
-            path.name in allowed
-            or path.name.endswith("_store.py")
-            or path in {APP / "core/jobs.py", APP / "core/bus/notify.py"}
-        ):
+        if holds_sql(path):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 flat = node.value.strip().lower()
                 assert not re.match(r"(select .* from |insert into |update \w+ set |delete from )", flat), path
+            if isinstance(node, ast.ImportFrom) and node.module == "app.core.database.queries":
+                assert path.is_relative_to(APP / "core/database"), path
 
 
 def test_only_services_and_schemas_are_imported_across_capabilities() -> None:

@@ -146,7 +146,6 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.memory.facts.validity.Run": "one transaction",
     "app.memory.pii.pii_filter.Withheld": "one extraction",
     "app.diagnostics.invariants.ConversationCheck": "one conversation that is checked",
-    "app.tenancy.spending.store.page_usage": "one statement",
     # programs of a client, with one key
     "app.mcp.bridge.Bridge": "one client of the command `mcp`",
     "app.mcp.bridge.Line": "one message of the command `mcp`",

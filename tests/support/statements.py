@@ -44,6 +44,6 @@ def first_words(statements: list[str]) -> list[str]:
     """The first word of each statement, and the table that a write goes to."""
     shown: list[str] = []
     for statement in statements:
-        words = statement.split()
+        words = statement.lower().split()
         shown.append(" ".join(words[:3]) if words[0] in {"insert", "update", "delete"} else words[0].rstrip(";"))
     return shown

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.core.database.transactions import Transaction
-from app.core.ids import ConversationId, TenantId
+from sqlalchemy import ClauseElement, DateTime, bindparam, delete, exists, func, not_, select, update
 
-_EXPIRES_AT = "greatest(c.updated_at, h.updated_at) + make_interval(secs => c.ttl_s)"
+from app.conversations.tables import conversation_heads, conversations, summaries, turn_streams, turns
+from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, is_any, page, seconds
+from app.core.database.transactions import Transaction, row_as
+from app.core.ids import ConversationId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,76 +28,86 @@ class Candidate:
     id: UUID
 
 
+_C, _H, _S = conversations.c, conversation_heads.c, turn_streams.c
+_NOW = func.clock_timestamp(type_=DateTime(timezone=True))
+_OF_CONVERSATIONS = (*equals(conversations, "tenant_id"), is_any(_C.id, "ids"))
+_OF_HEADS = (*equals(conversation_heads, "tenant_id"), is_any(_H.conversation_id, "ids"))
+_OF_STREAMS = (*equals(turn_streams, "tenant_id"), is_any(_S.conversation_id, "ids"))
+_WITH_HEAD = (_H.tenant_id == _C.tenant_id, _H.conversation_id == _C.id, _H.deleting_at.is_(None))
+_EXPIRES_AT = func.greatest(_C.updated_at, _H.updated_at) + seconds(_C.ttl_s)
+_OPEN = exists().where(_S.tenant_id == _C.tenant_id, _S.conversation_id == _C.id)
+
+_HAS_TURNS = Query(
+    select(turns.c.id).where(*equals(turns, "tenant_id", "conversation_id"), turns.c.status != "aborted").limit(1)
+)
+_LOCK_HEADS = Query(
+    select(_H.conversation_id).where(*_OF_HEADS).order_by(_H.conversation_id).with_for_update(skip_locked=True)
+)
+_EXPIRED = Query(select(_C.id).where(*_OF_CONVERSATIONS, *_WITH_HEAD, _EXPIRES_AT <= _NOW, not_(_OPEN)))
+_PUT_OFF = Query(
+    update(conversations)
+    .values(expires_at=_EXPIRES_AT)
+    .where(*_OF_CONVERSATIONS, *_WITH_HEAD, _C.expires_at.is_distinct_from(_EXPIRES_AT))
+)
+_MARK_DELETING = Query(update(conversation_heads).values(deleting_at=_NOW).where(*_OF_HEADS))
+_HIDE = Query(
+    update(conversations).values(external_id=None, expires_at=func.least(_C.expires_at, _NOW)).where(*_OF_CONVERSATIONS)
+)
+_LOCK_STREAMS = Query(select(_S.turn_id).where(*_OF_STREAMS).order_by(_S.turn_id).with_for_update())
+_DELETE_STREAMS = Query(delete(turn_streams).where(*_OF_STREAMS))
+_DELETING = Query(select(_H.conversation_id).where(*_OF_HEADS, _H.deleting_at.is_not(None)))
+_LOCK_TURNS = Query(
+    select(turns.c.id)
+    .where(*equals(turns, "tenant_id"), is_any(turns.c.conversation_id, "ids"))
+    .limit(bindparam("limit"))
+    .with_for_update()
+)
+_DELETE_TURNS = Query(delete(turns).where(*equals(turns, "tenant_id"), is_any(turns.c.id, "ids")))
+_DELETE_SUMMARIES = Query(
+    delete_some(summaries, *equals(summaries, "tenant_id"), is_any(summaries.c.conversation_id, "ids"))
+)
+_DELETE_HEADS = Query(delete(conversation_heads).where(*_OF_HEADS))
+_DELETE_CONVERSATIONS = Query(delete(conversations).where(*_OF_CONVERSATIONS))
+_SIZE = Query(select(_H.last_seq).where(*equals(conversation_heads, "tenant_id", "conversation_id")))
+
+
+@compiled
+def _candidates(*, after: bool) -> ClauseElement:
+    statement = select(*columns(conversations, Candidate)).where(_C.expires_at <= _NOW)
+    return page(statement, (_C.expires_at, _C.tenant_id, _C.id), newest_first=False, after=after)
+
+
+@compiled
+def _lock_deleting(*, waiting: bool) -> ClauseElement:
+    heads = select(_H.conversation_id, _H.facts_held).where(*_OF_HEADS, _H.deleting_at.is_not(None))
+    return heads.order_by(_H.conversation_id).with_for_update(skip_locked=not waiting)
+
+
 async def list_candidates(tx: Transaction, *, after: tuple[datetime, UUID, UUID] | None, limit: int) -> list[Candidate]:
     """Return the next conversations of all tenants that may have expired, oldest `expires_at` first (ops role)."""
-    moment, tenant_id, conversation_id = after or (None, None, None)
-    rows = await tx.fetch(
-        """
-        select c.expires_at, c.tenant_id, c.id from conversations c
-        where c.expires_at <= clock_timestamp()
-          and ($1::timestamptz is null or (c.expires_at, c.tenant_id, c.id) > ($1, $2::uuid, $3::uuid))
-        order by c.expires_at, c.tenant_id, c.id limit $4
-        """,
-        moment,
-        tenant_id,
-        conversation_id,
-        limit,
-    )
-    return [Candidate(row["expires_at"], TenantId(row["tenant_id"]), row["id"]) for row in rows]
+    rows = await _candidates(after=after is not None).fetch(tx, limit=limit, **after_key(after))
+    return [row_as(Candidate, row) for row in rows]
 
 
 async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:
     """Return whether a conversation has turns, open ones included, that are not aborted."""
-    row = await tx.fetchrow(
-        "select 1 from turns where tenant_id = $1 and conversation_id = $2 and status <> 'aborted' limit 1",
-        tenant_id,
-        conversation_id,
-    )
-    return row is not None
+    return await _HAS_TURNS.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id) is not None
 
 
 async def lock_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
     """Lock the heads of those conversations that no other transaction has locked, and return their ids."""
-    rows = await tx.fetch(
-        """
-        select conversation_id from conversation_heads where tenant_id = $1 and conversation_id = any($2::uuid[])
-        order by conversation_id for update skip locked
-        """,
-        tenant_id,
-        conversation_ids,
-    )
+    rows = await _LOCK_HEADS.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)
     return [row["conversation_id"] for row in rows]
 
 
 async def list_expired(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
     """Return which of these conversations, whose heads are locked, have expired and have no open turn."""
-    rows = await tx.fetch(
-        f"""
-        select c.id from conversations c
-        join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
-        where c.tenant_id = $1 and c.id = any($2::uuid[]) and h.deleting_at is null
-          and {_EXPIRES_AT} <= clock_timestamp()
-          and not exists (
-              select from turn_streams s where s.tenant_id = c.tenant_id and s.conversation_id = c.id
-          )
-        """,  # noqa: S608
-        tenant_id,
-        conversation_ids,
-    )
-    return [row["id"] for row in rows]
+    return [row["id"] for row in await _EXPIRED.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)]
 
 
 async def put_off(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
     """Write the current expiry time of these conversations, whose heads are locked."""
-    await tx.execute(
-        f"""
-        update conversations c set expires_at = {_EXPIRES_AT} from conversation_heads h
-        where c.tenant_id = $1 and c.id = any($2::uuid[]) and h.tenant_id = c.tenant_id and h.conversation_id = c.id
-          and h.deleting_at is null and c.expires_at is distinct from {_EXPIRES_AT}
-        """,  # noqa: S608
-        tenant_id,
-        conversation_ids,
-    )
+    await _PUT_OFF.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
 
 
 async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
@@ -103,35 +115,8 @@ async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[
 
     The sweep finds them by `expires_at`. Their external ids are free for new conversations.
     """
-    await tx.execute(
-        """
-        update conversation_heads set deleting_at = clock_timestamp()
-        where tenant_id = $1 and conversation_id = any($2::uuid[])
-        """,
-        tenant_id,
-        conversation_ids,
-    )
-    await tx.execute(
-        """
-        update conversations set external_id = null, expires_at = least(expires_at, clock_timestamp())
-        where tenant_id = $1 and id = any($2::uuid[])
-        """,
-        tenant_id,
-        conversation_ids,
-    )
-    await tx.execute(
-        """
-        select 1 from turn_streams where tenant_id = $1 and conversation_id = any($2::uuid[])
-        order by turn_id for update
-        """,
-        tenant_id,
-        conversation_ids,
-    )
-    await tx.execute(
-        "delete from turn_streams where tenant_id = $1 and conversation_id = any($2::uuid[])",
-        tenant_id,
-        conversation_ids,
-    )
+    for query in (_MARK_DELETING, _HIDE, _LOCK_STREAMS, _DELETE_STREAMS):
+        await query.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
 
 
 async def lock_deleting(
@@ -141,28 +126,13 @@ async def lock_deleting(
 
     Unless `waiting`, conversations that another transaction has locked are left out.
     """
-    rows = await tx.fetch(
-        f"""
-        select conversation_id, facts_held from conversation_heads
-        where tenant_id = $1 and conversation_id = any($2::uuid[]) and deleting_at is not null
-        order by conversation_id for update {"" if waiting else "skip locked"}
-        """,  # noqa: S608
-        tenant_id,
-        conversation_ids,
-    )
+    rows = await _lock_deleting(waiting=waiting).fetch(tx, tenant_id=tenant_id, ids=conversation_ids)
     return {row["conversation_id"]: row["facts_held"] for row in rows}
 
 
 async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:
     """Return which of these conversations are being deleted."""
-    rows = await tx.fetch(
-        """
-        select conversation_id from conversation_heads
-        where tenant_id = $1 and conversation_id = any($2::uuid[]) and deleting_at is not null
-        """,
-        tenant_id,
-        conversation_ids,
-    )
+    rows = await _DELETING.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)
     return {row["conversation_id"] for row in rows}
 
 
@@ -170,55 +140,29 @@ async def lock_turns_of(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> list[UUID]:
     """Lock up to `limit` turns of conversations, so that nothing is derived from them until the transaction ends."""
-    rows = await tx.fetch(
-        """
-        select id from turns where tenant_id = $1 and conversation_id = any($2::uuid[]) limit $3 for update
-        """,
-        tenant_id,
-        conversation_ids,
-        limit,
-    )
+    rows = await _LOCK_TURNS.fetch(tx, tenant_id=tenant_id, ids=conversation_ids, limit=limit)
     return [row["id"] for row in rows]
 
 
 async def delete_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> int:
     """Delete turns of conversations that are being deleted; return their number."""
-    return await tx.execute("delete from turns where tenant_id = $1 and id = any($2::uuid[])", tenant_id, turn_ids)
+    return await _DELETE_TURNS.execute(tx, tenant_id=tenant_id, ids=turn_ids)
 
 
 async def delete_summaries(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> int:
     """Delete up to `limit` summaries of conversations; return their number."""
-    return await tx.execute(
-        """
-        delete from summaries where tenant_id = $1 and id in (
-            select s.id from summaries s where s.tenant_id = $1 and s.conversation_id = any($2::uuid[]) limit $3
-        )
-        """,
-        tenant_id,
-        conversation_ids,
-        limit,
-    )
+    return await _DELETE_SUMMARIES.execute(tx, tenant_id=tenant_id, ids=conversation_ids, limit=limit)
 
 
 async def delete_conversations(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> int:
     """Delete conversations that have no other rows left, with their heads; return their number."""
-    await tx.execute(
-        "delete from conversation_heads where tenant_id = $1 and conversation_id = any($2::uuid[])",
-        tenant_id,
-        conversation_ids,
-    )
-    return await tx.execute(
-        "delete from conversations where tenant_id = $1 and id = any($2::uuid[])", tenant_id, conversation_ids
-    )
+    await _DELETE_HEADS.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
+    return await _DELETE_CONVERSATIONS.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
 
 
 async def find_size(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int:
     """Return the number of turns that were committed to a conversation."""
-    row = await tx.fetchrow(
-        "select last_seq from conversation_heads where tenant_id = $1 and conversation_id = $2",
-        tenant_id,
-        conversation_id,
-    )
+    row = await _SIZE.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id)
     return 0 if row is None else int(row["last_seq"])

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from sqlalchemy import ClauseElement, bindparam, func, literal, not_, null, or_, select, union_all, update
+
+from app.conversations.tables import conversation_heads, conversations, turns
+from app.core.database.queries import Query, arguments, columns, compiled, equals, is_any
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
-
-_LIVE = "t.status = 'committed' and t.superseded_by is null"
-_SUPERSEDED = "t.status = 'committed' and t.superseded_by is not null"
-_SPEAKS = "t.erased_at is null"
-_SPEAKS_OR_SALTED = "(t.erased_at is null or t.salt is not null)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +25,76 @@ class DueTurn:
     tokens: int
 
 
+_T, _H = turns.c, conversation_heads.c
+_COMMITTED = (*equals(turns, "tenant_id", "conversation_id"), _T.status == "committed")
+_LIVE = _T.superseded_by.is_(None)
+_RETENTION = Query(select(conversations.c.retention).where(*equals(conversations, "tenant_id", "id")))
+_SALTED = Query(select(_T.id).where(*_COMMITTED, _T.position <= bindparam("through"), _T.salt.is_not(None)).limit(1))
+_MARK = Query(
+    update(conversation_heads)
+    .values(
+        **arguments("erased_position", "rev"),
+        token_count=_H.token_count - bindparam("tokens"),
+        summarized_tokens=_H.summarized_tokens - bindparam("tokens"),
+    )
+    .where(*equals(conversation_heads, "tenant_id", "conversation_id"))
+)
+
+
+@compiled
+def _list_due(*, with_salted: bool) -> ClauseElement:
+    due = _T.erased_at.is_(None)
+    if with_salted:
+        due = or_(due, _T.salt.is_not(None))
+    # two ordered reads are merged, so that neither side is sorted as a whole
+    sides = union_all(
+        *(
+            select(_T.id, _T.position, literal(live).label("live"), _T.content_tokens.label("tokens"), _T.seq)
+            .where(
+                *_COMMITTED,
+                _LIVE if live else not_(_LIVE),
+                _T.position > bindparam("after"),
+                _T.position <= bindparam("through"),
+                due,
+            )
+            .order_by(_T.position, _T.seq)
+            .limit(bindparam("limit"))
+            .subquery()
+            .select()
+            for live in (True, False)
+        )
+    ).subquery("t")
+    order = (sides.c.position, sides.c.live, sides.c.seq)
+    return select(*columns(sides, DueTurn)).order_by(*order).limit(bindparam("limit"))
+
+
+@compiled
+def _empty(*, keep_salt: bool) -> ClauseElement:
+    emptied = ("content", "tool_calls", "tool_call_id", "tool_results", "usage", "model", "adapter", "metadata")
+    now = func.date_trunc("milliseconds", func.clock_timestamp(), type_=_T.erased_at.type)
+    return (
+        update(turns)
+        .values(
+            **dict.fromkeys(emptied if keep_salt else (*emptied, "salt"), null()),
+            content_tokens=0,
+            index_state="none",
+            erased_at=func.coalesce(_T.erased_at, now),
+            rev=bindparam("rev"),
+        )
+        .where(*equals(turns, "tenant_id"), is_any(_T.id, "ids"), _T.status != "pending")
+    )
+
+
 async def find_retention(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> str | None:
     """Return the current retention policy of a conversation."""
-    row = await tx.fetchrow(
-        "select retention from conversations where tenant_id = $1 and id = $2", tenant_id, conversation_id
-    )
+    row = await _RETENTION.fetchrow(tx, tenant_id=tenant_id, id=conversation_id)
     return None if row is None else str(row["retention"])
 
 
 async def any_salted(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int) -> bool:
     """Return whether a committed turn up to a position still has its salt."""
-    row = await tx.fetchrow(
-        """
-        select exists (
-            select from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.position <= $3
-              and t.salt is not null
-        ) as found
-        """,
-        tenant_id,
-        conversation_id,
-        through,
-    )
-    return row is not None and bool(row["found"])
+    found = _SALTED.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, through=through)
+    return await found is not None
 
 
 async def list_due(
@@ -66,24 +112,8 @@ async def list_due(
     They are ordered by position, and the live turn of each position is last. `with_salted` adds the turns that have no
     content but still have their salt.
     """
-    due = _SPEAKS_OR_SALTED if with_salted else _SPEAKS
-    # two ordered reads are merged, so that neither side is sorted as a whole
-    sides = " union all ".join(
-        f"""(
-            select t.id, t.position, {live} as live, t.content_tokens as tokens, t.seq from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {some} and t.position > $3 and t.position <= $4
-              and {due}
-            order by t.position, t.seq limit $5
-        )"""  # noqa: S608
-        for live, some in (("true", _LIVE), ("false", _SUPERSEDED))
-    )
-    rows = await tx.fetch(
-        f"select id, position, live, tokens from ({sides}) t order by position, live, seq limit $5",  # noqa: S608
-        tenant_id,
-        conversation_id,
-        after,
-        through,
-        limit,
+    rows = await _list_due(with_salted=with_salted).fetch(
+        tx, tenant_id=tenant_id, conversation_id=conversation_id, after=after, through=through, limit=limit
     )
     return [row_as(DueTurn, row) for row in rows]
 
@@ -118,19 +148,7 @@ async def list_drafts(
 
 async def empty(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, keep_salt: bool, rev: int) -> None:
     """Replace ended turns by tombstones. With `keep_salt`, a known text can still be proved by its content hash."""
-    await tx.execute(
-        """
-        update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
-            model = null, adapter = null, metadata = null, salt = case when $4 then salt end, content_tokens = 0,
-            index_state = 'none', erased_at = coalesce(erased_at, date_trunc('milliseconds', clock_timestamp())),
-            rev = $3
-        where tenant_id = $1 and id = any($2::uuid[]) and status <> 'pending'
-        """,
-        tenant_id,
-        turn_ids,
-        rev,
-        keep_salt,
-    )
+    await _empty(keep_salt=keep_salt).execute(tx, tenant_id=tenant_id, ids=turn_ids, rev=rev)
 
 
 async def update_after_retention(
@@ -140,15 +158,6 @@ async def update_after_retention(
 
     `updated_at` stays unchanged, so this does not prolong the time to live.
     """
-    await tx.execute(
-        """
-        update conversation_heads set erased_position = $3, token_count = token_count - $4,
-            summarized_tokens = summarized_tokens - $4, rev = $5
-        where tenant_id = $1 and conversation_id = $2
-        """,
-        tenant_id,
-        conversation_id,
-        position,
-        tokens,
-        rev,
+    await _MARK.execute(
+        tx, tenant_id=tenant_id, conversation_id=conversation_id, erased_position=position, tokens=tokens, rev=rev
     )

@@ -7,22 +7,22 @@ from datetime import datetime
 from uuid import UUID
 
 import asyncpg
+from sqlalchemy import ClauseElement, and_, bindparam, func, select, update
+from sqlalchemy import delete as delete_from
+from sqlalchemy import insert as insert_into
 
 from app.conversations.schemas.summaries import HighlightLine, SummaryDraft
-from app.conversations.stores.conversation_store import NOT_DELETING, OF_NOT_DELETING
+from app.conversations.tables import conversation_heads, conversations, summaries, turns
+from app.core.database.queries import Query, after_key, arguments, columns, compiled, equals, is_any, page
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
-_COLUMNS = (
-    "id, conversation_id, kind, level, from_position, to_position, actors, text, abstract, lines, tokens, model,"
-    " prompt_version, replaced_by, rev, created_at"
-)
 _LIVE = "t.status = 'committed' and t.superseded_by is null"
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """A row of the table `summaries`, JSON parsed. The field order is the order of `_COLUMNS`."""
+    """A row of the table `summaries`, JSON parsed."""
 
     id: UUID
     conversation_id: UUID
@@ -40,6 +40,81 @@ class SummaryRow:
     replaced_by: UUID | None
     rev: int
     created_at: datetime
+
+
+_S, _T, _H = summaries.c, turns.c, conversation_heads.c
+_OF_CONVERSATION = equals(summaries, "tenant_id", "conversation_id")
+_GIVEN = (*equals(summaries, "tenant_id"), is_any(_S.id, "ids"))
+_VALID = _S.replaced_by.is_(None)
+_NOT_DELETING = (
+    select(_H.deleting_at).where(_H.tenant_id == _S.tenant_id, _H.conversation_id == _S.conversation_id)
+).scalar_subquery().is_(None)  # fmt: skip
+_ROWS = select(*columns(summaries, SummaryRow))
+_IN_ORDER = _ROWS.where(*_OF_CONVERSATION).order_by(_S.to_position, _S.id)
+_INSERT = Query(
+    insert_into(summaries).values(
+        **arguments(*(column.name for column in _S if column.name not in {"replaced_by", "created_at"})),
+        created_at=func.date_trunc("milliseconds", func.clock_timestamp()),
+    )
+)
+_STANDING = Query(_IN_ORDER.where(_VALID))
+_REACHING = Query(_IN_ORDER.where(_S.to_position >= bindparam("position")))
+_FIND = Query(_ROWS.where(*_GIVEN, _NOT_DELETING))
+_MADE = Query(
+    _ROWS.where(*_OF_CONVERSATION, _S.rev > bindparam("after_rev"), _VALID)
+    .order_by(_S.rev, _S.id)
+    .limit(bindparam("limit"))
+)
+_REPLACE = Query(update(summaries).values(replaced_by=bindparam("by")).where(*_GIVEN))
+_RESTORE = Query(
+    update(summaries)
+    .values(replaced_by=None)
+    .where(*equals(summaries, "tenant_id"), is_any(_S.replaced_by, "ids"))
+    .returning(_S.id)
+)
+_DELETE = Query(delete_from(summaries).where(*_GIVEN))
+_HIGHLIGHTS = Query(_IN_ORDER.where(_S.kind == "highlights", _S.from_position <= bindparam("position")))
+_UNERASED = Query(
+    select(_T.id).where(
+        *equals(turns, "tenant_id", "conversation_id"),
+        _T.status == "committed",
+        _T.superseded_by.is_(None),
+        _T.erased_at.is_(None),
+        _T.position > bindparam("after"),
+        _T.position <= bindparam("through"),
+    )
+)
+_UPDATE_MARK = Query(
+    update(conversation_heads)
+    .values(
+        arguments(
+            "summarized_position", "summarized_through", "summarized_turns", "summarized_tokens", "rev",
+            "erased_position",
+        )
+    )
+    .where(*equals(conversation_heads, "tenant_id", "conversation_id"))
+)  # fmt: skip
+_MODEL = func.coalesce(conversations.c.compaction["summarizer_model"].astext, bindparam("model"))
+_HIGHLIGHTED = Query(
+    page(
+        select(_S.tenant_id, _S.conversation_id)
+        .distinct()
+        .join(conversations, and_(conversations.c.tenant_id == _S.tenant_id, conversations.c.id == _S.conversation_id))
+        .where(_S.kind == "highlights", _VALID, _S.model.is_distinct_from(_MODEL)),
+        (_S.tenant_id, _S.conversation_id),
+        newest_first=False,
+        after=True,
+    )
+)
+
+
+@compiled
+def _page(*, with_replaced: bool, newest_first: bool, after: bool) -> ClauseElement:
+    deleting_at = select(_H.deleting_at).where(*equals(conversation_heads, "tenant_id", "conversation_id"))
+    statement = _ROWS.where(*_OF_CONVERSATION, deleting_at.scalar_subquery().is_(None))
+    if not with_replaced:
+        statement = statement.where(_VALID)
+    return page(statement, (_S.to_position, _S.id), newest_first=newest_first, after=after)
 
 
 def _row(row: asyncpg.Record) -> SummaryRow:
@@ -61,16 +136,11 @@ async def insert(
     rev: int,
 ) -> None:  # fmt: skip
     """Store a summary; the text of highlights is stored only as their lines."""
-    await tx.execute(
-        """
-        insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
-                               abstract, lines, tokens, model, prompt_version, rev, created_at)
-        values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11::json, $12, $13, $14, $15,
-                date_trunc('milliseconds', clock_timestamp()))
-        """,
-        tenant_id, summary_id, conversation_id, draft.kind.value, draft.level, draft.from_position, draft.to_position,
-        json.dumps(list(draft.actors)), None if draft.lines else draft.text, draft.abstract, _lines(draft.lines),
-        draft.tokens, draft.model, draft.prompt_version, rev,
+    await _INSERT.execute(
+        tx, tenant_id=tenant_id, id=summary_id, conversation_id=conversation_id, kind=draft.kind.value,
+        level=draft.level, from_position=draft.from_position, to_position=draft.to_position,
+        actors=json.dumps(list(draft.actors)), text=None if draft.lines else draft.text, abstract=draft.abstract,
+        lines=_lines(draft.lines), tokens=draft.tokens, model=draft.model, prompt_version=draft.prompt_version, rev=rev,
     )  # fmt: skip
 
 
@@ -104,15 +174,7 @@ async def copy(
 
 async def list_valid(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
     """Return the valid summaries of a conversation, by the end of their range."""
-    rows = await tx.fetch(
-        f"""
-        select {_COLUMNS} from summaries
-        where tenant_id = $1 and conversation_id = $2 and replaced_by is null
-        order by to_position, id
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-    )
+    rows = await _STANDING.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id)
     return [_row(row) for row in rows]
 
 
@@ -120,15 +182,7 @@ async def list_from_position(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
 ) -> list[SummaryRow]:
     """Return all summaries, replaced ones included, that end at a position or after it."""
-    rows = await tx.fetch(
-        f"""
-        select {_COLUMNS} from summaries
-        where tenant_id = $1 and conversation_id = $2 and to_position >= $3 order by to_position, id
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        position,
-    )
+    rows = await _REACHING.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, position=position)
     return [_row(row) for row in rows]
 
 
@@ -143,19 +197,9 @@ async def list_page(
     limit: int,
 ) -> list[SummaryRow]:
     """Return a page of summaries by the end of their range."""
-    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
-    args: list[object] = [tenant_id, conversation_id, limit]
-    conditions = ["tenant_id = $1", "conversation_id = $2", NOT_DELETING]
-    if not with_replaced:
-        conditions.append("replaced_by is null")
-    if after is not None:
-        args.extend(after)
-        conditions.append(f"(to_position, id) {beyond} ($4, $5)")
-    rows = await tx.fetch(
-        f"select {_COLUMNS} from summaries where {' and '.join(conditions)}"  # noqa: S608
-        f" order by to_position {direction}, id {direction} limit $3",
-        *args,
-    )
+    query = _page(with_replaced=with_replaced, newest_first=newest_first, after=after is not None)
+    key = after_key(after)
+    rows = await query.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, limit=limit, **key)
     return [_row(row) for row in rows]
 
 
@@ -164,11 +208,7 @@ async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]
 
     The index still has entries of such conversations.
     """
-    rows = await tx.fetch(
-        f"select {_COLUMNS} from summaries t where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_NOT_DELETING}",  # noqa: S608
-        tenant_id,
-        summary_ids,
-    )
+    rows = await _FIND.fetch(tx, tenant_id=tenant_id, ids=summary_ids)
     return {row["id"]: _row(row) for row in rows}
 
 
@@ -176,61 +216,31 @@ async def list_made(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after_rev: int, limit: int = 20
 ) -> list[SummaryRow]:
     """Return valid summaries that were made after a rev, by rev."""
-    rows = await tx.fetch(
-        f"""
-        select {_COLUMNS} from summaries
-        where tenant_id = $1 and conversation_id = $2 and rev > $3 and replaced_by is null order by rev, id limit $4
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        after_rev,
-        limit,
-    )
+    rows = await _MADE.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, after_rev=after_rev, limit=limit)
     return [_row(row) for row in rows]
 
 
 async def replace(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID], *, by: UUID) -> None:
     """Mark summaries as replaced by another one."""
-    await tx.execute(
-        "update summaries set replaced_by = $3 where tenant_id = $1 and id = any($2::uuid[])",
-        tenant_id,
-        summary_ids,
-        by,
-    )
+    await _REPLACE.execute(tx, tenant_id=tenant_id, ids=summary_ids, by=by)
 
 
 async def restore(tx: Transaction, tenant_id: TenantId, *, replaced_by: Sequence[UUID]) -> list[UUID]:
     """Make the summaries valid again that these had replaced; return their ids."""
-    rows = await tx.fetch(
-        """
-        update summaries set replaced_by = null
-        where tenant_id = $1 and replaced_by = any($2::uuid[]) returning id
-        """,
-        tenant_id,
-        replaced_by,
-    )
+    rows = await _RESTORE.fetch(tx, tenant_id=tenant_id, ids=replaced_by)
     return sorted(row["id"] for row in rows)
 
 
 async def delete(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> None:
     """Delete summaries."""
-    await tx.execute("delete from summaries where tenant_id = $1 and id = any($2::uuid[])", tenant_id, summary_ids)
+    await _DELETE.execute(tx, tenant_id=tenant_id, ids=summary_ids)
 
 
 async def list_highlights(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int
 ) -> list[SummaryRow]:
     """Return all highlights, replaced ones included, that start at a position or before it."""
-    rows = await tx.fetch(
-        f"""
-        select {_COLUMNS} from summaries
-        where tenant_id = $1 and conversation_id = $2 and kind = 'highlights' and from_position <= $3
-        order by to_position, id
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        through,
-    )
+    rows = await _HIGHLIGHTS.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, position=through)
     return [_row(row) for row in rows]
 
 
@@ -284,17 +294,7 @@ async def list_unerased(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: int, through: int
 ) -> set[UUID]:
     """Return the live turns with content in a range of positions."""
-    rows = await tx.fetch(
-        f"""
-        select t.id from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.erased_at is null
-          and t.position > $3 and t.position <= $4
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        after,
-        through,
-    )
+    rows = await _UNERASED.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, after=after, through=through)
     return {row["id"] for row in rows}
 
 
@@ -303,21 +303,11 @@ async def update_mark(
     turns: int, tokens: int, erased_position: int, rev: int,
 ) -> None:  # fmt: skip
     """Write to a locked head the positions up to which its turns are summarized, and erased by retention."""
-    await tx.execute(
-        """
-        update conversation_heads set summarized_position = $3, summarized_through = $4, summarized_turns = $5,
-            summarized_tokens = $6, rev = $7, erased_position = $8
-        where tenant_id = $1 and conversation_id = $2
-        """,
-        tenant_id,
-        conversation_id,
-        position,
-        through,
-        turns,
-        tokens,
-        rev,
-        erased_position,
-    )
+    await _UPDATE_MARK.execute(
+        tx, tenant_id=tenant_id, conversation_id=conversation_id, summarized_position=position,
+        summarized_through=through, summarized_turns=turns, summarized_tokens=tokens,
+        erased_position=erased_position, rev=rev,
+    )  # fmt: skip
 
 
 async def list_highlighted(
@@ -327,17 +317,5 @@ async def list_highlighted(
 
     Their model is the one that their compaction policy names, else `model`.
     """
-    rows = await tx.fetch(
-        """
-        select distinct s.tenant_id, s.conversation_id
-        from summaries s join conversations c on c.tenant_id = s.tenant_id and c.id = s.conversation_id
-        where s.kind = 'highlights' and s.replaced_by is null
-          and s.model is distinct from coalesce(c.compaction ->> 'summarizer_model', $1)
-          and (s.tenant_id, s.conversation_id) > ($2, $3)
-        order by s.tenant_id, s.conversation_id limit $4
-        """,
-        model,
-        *after,
-        limit,
-    )
+    rows = await _HIGHLIGHTED.fetch(tx, model=model, limit=limit, **after_key(after))
     return [(TenantId(row["tenant_id"]), ConversationId(row["conversation_id"])) for row in rows]

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy import Uuid, bindparam, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from app.conversations.tables import conversations
+from app.core.database.queries import Query, arguments, equals, is_any
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
@@ -65,6 +70,20 @@ async def find_message(
     return None if row is None else row_as(MessageText, row)
 
 
+_THIS = equals(conversations, "tenant_id", "id")
+_TITLE = ("derived_title", "derived_title_source", "derived_title_turn_ids", "derived_title_model")
+_SET = Query(update(conversations).values(arguments(*_TITLE)).where(*_THIS))
+_CLEAR = Query(
+    update(conversations)
+    .values(dict.fromkeys(_TITLE))
+    .where(
+        *_THIS,
+        conversations.c.derived_title_turn_ids.overlap(bindparam("turn_ids", type_=ARRAY(Uuid))),
+        is_any(conversations.c.derived_title_source, "sources"),
+    )
+)
+
+
 async def set_title(
     tx: Transaction,
     tenant_id: TenantId,
@@ -76,19 +95,10 @@ async def set_title(
     model: str | None,
 ) -> None:
     """Write the derived title of a conversation, also over an existing one."""
-    await tx.execute(
-        """
-        update conversations set derived_title = $3, derived_title_source = $4, derived_title_turn_ids = $5::uuid[],
-            derived_title_model = $6
-        where tenant_id = $1 and id = $2
-        """,
-        tenant_id,
-        conversation_id,
-        title,
-        source,
-        turn_ids,
-        model,
-    )
+    await _SET.execute(
+        tx, tenant_id=tenant_id, id=conversation_id, derived_title=title, derived_title_source=source,
+        derived_title_turn_ids=turn_ids, derived_title_model=model,
+    )  # fmt: skip
 
 
 async def clear_title(
@@ -100,16 +110,5 @@ async def clear_title(
     sources: Collection[str],
 ) -> bool:
     """Delete a title of these sources that was derived from one of these turns; return whether there was one."""
-    cleared = await tx.execute(
-        """
-        update conversations set derived_title = null, derived_title_source = null, derived_title_turn_ids = null,
-            derived_title_model = null
-        where tenant_id = $1 and id = $2 and derived_title_turn_ids && $3::uuid[]
-          and derived_title_source = any($4::text[])
-        """,
-        tenant_id,
-        conversation_id,
-        list(turn_ids),
-        list(sources),
-    )
-    return cleared > 0
+    values = {"turn_ids": list(turn_ids), "sources": list(sources)}
+    return await _CLEAR.execute(tx, tenant_id=tenant_id, id=conversation_id, **values) > 0

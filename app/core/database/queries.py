@@ -6,20 +6,38 @@ indexes match. A list is one array argument (`is_any`). So the text of a stateme
 connection prepares it once.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from datetime import timedelta
 from functools import cache, cached_property
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, TypeVarTuple, cast
 
 import asyncpg
-from sqlalchemy import ARRAY, BindParameter, ClauseElement, ColumnElement, Select, any_, bindparam, tuple_
+from sqlalchemy import (
+    ARRAY,
+    BindParameter,
+    ClauseElement,
+    ColumnElement,
+    Delete,
+    FromClause,
+    Interval,
+    Select,
+    Table,
+    any_,
+    bindparam,
+    delete,
+    func,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.dialects.postgresql.base import PGCompiler
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import Transaction, field_names
 
 P = ParamSpec("P")
-RowT = TypeVar("RowT")
+ValueT = TypeVar("ValueT")
+Columns = TypeVarTuple("Columns")
 
 
 class StatementCompiler(PGCompiler):
@@ -104,14 +122,43 @@ def compiled(build: Callable[P, ClauseElement]) -> Callable[P, Query]:
     return cast("Callable[P, Query]", query)
 
 
-def is_any(column: ColumnElement[RowT], name: str) -> ColumnElement[bool]:
+def arguments(*names: str) -> dict[str, BindParameter[object]]:
+    """Return arguments with the names of the columns that they set."""
+    return {name: bindparam(name) for name in names}
+
+
+def columns(
+    table: FromClause, row_type: type[object], *, but: Collection[str] = ()
+) -> tuple[ColumnElement[object], ...]:
+    """Return the columns that the fields of a row type name. Raises KeyError for a field that is no column."""
+    return tuple(table.c[name] for name in field_names(row_type) if name not in but)
+
+
+def equals(table: FromClause, *names: str) -> list[ColumnElement[bool]]:
+    """Return the conditions that columns equal the arguments of the same names."""
+    return [table.c[name] == bindparam(name) for name in names]
+
+
+def seconds(value: ColumnElement[int]) -> ColumnElement[timedelta]:
+    """Return the interval of so many seconds; null for null."""
+    return func.make_interval(0, 0, 0, 0, 0, 0, value, type_=Interval)
+
+
+def delete_some(table: Table, *conditions: ColumnElement[bool], skip_locked: bool = False) -> Delete:
+    """Return the deletion of up to `limit` rows; with `skip_locked` rows that another transaction locks are left."""
+    some = select(*table.primary_key).where(*conditions).limit(bindparam("limit"))
+    chosen = (some.with_for_update(skip_locked=True) if skip_locked else some).subquery("chosen")
+    return delete(table).where(*(column == chosen.c[column.name] for column in table.primary_key))
+
+
+def is_any(column: ColumnElement[ValueT], name: str) -> ColumnElement[bool]:
     """Return the condition that a column is one of a list, which is one array argument."""
     return column == any_(bindparam(name, type_=ARRAY(column.type)))
 
 
 def page(
-    statement: Select[RowT], key: Sequence[ColumnElement[object]], *, newest_first: bool, after: bool
-) -> Select[RowT]:
+    statement: Select[*Columns], key: Sequence[ColumnElement[object]], *, newest_first: bool, after: bool
+) -> Select[*Columns]:
     """Order a statement by `key` and limit it to `limit`; with `after` it continues after a row (`after_key`)."""
     if after:
         last = tuple_(*(bindparam(f"after_{number}", type_=column.type) for number, column in enumerate(key)))

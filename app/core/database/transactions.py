@@ -84,11 +84,15 @@ def row_as(row_type: Callable[..., RowT], record: asyncpg.Record) -> RowT:
     return row_type(*_fields_of(row_type)(record))
 
 
+def field_names(row_type: Callable[..., object]) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass or named tuple, in their order."""
+    return cast("tuple[str, ...]", vars(row_type)["__match_args__"])
+
+
 @cache
 def _fields_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record], Iterable[object]]:
     # as fast as reading the values by position; passing them as keyword arguments takes three times as long
-    names = cast("tuple[str, ...]", vars(row_type)["__match_args__"])
-    return cast("Callable[[asyncpg.Record], Iterable[object]]", itemgetter(*names))
+    return cast("Callable[[asyncpg.Record], Iterable[object]]", itemgetter(*field_names(row_type)))
 
 
 @dataclass(frozen=True, slots=True)

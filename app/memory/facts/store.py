@@ -6,38 +6,46 @@ Lock the keys of facts (`lock_keys`) to change them: rows read under the lock st
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import asyncpg
+from sqlalchemy import (
+    ARRAY,
+    ClauseElement,
+    ColumnElement,
+    Text,
+    all_,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    false,
+    func,
+    not_,
+    or_,
+    select,
+)
 
+from app.core.database.queries import Query, after_key, columns, compiled, equals, given, is_any, page
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.memory.facts.merge import TimelineFact
+from app.memory.facts.tables import fact_evidence, facts
 from app.memory.facts.validity import Evidence
 from app.memory.schemas import Tier
 
-_EVIDENCE = (
-    "e.fact_id, e.turn_id, e.conversation_id, e.rev, e.project, e.actor, e.content_hash, e.object_key, e.object, e.at,"
-    " e.ends_at, e.position, e.confidence, e.tier, e.denies, e.replaces"
-)
-_FACT = (
-    "f.id, f.owner, f.subject, f.subject_key, f.predicate, f.object, f.conversation_id, f.project, f.confidence,"
-    " f.tier, f.evidence_count, f.valid_from, f.valid_to, f.recorded_at, f.invalidated_at, f.invalidated_by,"
-    " f.retracted, f.expires_at, f.listed"
-)
-_SHOWN = f"""{_FACT}, array(
-    select e.turn_id from fact_evidence e
-    where e.tenant_id = $1 and e.fact_id = f.id and e.turn_id is not null and not e.denies order by e.place
-) as sources"""  # noqa: S608
 NO_PROJECT: Final = ""
 """Project of facts that are known in all projects, and of a row whose evidence has several projects."""
 _LOCKS_OF_A_TENANT = 256
-_KEPT = "(f.expires_at is null or f.expires_at > now())"
+_F, _E = facts.c, fact_evidence.c
+_FACT = ", ".join(f"f.{column.name}" for column in _F if column.name not in {"tenant_id", "due_at"})
+_EVIDENCE = ", ".join(f"e.{column.name}" for column in _E if column.name not in {"tenant_id", "place"})
+_KEPT = or_(_F.expires_at.is_(None), _F.expires_at > func.now())
 # clocks differ: a statement may be dated this far ahead
-_BEGUN = "f.valid_from <= now() + interval '5 minutes'"
-CURRENT = f"not f.retracted and {_BEGUN} and (f.valid_to is null or f.valid_to > now()) and {_KEPT}"
+_BEGUN = _F.valid_from <= func.now() + timedelta(minutes=5)
+_CURRENT = and_(not_(_F.retracted), _BEGUN, or_(_F.valid_to.is_(None), _F.valid_to > func.now()), _KEPT)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -122,6 +130,63 @@ class Where:
     include_retracted: bool = False
     current: bool = False
     actors: Sequence[str] | None = None
+
+    def filters(self) -> dict[str, object]:
+        """Return the filters that are given, by the names of their arguments."""
+        return given(
+            subject_key=self.subject, predicate=self.predicate, owner=self.owner, project=self.project,
+            conversation_id=self.conversation_id, tier=self.tier, as_of=self.as_of, known_at=self.known_at,
+            actors=self.actors,
+        )  # fmt: skip
+
+    def shape(self) -> frozenset[str]:
+        """Return the names of the filters and flags that are set: one statement for each such set."""
+        flags = {"include_retracted": self.include_retracted, "current": self.current}
+        return frozenset(self.filters()).union(name for name, is_set in flags.items() if is_set)
+
+
+_OF_TENANT = (*equals(facts, "tenant_id"),)
+_OF_FACT = (*equals(fact_evidence, "tenant_id"), _E.fact_id == _F.id)
+_SOURCES = func.array(
+    select(_E.turn_id)
+    .where(*_OF_FACT, _E.turn_id.is_not(None), not_(_E.denies))
+    .order_by(_E.place)
+    .correlate(facts)
+    .scalar_subquery()
+).label("sources")
+_SHOWN = select(*columns(facts, FactRow, but=("sources",)), _SOURCES).where(*_OF_TENANT)
+_GAINED = (
+    select(_E.fact_id, func.max(_E.rev).label("rev"))
+    .where(*equals(fact_evidence, "tenant_id", "conversation_id"), _E.rev > bindparam("after_rev"), not_(_E.denies))
+    .group_by(_E.fact_id)
+    .order_by(func.max(_E.rev), _E.fact_id)
+    .limit(bindparam("limit"))
+    .cte("gained")
+    .prefix_with("MATERIALIZED")
+)
+_RECORDED = Query(
+    _SHOWN.add_columns(_GAINED.c.rev)
+    .where(_F.id == _GAINED.c.fact_id, not_(_F.retracted), _KEPT)
+    .order_by(_GAINED.c.rev, _F.id)
+)
+_KEY = (_F.owner, _F.subject_key, _F.predicate)
+_LOCK = Query(select(_F.id).where(*_OF_TENANT, is_any(_F.id, "ids")).order_by(_F.id).with_for_update(read=True))
+_LISTED = Query(_SHOWN.where(is_any(_F.id, "ids"), _F.listed))
+_IS_DUE = _F.due_at <= func.now()
+_DUE = select(_F.tenant_id, *_KEY).where(_IS_DUE).order_by(_F.due_at).limit(bindparam("limit")).subquery("due")
+_LIST_DUE = Query(select(_DUE).distinct())
+_FIND_KEY = Query(select(*_KEY).where(*equals(facts, "tenant_id", "id"), _KEPT))
+_DELETE_EVIDENCE = Query(delete(fact_evidence).where(*equals(fact_evidence, "tenant_id"), is_any(_E.fact_id, "ids")))
+_DELETE_FACTS = Query(delete(facts).where(*_OF_TENANT, is_any(_F.id, "ids")))
+
+
+def _keys_with(evidence: ColumnElement[bool]) -> ClauseElement:
+    sources = select(_E.fact_id).where(*equals(fact_evidence, "tenant_id"), evidence)
+    return select(*_KEY).distinct().where(*_OF_TENANT, _F.id.in_(sources)).limit(bindparam("limit"))
+
+
+_KEYS_OF_TURNS = Query(_keys_with(is_any(_E.turn_id, "ids")))
+_KEYS_OF_CONVERSATIONS = Query(_keys_with(is_any(_E.conversation_id, "ids")))
 
 
 def _shown(row: asyncpg.Record) -> FactRow:
@@ -223,10 +288,8 @@ def _stored(row: asyncpg.Record, evidence: Sequence[Evidence]) -> StoredFact:
 
 async def delete_facts(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> int:
     """Delete facts with their evidence."""
-    await tx.execute(
-        "delete from fact_evidence where tenant_id = $1 and fact_id = any($2::uuid[])", tenant_id, fact_ids
-    )
-    return await tx.execute("delete from facts where tenant_id = $1 and id = any($2::uuid[])", tenant_id, fact_ids)
+    await _DELETE_EVIDENCE.execute(tx, tenant_id=tenant_id, ids=fact_ids)
+    return await _DELETE_FACTS.execute(tx, tenant_id=tenant_id, ids=fact_ids)
 
 
 async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[StoredFact]) -> None:
@@ -276,9 +339,7 @@ async def write_evidence(
     tx: Transaction, tenant_id: TenantId, evidence: Mapping[UUID, Sequence[tuple[Evidence, Origin]]]
 ) -> None:
     """Replace all evidence of facts."""
-    await tx.execute(
-        "delete from fact_evidence where tenant_id = $1 and fact_id = any($2::uuid[])", tenant_id, list(evidence)
-    )
+    await _DELETE_EVIDENCE.execute(tx, tenant_id=tenant_id, ids=list(evidence))
     rows = [
         (fact_id, place, one, origin) for fact_id, some in evidence.items() for place, (one, origin) in enumerate(some)
     ]
@@ -316,61 +377,73 @@ async def list_recorded(
     tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, after_rev: int, limit: int
 ) -> list[tuple[int, FactRow]]:
     """Return facts that gained evidence from a conversation after a rev, each with its newest rev, in that order."""
-    rows = await tx.fetch(
-        f"""
-        with gained as materialized (
-            select e.fact_id, max(e.rev) as rev from fact_evidence e
-            where e.tenant_id = $1 and e.conversation_id = $2 and e.rev > $3 and not e.denies
-            group by e.fact_id order by max(e.rev), e.fact_id limit $4
-        )
-        select g.rev, {_SHOWN} from gained g join facts f on f.tenant_id = $1 and f.id = g.fact_id
-        where not f.retracted and {_KEPT} order by g.rev, f.id
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        after_rev,
-        limit,
+    rows = await _RECORDED.fetch(
+        tx, tenant_id=tenant_id, conversation_id=conversation_id, after_rev=after_rev, limit=limit
     )
     return [(row["rev"], _shown(row)) for row in rows]
 
 
+def _key(row: asyncpg.Record) -> Key:
+    return Key(row["owner"] or "", row["subject_key"], row["predicate"])
+
+
 async def keys_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> list[Key]:
     """Return the keys of all facts with evidence from these turns."""
-    return await _keys(tx, tenant_id, "e.turn_id = any($2::uuid[])", list(turn_ids))
+    return await _keys(tx, tenant_id, _KEYS_OF_TURNS, turn_ids)
 
 
 async def keys_of_conversations(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int | None
 ) -> list[Key]:
     """Return the keys of facts with evidence from conversations, up to `limit`."""
-    return await _keys(tx, tenant_id, "e.conversation_id = any($2::uuid[])", list(conversation_ids), limit=limit)
+    return await _keys(tx, tenant_id, _KEYS_OF_CONVERSATIONS, conversation_ids, limit=limit)
 
 
 async def _keys(
-    tx: Transaction, tenant_id: TenantId, condition: str, value: object, *, limit: int | None = None
+    tx: Transaction, tenant_id: TenantId, query: Query, ids: Sequence[UUID], *, limit: int | None = None
 ) -> list[Key]:
-    rows = await tx.fetch(
-        f"""
-        select distinct f.owner, f.subject_key, f.predicate from facts f
-        where f.tenant_id = $1 and f.id in (
-            select e.fact_id from fact_evidence e where e.tenant_id = $1 and {condition}
-        ) limit $3
-        """,  # noqa: S608
-        tenant_id,
-        value,
-        limit,
-    )
-    return sorted(Key(row["owner"] or "", row["subject_key"], row["predicate"]) for row in rows)
+    return sorted(_key(row) for row in await query.fetch(tx, tenant_id=tenant_id, ids=list(ids), limit=limit))
 
 
 async def find_key(tx: Transaction, tenant_id: TenantId, fact_id: UUID) -> Key | None:
     """Return the key of a fact, or None if it does not exist or has expired."""
-    row = await tx.fetchrow(
-        f"select f.owner, f.subject_key, f.predicate from facts f where f.tenant_id = $1 and f.id = $2 and {_KEPT}",  # noqa: S608
-        tenant_id,
-        fact_id,
-    )
-    return None if row is None else Key(row["owner"] or "", row["subject_key"], row["predicate"])
+    row = await _FIND_KEY.fetchrow(tx, tenant_id=tenant_id, id=fact_id)
+    return None if row is None else _key(row)
+
+
+def _narrowed(shape: frozenset[str]) -> list[ColumnElement[bool]]:
+    """Return the conditions of a list: `shape` has the names of the filters of `Where` that are given."""
+    found = [_CURRENT if "current" in shape else _KEPT]
+    found += equals(facts, *sorted(shape & {"subject_key", "predicate", "owner", "tier"}))
+    # an end or retraction that was recorded after `known_at` does not count
+    told = false()
+    if "known_at" in shape:
+        found.append(_F.recorded_at <= bindparam("known_at"))
+        told = _F.invalidated_at > bindparam("known_at")
+    if "include_retracted" not in shape:
+        found.append(or_(not_(_F.retracted), told))
+    if "as_of" in shape:
+        found.append(_F.valid_from <= bindparam("as_of"))
+        found.append(or_(_F.valid_to.is_(None), _F.valid_to > bindparam("as_of"), told))
+    if "conversation_id" in shape:
+        found.append(_F.id.in_(select(_E.fact_id).where(*equals(fact_evidence, "tenant_id", "conversation_id"))))
+    if "project" in shape:
+        of_project = or_(_E.project == bindparam("project"), _E.project == NO_PROJECT)
+        found.append(exists().where(*_OF_FACT, not_(_E.denies), of_project))
+    if "actors" in shape:
+        others = _E.actor != all_(bindparam("actors", type_=ARRAY(Text)))
+        found.append(not_(exists().where(*_OF_FACT, not_(_E.denies), others)))
+    return found
+
+
+@compiled
+def _find(shape: frozenset[str]) -> ClauseElement:
+    return _SHOWN.where(is_any(_F.id, "ids"), *_narrowed(shape))
+
+
+@compiled
+def _page(shape: frozenset[str], *, newest_first: bool, after: bool) -> ClauseElement:
+    return page(_SHOWN.where(*_narrowed(shape)), (_F.id,), newest_first=newest_first, after=after)
 
 
 async def find(
@@ -383,13 +456,8 @@ async def find(
     actors: Sequence[str] | None = None,
 ) -> dict[UUID, FactRow]:
     """Return facts by id. `current`: only those valid now. `project` and `actors`: as in `Where`."""
-    args: list[object] = [tenant_id, list(fact_ids)]
     where = Where(current=current, project=project, actors=actors, include_retracted=True)
-    conditions = _conditions(where, args)
-    rows = await tx.fetch(
-        f"select {_SHOWN} from facts f where f.tenant_id = $1 and f.id = any($2::uuid[]) and {conditions}",  # noqa: S608
-        *args,
-    )
+    rows = await _find(where.shape()).fetch(tx, tenant_id=tenant_id, ids=list(fact_ids), **where.filters())
     return {row["id"]: _shown(row) for row in rows}
 
 
@@ -397,104 +465,32 @@ async def list_page(
     tx: Transaction, tenant_id: TenantId, *, where: Where, newest_first: bool, after: UUID | None, limit: int
 ) -> list[FactRow]:
     """Return facts in the order they were recorded, or the newest first."""
-    args: list[object] = [tenant_id]
-    conditions = _conditions(where, args)
-    if after is not None:
-        args.append(after)
-        conditions += f" and f.id {'<' if newest_first else '>'} ${len(args)}"
-    args.append(limit)
-    rows = await tx.fetch(
-        f"select {_SHOWN} from facts f where f.tenant_id = $1 and {conditions}"  # noqa: S608
-        f" order by f.id {'desc' if newest_first else 'asc'} limit ${len(args)}",
-        *args,
-    )
+    query = _page(where.shape(), newest_first=newest_first, after=after is not None)
+    last = None if after is None else (after,)
+    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **where.filters(), **after_key(last))
     return [_shown(row) for row in rows]
-
-
-def _conditions(where: Where, args: list[object]) -> str:
-    """Return the conditions of a list, and append their arguments to `args`."""
-
-    def arg(value: object) -> str:
-        args.append(value)
-        return f"${len(args)}"
-
-    found = [CURRENT if where.current else _KEPT]
-    for column, value in (("subject_key", where.subject), ("predicate", where.predicate), ("owner", where.owner),
-                          ("tier", where.tier)):  # fmt: skip
-        if value is not None:
-            found.append(f"f.{column} = {arg(value)}")
-    # an end or retraction that was recorded after `known_at` does not count
-    told = "false"
-    if where.known_at is not None:
-        known = arg(where.known_at)
-        found.append(f"f.recorded_at <= {known}")
-        told = f"f.invalidated_at > {known}"
-    if not where.include_retracted:
-        found.append(f"(not f.retracted or {told})")
-    if where.as_of is not None:
-        moment = arg(where.as_of)
-        found.append(f"f.valid_from <= {moment} and (f.valid_to is null or f.valid_to > {moment} or {told})")
-    if where.conversation_id is not None:
-        found.append(
-            "f.id in (select e.fact_id from fact_evidence e"  # noqa: S608
-            f" where e.tenant_id = $1 and e.conversation_id = {arg(where.conversation_id)})"
-        )
-    if where.project is not None:
-        found.append(
-            "exists (select 1 from fact_evidence e where e.tenant_id = $1 and e.fact_id = f.id"  # noqa: S608
-            f" and not e.denies and e.project in ({arg(where.project)}, {arg(NO_PROJECT)}))"
-        )
-    if where.actors is not None:
-        found.append(
-            "not exists (select 1 from fact_evidence e"  # noqa: S608
-            " where e.tenant_id = $1 and e.fact_id = f.id and not e.denies"
-            f" and e.actor <> all({arg(list(where.actors))}::text[]))"
-        )
-    return " and ".join(found)
 
 
 async def lock_indexed(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> dict[UUID, FactRow]:
     """Lock facts against changes until the transaction ends, and return those that are in the index."""
-    await tx.execute(
-        "select 1 from facts where tenant_id = $1 and id = any($2::uuid[]) order by id for share",
-        tenant_id,
-        list(fact_ids),
-    )
-    rows = await tx.fetch(
-        f"select {_SHOWN} from facts f where f.tenant_id = $1 and f.id = any($2::uuid[]) and f.listed",  # noqa: S608
-        tenant_id,
-        list(fact_ids),
-    )
+    await _LOCK.execute(tx, tenant_id=tenant_id, ids=list(fact_ids))
+    rows = await _LISTED.fetch(tx, tenant_id=tenant_id, ids=list(fact_ids))
     return {row["id"]: _shown(row) for row in rows}
+
+
+@compiled
+def _list_due_of(key: frozenset[str]) -> ClauseElement:
+    return select(*_KEY).distinct().where(*equals(facts, *sorted(key)), _IS_DUE).limit(bindparam("limit"))
 
 
 async def list_due(tx: Transaction, *, limit: int) -> list[tuple[TenantId, Key]]:
     """Return keys of facts that have ended or expired (ops role)."""
-    rows = await tx.fetch(
-        """
-        select distinct d.tenant_id, d.owner, d.subject_key, d.predicate from (
-            select f.tenant_id, f.owner, f.subject_key, f.predicate from facts f
-            where f.due_at <= now() order by f.due_at limit $1
-        ) d
-        """,
-        limit,
-    )
-    return [(TenantId(row["tenant_id"]), Key(row["owner"] or "", row["subject_key"], row["predicate"])) for row in rows]
+    return [(TenantId(row["tenant_id"]), _key(row)) for row in await _LIST_DUE.fetch(tx, limit=limit)]
 
 
 async def list_due_of(
     tx: Transaction, tenant_id: TenantId, *, owner: str | None, conversation_id: UUID, limit: int
 ) -> list[Key]:
     """Return keys of facts that have ended or expired: of the owner, or of the conversation if `owner` is None."""
-    rows = await tx.fetch(
-        """
-        select distinct f.owner, f.subject_key, f.predicate from facts f
-        where f.tenant_id = $1 and f.due_at <= now() and (f.owner = $2 or ($2::text is null and f.conversation_id = $3))
-        limit $4
-        """,
-        tenant_id,
-        owner,
-        conversation_id,
-        limit,
-    )
-    return [Key(row["owner"] or "", row["subject_key"], row["predicate"]) for row in rows]
+    key = given(tenant_id=tenant_id, owner=owner, conversation_id=conversation_id if owner is None else None)
+    return [_key(row) for row in await _list_due_of(frozenset(key)).fetch(tx, limit=limit, **key)]

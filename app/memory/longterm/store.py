@@ -10,19 +10,23 @@ from datetime import datetime
 from uuid import UUID
 
 import asyncpg
+from sqlalchemy import ClauseElement, func, or_, select
+from sqlalchemy import delete as delete_from
 
+from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, given, is_any, page
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
+from app.memory.longterm.tables import memories
 
-_COLUMNS = "id, agent_id, owner, content, metadata, created_at, expires_at, repeated_at"
 _MAX_REPEATED = 100
-_UNEXPIRED = "(expires_at is null or expires_at > statement_timestamp())"
+_M = memories.c
+_UNEXPIRED = or_(_M.expires_at.is_(None), _M.expires_at > func.statement_timestamp())
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """A memory as it lies in the table, JSON read. Field order is the order of `_COLUMNS`."""
+    """A memory as it lies in the table, JSON read."""
 
     id: UUID
     agent_id: str
@@ -43,6 +47,17 @@ class NewMemory:
     content: str
     metadata: str
     ttl_s: int | None
+
+
+_MEMORIES = select(*columns(memories, MemoryRow)).where(*equals(memories, "tenant_id"), _UNEXPIRED)
+_FIND = Query(_MEMORIES.where(is_any(_M.id, "ids")))
+_HOLD = Query(
+    select(_M.id).where(*equals(memories, "tenant_id"), is_any(_M.id, "ids")).order_by(_M.id).with_for_update(read=True)
+)
+_DELETE = Query(delete_from(memories).where(*equals(memories, "tenant_id", "id")))
+_DELETE_EXPIRED = Query(
+    delete_some(memories, _M.expires_at <= func.now(), skip_locked=True).returning(_M.tenant_id, _M.id)
+)
 
 
 def _row(row: asyncpg.Record) -> MemoryRow:
@@ -68,7 +83,7 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
     dates the newest hundred are kept. The text is locked by the caller.
     """
     row = await tx.fetchrow(
-        f"""
+        """
         with now as (select date_trunc('milliseconds', clock_timestamp()) as now)
         update memories m
         set repeated_at = m.repeated_at[greatest(1, cardinality(m.repeated_at) - $7 + 2):] || n.now,
@@ -78,11 +93,12 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
         where m.tenant_id = $1 and m.id = (
             select id from memories
             where tenant_id = $1 and agent_id = $2 and md5(content) = md5($3) and content = $3
-              and owner is not distinct from $4 and metadata::jsonb = $5::jsonb and {_UNEXPIRED}
+              and owner is not distinct from $4 and metadata::jsonb = $5::jsonb
+              and (expires_at is null or expires_at > statement_timestamp())
             order by created_at, id limit 1
         )
         returning m.id, m.expires_at
-        """,  # noqa: S608
+        """,
         tenant_id,
         memory.agent_id,
         memory.content,
@@ -120,12 +136,14 @@ async def insert(
 
 async def find(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> dict[UUID, MemoryRow]:
     """Memories by id, of those that there are."""
-    rows = await tx.fetch(
-        f"select {_COLUMNS} from memories where tenant_id = $1 and id = any($2::uuid[]) and {_UNEXPIRED}",  # noqa: S608
-        tenant_id,
-        list(memory_ids),
-    )
+    rows = await _FIND.fetch(tx, tenant_id=tenant_id, ids=list(memory_ids))
     return {row["id"]: _row(row) for row in rows}
+
+
+@compiled
+def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> ClauseElement:
+    statement = _MEMORIES.where(*equals(memories, *sorted(filters)))
+    return page(statement, (_M.created_at, _M.id), newest_first=newest_first, after=after)
 
 
 async def list_page(
@@ -139,37 +157,21 @@ async def list_page(
     limit: int,
 ) -> list[MemoryRow]:
     """Memories by the time they were made; `after` is the sort key of the last row of the page before."""
-    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
-    args: list[object] = [tenant_id, limit]
-    conditions = ["tenant_id = $1", _UNEXPIRED]
-    for column, value in (("agent_id", agent_id), ("owner", owner)):
-        if value is not None:
-            args.append(value)
-            conditions.append(f"{column} = ${len(args)}")
-    if after is not None:
-        args.extend(after)
-        conditions.append(f"(created_at, id) {beyond} (${len(args) - 1}, ${len(args)})")
-    rows = await tx.fetch(
-        f"select {_COLUMNS} from memories where {' and '.join(conditions)}"  # noqa: S608
-        f" order by created_at {direction}, id {direction} limit $2",
-        *args,
-    )
+    filters = given(agent_id=agent_id, owner=owner)
+    query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
+    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **filters, **after_key(after))
     return [_row(row) for row in rows]
 
 
 async def lock(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> set[UUID]:
     """Hold memories until the transaction ends; gives those that there are. What they say never changes."""
-    rows = await tx.fetch(
-        "select id from memories where tenant_id = $1 and id = any($2::uuid[]) order by id for share",
-        tenant_id,
-        list(memory_ids),
-    )
+    rows = await _HOLD.fetch(tx, tenant_id=tenant_id, ids=list(memory_ids))
     return {row["id"] for row in rows}
 
 
 async def delete(tx: Transaction, tenant_id: TenantId, memory_id: UUID) -> bool:
     """Delete a memory; false where there is none."""
-    return await tx.execute("delete from memories where tenant_id = $1 and id = $2", tenant_id, memory_id) == 1
+    return await _DELETE.execute(tx, tenant_id=tenant_id, id=memory_id) == 1
 
 
 async def delete_expired(tx: Transaction, limit: int) -> list[tuple[TenantId, UUID]]:
@@ -177,14 +179,5 @@ async def delete_expired(tx: Transaction, limit: int) -> list[tuple[TenantId, UU
 
     What somebody else is deleting is left to them.
     """
-    rows = await tx.fetch(
-        """
-        delete from memories m using (
-            select tenant_id, id from memories where expires_at <= now() limit $1 for update skip locked
-        ) old
-        where m.tenant_id = old.tenant_id and m.id = old.id
-        returning m.tenant_id, m.id
-        """,
-        limit,
-    )
+    rows = await _DELETE_EXPIRED.fetch(tx, limit=limit)
     return [(TenantId(row["tenant_id"]), row["id"]) for row in rows]

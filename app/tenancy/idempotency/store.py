@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from sqlalchemy import func
+
+from app.core.database.queries import Query, delete_some
 from app.core.database.revisions import FIRST_RELEASE
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
+from app.tenancy.tables import idempotency_records
 
 HASHED = "hmac:"
 """Prefix of a hashed key in `idempotency_records`."""
@@ -126,13 +130,9 @@ async def hash_plain_keys(
     )
 
 
+_SWEEP = Query(delete_some(idempotency_records, idempotency_records.c.expires_at <= func.now()))
+
+
 async def delete_expired(tx: Transaction, limit: int) -> int:
     """Delete up to `limit` expired records (ops role)."""
-    return await tx.execute(
-        """
-        delete from idempotency_records r using (
-            select tenant_id, key from idempotency_records where expires_at <= now() limit $1
-        ) old where r.tenant_id = old.tenant_id and r.key = old.key
-        """,
-        limit,
-    )
+    return await _SWEEP.execute(tx, limit=limit)

@@ -1,16 +1,19 @@
 """Queries on the usage of chat models by tenants."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from uuid import UUID
 
-import asyncpg
+from sqlalchemy import BigInteger, ClauseElement, Date, DateTime, Integer, bindparam, cast, extract, func, select
 
-from app.core.database.transactions import Transaction
+from app.core.database.queries import Query, after_key, compiled, equals, given, page
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId, format_id
 from app.tenancy.schemas import ModelUsageDay
+from app.tenancy.tables import model_usage
+
+_U = model_usage.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +45,21 @@ class Spent:
         )
 
 
+_UTC = func.timezone("UTC", func.now(), type_=DateTime)
+_TODAY = cast(_UTC, Date)
+_SPENT_TODAY = Query(
+    select(
+        cast(func.coalesce(func.sum(_U.prompt_tokens + _U.completion_tokens), 0), BigInteger).label("tokens"),
+        func.coalesce(func.sum(_U.cost), 0).label("cost"),
+        cast(func.ceil(extract("epoch", _TODAY + 1 - _UTC)), Integer).label("left_s"),
+    ).where(*equals(model_usage, "tenant_id"), _U.day == _TODAY)
+)
+
+
 async def spent_today(tx: Transaction, tenant_id: TenantId) -> SpentToday:
     """Return a tenant's usage of today, for all purposes."""
-    row = await tx.fetchrow(
-        """
-        select coalesce(sum(prompt_tokens + completion_tokens), 0)::bigint as tokens, coalesce(sum(cost), 0) as cost,
-               ceil(extract(epoch from (now() at time zone 'UTC')::date + 1 - now() at time zone 'UTC'))::int as left_s
-        from model_usage where tenant_id = $1 and day = (now() at time zone 'UTC')::date
-        """,
-        tenant_id,
-    )
-    return SpentToday(0, Decimal(0), 0) if row is None else SpentToday(row["tokens"], row["cost"], row["left_s"])
+    row = await _SPENT_TODAY.fetchrow(tx, tenant_id=tenant_id)
+    return SpentToday(0, Decimal(0), 0) if row is None else row_as(SpentToday, row)
 
 
 async def add_spent(tx: Transaction, tenant_id: TenantId, *, purpose: str, model: str, spent: Spent) -> None:
@@ -80,6 +87,16 @@ async def add_spent(tx: Transaction, tenant_id: TenantId, *, purpose: str, model
     )
 
 
+@compiled
+def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> ClauseElement:
+    statement = select(model_usage).where(*equals(model_usage, *sorted(filters - {"first", "last"})))
+    if "first" in filters:
+        statement = statement.where(_U.day >= bindparam("first"))
+    if "last" in filters:
+        statement = statement.where(_U.day <= bindparam("last"))
+    return page(statement, (_U.day, _U.tenant_id, _U.purpose, _U.model), newest_first=newest_first, after=after)
+
+
 async def page_usage(
     tx: Transaction,
     tenant_id: TenantId | None,
@@ -91,44 +108,10 @@ async def page_usage(
     limit: int,
 ) -> list[ModelUsageDay]:
     """List rows by day, of one tenant or, with the ops role, of all; `days` are the first and the last."""
-    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
-    args: list[object] = [limit]
-    wheres: list[str] = []
-
-    def bind(condition: str, *values: object) -> None:
-        places = [f"${len(args) + number}" for number in range(1, len(values) + 1)]
-        args.extend(values)
-        wheres.append(condition.format(*places))
-
-    for condition, value in (("tenant_id = {}", tenant_id), ("day >= {}", days[0]), ("day <= {}", days[1])):
-        if value is not None:
-            bind(condition, value)
-    if purpose is not None:
-        bind("purpose = {}", purpose)
-    if after is not None:
-        bind(f"(day, tenant_id, purpose, model) {beyond} ({{}}, {{}}, {{}}, {{}})", *after)
-    order = ", ".join(f"{column} {direction}" for column in ("day", "tenant_id", "purpose", "model"))
-    where = f"where {' and '.join(wheres)}" if wheres else ""
-    rows = await tx.fetch(
-        "select tenant_id, day, purpose, model, calls, failed, prompt_tokens, completion_tokens, cost"  # noqa: S608
-        f" from model_usage {where} order by {order} limit $1",
-        *args,
-    )
-    return _views(rows)
-
-
-def _views(rows: "Sequence[asyncpg.Record]") -> list[ModelUsageDay]:
+    filters = given(tenant_id=tenant_id, first=days[0], last=days[1], purpose=purpose)
+    query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
+    rows = await query.fetch(tx, limit=limit, **filters, **after_key(after))
     return [
-        ModelUsageDay(
-            tenant_id=format_id(row["tenant_id"]),
-            day=row["day"],
-            purpose=row["purpose"],
-            model=row["model"],
-            calls=row["calls"],
-            failed=row["failed"],
-            prompt_tokens=row["prompt_tokens"],
-            completion_tokens=row["completion_tokens"],
-            cost=float(row["cost"]),
-        )
+        ModelUsageDay.model_validate({**row, "tenant_id": format_id(row["tenant_id"]), "cost": float(row["cost"])})
         for row in rows
     ]

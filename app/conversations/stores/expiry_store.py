@@ -111,7 +111,7 @@ async def put_off(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequen
 
 
 async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
-    """Hide conversations whose heads are locked from all other queries, and delete their streams.
+    """Hide conversations from all other queries, and delete their streams. Their heads are locked.
 
     The sweep finds them by `expires_at`. Their external ids are free for new conversations.
     """

@@ -121,10 +121,10 @@ async def list_due(
 async def list_drafts(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int, limit: int
 ) -> list[UUID]:
-    """Return aborted turns that belong to the history up to a position and are not erased.
+    """Return aborted turns, not yet erased, that belong to the history up to the position `through`.
 
-    These are turns that would have superseded a turn up to the position, and turns that were opened before the turn
-    with this seq was committed.
+    These are turns that would have superseded a turn up to there, and turns that were opened before the turn with the
+    seq `through` was committed.
     """
     rows = await tx.fetch(
         """

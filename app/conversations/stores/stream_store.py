@@ -314,7 +314,7 @@ async def list_changed(
 ) -> TurnRows:
     """List committed turns, including superseded and erased ones, that changed after a (rev, seq), in that order.
 
-    The list ends at `limit`, or where its texts reach `max_bytes`; `cut` when there are more. `actors` filters.
+    The list ends at `limit`, or when its texts reach `max_bytes`; `cut`: there are more. `actors` filters.
     """
     # one more than the limit, to know whether there are more
     args: list[object] = [tenant_id, conversation_id, *after, limit + 1, max_bytes]

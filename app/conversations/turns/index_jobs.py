@@ -76,7 +76,7 @@ class Indexing:
         _raise_first(refused)
 
     async def fill(self, caller: Caller, backfill: VectorBackfill, *, after: UUID | None) -> None:
-        """Make the vectors that live entries lack in a space, whatever their age and embedder.
+        """Make the vectors that live entries of any age and embedder lack in a space.
 
         Handles some hundred entries in the order of ids, starting after `after`, and enqueues the job for the next
         ones. Raises an error of the embedder; vectors that were made before it are kept and not made again.

@@ -1,8 +1,8 @@
-"""Builds contexts: reads what may be shown, lets `assembly` decide, and counts what the context leaves out.
+"""Build contexts: read the parts, let `assembly` choose from them, and count what the context leaves out.
 
-The newest turns come first, because the query may be the newest user turn; recall of turns and of memories runs after,
-with no transaction open while a vector is made. A failing recall leaves the context without what it was to find, and
-says so.
+The newest turns are read first, because the query may be the newest user turn. Recall of turns and of memories runs
+after, with no transaction open while the query is embedded. If recall fails, the context has no recalled items, and
+`degraded` has the reason.
 """
 
 import asyncio
@@ -46,16 +46,16 @@ __all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "TitleWrit
 
 _T = TypeVar("_T")
 
-# recall reads no more of a query than its model does; a whole pasted document would only be analysed for nothing
+# Recall uses at most this many characters of a query: its model reads no more of a long document.
 _MAX_QUERY_CHARACTERS = 10_000
-# stored counts are of o200k_base; other tokenizers may need fewer tokens, so that more turns have room
+# Stored counts are o200k_base; other tokenizers may need fewer tokens, so that more turns fit.
 _TOKENS_OF_STORED: Final[dict[Tokenizer, int]] = {"o200k_base": 1, "cl100k_base": 2}
-# counting so many takes under ten milliseconds
+# Counting this many tokens takes under ten milliseconds.
 _INLINE_TOKENS = 20_000
 
 
 class ContextBuilder:
-    """The door to build context."""
+    """Public API for building contexts."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class ContextBuilder:
         before: int | None = None,
         newest: int | None = None,
     ) -> Context:
-        """The context for one model call, never over its budget.
+        """Build the context for one model call, never over its budget.
 
-        `newest`: how many of the newest turns come before all else where the request names no number. `upcoming`: turns
-        that are not stored yet, the newest last, at any position; all of them are shown, and none is named as
-        included. `before`: a position; the context is as it was before the turn that stands there.
+        `newest`: how many of the newest turns have priority over all else, if the request gives no number. `upcoming`:
+        turns that are not stored yet, the newest last, at any position; all of them are shown, and none is listed as
+        included. `before`: a position; the context is built as it was before the turn at this position.
 
-        Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works; Forbidden or Invalid where
-        memories are wanted that are not for this caller.
+        Raises NotFound, or Invalid `budget_too_small` with the smallest budget that works; Forbidden or Invalid if the
+        caller requests memories that it may not read.
         """
         if request.include_memories:
             require_reach(caller, request.agent_id)
@@ -114,9 +114,9 @@ class ContextBuilder:
         project: str,
         owner: str,
     ) -> Context:
-        """The context of a conversation that does not exist yet.
+        """Build the context of a conversation that does not exist yet.
 
-        It has the system text, all turns to come, and as in `build` the owner's facts in the project, and memories.
+        It has the system text, all upcoming turns, and as in `build` the owner's facts in the project, and memories.
         Raises Invalid `budget_too_small`; Forbidden or Invalid as `build` does.
         """
         if request.include_memories:
@@ -132,7 +132,7 @@ class ContextBuilder:
     async def _parts(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
     ) -> ContextParts:
-        """All that may be shown; `conversation_id` is None for a conversation that does not exist yet."""
+        """Return all parts that may be shown; `conversation_id` is None for a conversation that does not exist yet."""
         query = await self._query(caller, conversation_id, request, recent)
         (recalled, facts, degraded), (memories, forgetful) = await asyncio.gather(
             self._by_question(caller, conversation_id, request, recent, query),
@@ -158,7 +158,7 @@ class ContextBuilder:
     async def _left_out(
         self, caller: Caller, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
     ) -> tuple[Gap | None, list[str]]:
-        """The live turns in ranges of positions, and what is said of those that were erased."""
+        """Return the gap of live turns in ranges of positions, and `erased_sources` if some turns were erased."""
         if not ranges:
             return None, []
         found = await self._conversations.count_omitted(caller, conversation_id, ranges=ranges)
@@ -171,14 +171,14 @@ class ContextBuilder:
         work = partial(
             assemble, parts, request=request, counter=self._counters[request.tokenizer], settings=self._settings
         )
-        # counting and rendering megabytes takes seconds, in which nothing else would be answered
+        # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
         most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
         return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
 
     async def _query(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
     ) -> str:
-        """What is recalled by; empty where nothing is to be recalled, or there is nothing to go by."""
+        """Return the query of recall; empty if recall is not requested, or there is no text to search for."""
         if request.semantic_recall is None and not request.include_memories and not request.include_facts:
             return ""
         whole = request.query or await self._newest_question(caller, conversation_id, request, recent)
@@ -186,7 +186,7 @@ class ContextBuilder:
         return query if query.strip() else ""
 
     async def _softly(self, found: Awaitable[tuple[_T, list[str]]], otherwise: _T) -> tuple[_T, list[str]]:
-        """What was found and what was degraded; where that fails, what there is otherwise, and why."""
+        """Return the result and the degraded parts. If the search fails, return `otherwise` and the reason."""
         try:
             return await found
         except Unavailable as error:
@@ -203,7 +203,10 @@ class ContextBuilder:
         recent: ContextTurns,
         query: str,
     ) -> tuple[list[RecalledPart], list[TextPart], list[str]]:
-        """The turns and the facts that a question finds, and what was degraded; it is embedded once for both."""
+        """Return the turns and the facts that match a question, and the degraded parts.
+
+        The question is embedded once.
+        """
         question, unready = await self._softly(self._question(request, recent, query), None)
         (recalled, degraded), (facts, without) = await asyncio.gather(
             self._softly(self._recalled(caller, conversation_id, request, recent, question), []),
@@ -214,7 +217,7 @@ class ContextBuilder:
     async def _question(
         self, request: ContextRequest, recent: ContextTurns, query: str
     ) -> tuple[Question | None, list[str]]:
-        """What turns and facts are recalled by."""
+        """Return the analysed question for recall of turns and facts; None if neither is requested."""
         if not query or (request.semantic_recall is None and not request.include_facts):
             return None, []
         return await self._recall_service.question(query, participants=recent.participants), []
@@ -247,11 +250,11 @@ class ContextBuilder:
             owner=owner,
             k=wanted.k,
             threshold=wanted.threshold or None,
-            # assembly keeps the best k of those that are not in the window
+            # Assembly keeps the best k of the turns that are not in the window.
             known=[turn for turn in recent.turns if turn.position <= recent.seq],
             actors=request.filter_participants,
         )
-        # what was appended since the newest turns were read belongs to the next context
+        # Turns appended since the newest turns were read belong to the next context.
         seen = [item for item in recalled if item.conversation is not None or item.turn.position <= recent.seq]
         return [RecalledPart(item.turn, item.score, item.conversation) for item in seen], degraded
 
@@ -263,7 +266,7 @@ class ContextBuilder:
         recent: ContextTurns,
         question: Question | None,
     ) -> tuple[list[TextPart], list[str]]:
-        """The facts that the query is about, else the newest: the owner's in the project, else the conversation's."""
+        """Return the facts nearest to the query, else the newest: the owner's in the project, or the conversation's."""
         owner, actors, degraded = recent.owner, request.filter_participants, list[str]()
         if not request.include_facts or (owner is None and conversation_id is None):
             return [], []
@@ -294,9 +297,9 @@ class ContextBuilder:
     async def _newest_question(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
     ) -> str:
-        """The newest user turn's text: among the recent ones, or before them when tools have filled the window.
+        """Return the text of the newest user turn: a recent one, or an earlier one if tools have filled the window.
 
-        For an actor, what any other has said last.
+        For an actor, return the newest text of any other author.
         """
         for turn in reversed(recent.turns):
             if _asks(turn, request.as_actor):
@@ -310,7 +313,7 @@ class ContextBuilder:
 
 
 def _behind(seq: int, upcoming: Sequence[CanonicalTurn]) -> list[CanonicalTurn]:
-    """Turns to come, at the positions that they would have behind a seq."""
+    """Return upcoming turns with the positions that they would have after a seq."""
     return [replace(turn, position=at) for at, turn in enumerate(upcoming, start=seq + 1)]
 
 
@@ -321,9 +324,9 @@ def _fact_part(fact: Fact, score: float | None) -> TextPart:
 
 
 def _recall_scope(scope: RecallScope, recent: ContextTurns) -> tuple[str | None, str | None]:
-    """The project and the owner whose turns are recalled; None and None for those of the conversation alone.
+    """Return the project and the owner whose turns are recalled; None and None for the conversation alone.
 
-    Of a conversation without an owner it is not known which others are its owner's.
+    Without an owner, the scope `owner` is the conversation alone: its owner's other conversations are not known.
     """
     match scope:
         case RecallScope.CONVERSATION:
@@ -336,7 +339,7 @@ def _recall_scope(scope: RecallScope, recent: ContextTurns) -> tuple[str | None,
 
 
 def _asks(turn: CanonicalTurn, as_actor: str | None) -> bool:
-    """Whether a turn is one to answer: of the user, or for an actor, of any other."""
+    """Return whether a turn is a question: a user's turn, or for an actor, a text of any other author."""
     if as_actor is None:
         return turn.role is Role.USER
     says = turn.role in {Role.USER, Role.ASSISTANT} and bool(content_text(turn.content).strip())
@@ -344,7 +347,7 @@ def _asks(turn: CanonicalTurn, as_actor: str | None) -> bool:
 
 
 def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None) -> ContextTurnsQuery:
-    """Which turns are read: those that may be shown, and those that decide which summaries are."""
+    """Return the query for the turns to read: those that may be shown, and those that decide which summaries are."""
     actors = request.filter_participants
 
     def accepts(one: ValidSummary) -> bool:

@@ -1,7 +1,8 @@
-"""Writes titles of conversations: a chat model reads the first question and its answer.
+"""Write titles of conversations: a chat model reads the first question and its answer.
 
-The work of a job. The model is asked with no transaction open. The title is stored in a commit that is refused where
-the messages have changed or a title was given meanwhile. A failure leaves the first words of the question as the title.
+Runs in a job. The model is asked with no transaction open. The title is stored in a commit that is refused if the
+messages have changed or the conversation got a title meanwhile. After a failure, the first words of the question remain
+the title.
 """
 
 import secrets
@@ -22,7 +23,7 @@ __all__ = ["TITLE_JOB", "TitleWriter"]
 
 _MAX_CHARACTERS: Final = 80
 _QUOTES: Final = "\"'“”„«»`"
-# about this exchange; a wrong key, an empty account or an outage is not, and is over some day
+# Failures caused by this exchange. A wrong key, an empty account or an outage is not, and ends at some time.
 _FOR_GOOD: Final = frozenset({"model_refused", "model_invalid"})
 _INSTRUCTIONS: Final = """\
 You write the title of a conversation for a list of conversations, from its first question and the first answer.
@@ -38,7 +39,7 @@ class Title(BaseModel):
 
 
 class TitleWriter:
-    """Writes titles of conversations that have none from their callers."""
+    """Writes titles of conversations that have no title from their callers."""
 
     def __init__(self, *, conversations: Conversations, chat: ChatModel | None) -> None:
         self._titles = conversations.titles
@@ -46,7 +47,10 @@ class TitleWriter:
         self._log = get_logger()
 
     async def run(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Give a conversation a title, if it needs one. Raises NotFound, and as the model does where it may help."""
+        """Write a title for a conversation that needs one.
+
+        Raises NotFound, and the model's error if a retry may help.
+        """
         if self._chat is None:
             return
         exchange = await self._titles.exchange(caller, conversation_id)
@@ -67,7 +71,7 @@ class TitleWriter:
 
 
 async def _write(chat: ChatModel, tenant_id: TenantId, exchange: Exchange) -> tuple[str, str]:
-    """A title, empty where nothing is left of it, and the model that wrote it. Raises as the model does."""
+    """Return a title, empty if no text remains of it, and the model that wrote it. Raises the model's errors."""
     mark = secrets.token_hex(8)
     transcript = f"<transcript {mark}>\n[user] {exchange.question}\n[assistant] {exchange.answer}\n</transcript {mark}>"
     messages = [ChatMessage("system", _INSTRUCTIONS), ChatMessage("user", transcript)]

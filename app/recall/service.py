@@ -180,7 +180,7 @@ class RecallService:
         while True:
             tries += 1
             ranking = await self._rank(caller, tx, query, scope)
-            # the index still has entries of conversations that are being deleted
+            # The index still has entries of conversations that are being purged.
             ranked = [item for item in ranking.ranked if item.candidate.entry_id not in deleted_ids][: query.k]
             contents = await self._read_contents(caller, tx, ranked, project=scope.project)
             missing_ids = {item.candidate.entry_id for item in ranked if not contents.has(item)}

@@ -1,7 +1,7 @@
-"""How many of the oldest turns a compaction summarises. Pure.
+"""Choose how many of the oldest turns a compaction summarises. Pure.
 
-The oldest half, rounded up, and again of the rest until it is within the limits; never the newest unit, and never
-between a tool call and its result.
+It takes the oldest half, rounded up, and repeats this with the rest until the rest is within the limits. It never takes
+the newest unit, and never cuts between a tool call and its result.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from itertools import accumulate
 from app.formats.schemas import CanonicalTurn, Role
 from app.formats.units import group_turns
 
-# a call that nobody has answered by then is one of a program that has gone on without
+# A call without an answer in this many later turns counts as abandoned.
 _WAITED_FOR = 50
 
 
 def oldest_half(turns: Sequence[CanonicalTurn], *, max_turns: int, max_tokens: int) -> int:
-    """How many of these turns (the oldest first, all that no summary stands for) are to be summarised; 0: none."""
+    """Return how many of these turns without a summary (oldest first) are to be summarised; 0 for none."""
     cut, turns_left, tokens_left = 0, len(turns), sum(turn.content_tokens for turn in turns)
     while turns_left > 1 and (turns_left > max_turns or tokens_left > max_tokens):
         half = min(-(-turns_left // 2), turns_left - 1)
@@ -26,7 +26,7 @@ def oldest_half(turns: Sequence[CanonicalTurn], *, max_turns: int, max_tokens: i
 
 
 def within_tokens(turns: Sequence[CanonicalTurn], *, max_tokens: int) -> int:
-    """How many of the oldest turns have so many tokens together, at least one unit of them."""
+    """Return how many of the oldest turns have at most `max_tokens` together, at least one unit of them."""
     count = tokens = 0
     for turn in turns:
         tokens += turn.content_tokens
@@ -37,10 +37,10 @@ def within_tokens(turns: Sequence[CanonicalTurn], *, max_tokens: int) -> int:
 
 
 def at_boundary(turns: Sequence[CanonicalTurn], cut: int, *, whole: bool = False) -> int:
-    """The cut moved on, or else back, to where it parts no call from its result.
+    """Return the cut moved forward, else back, to a place that separates no call from its result.
 
-    Without `whole` something must be left behind it; with it, whoever chose these turns knows that none of their calls
-    waits for an answer.
+    Without `whole` at least one turn is left after the cut. With it, the caller knows that none of the calls of these
+    turns waits for an answer.
     """
     allowed = _boundaries(turns, open_end=not whole)
     most = len(turns) if whole else len(turns) - 1
@@ -51,9 +51,9 @@ def at_boundary(turns: Sequence[CanonicalTurn], cut: int, *, whole: bool = False
 
 
 def _boundaries(turns: Sequence[CanonicalTurn], *, open_end: bool) -> list[int]:
-    """All places, as counts of turns before them, that part nothing."""
+    """Return all places, as counts of turns before them, that separate no call from its result."""
     place_of = {turn.id: place for place, turn in enumerate(turns)}
-    steps = [0] * (len(turns) + 2)  # where ranges of places that part something begin and end
+    steps = [0] * (len(turns) + 2)  # where ranges of places that separate something begin and end
     for unit in group_turns(turns).units:
         places = [place_of[turn.id] for turn in unit.turns]
         steps[min(places) + 1] += 1
@@ -65,7 +65,7 @@ def _boundaries(turns: Sequence[CanonicalTurn], *, open_end: bool) -> list[int]:
 
 
 def _first_waiting(turns: Sequence[CanonicalTurn]) -> int | None:
-    """The place of the first call at the end that nobody has answered, and that the next turn may answer."""
+    """Return the place of the first call at the end that has no answer, and that the next turn may answer."""
     first: int | None = None
     answered: set[str | None] = set()
     for place in range(len(turns) - 1, max(-1, len(turns) - 1 - _WAITED_FOR), -1):

@@ -1,8 +1,8 @@
-"""Compaction: when a conversation has grown, summaries come to stand for its oldest turns.
+"""Compaction: summaries replace the oldest turns of a conversation that has grown.
 
-The work of a job or of an explicit call, never of an append. Each step reads, asks the model with no transaction open,
-and stores in one commit that is refused if anything has changed meanwhile: then the next step looks again. Without a
-model, and where it fails for good, highlights stand in; a summary takes their place once a model is there.
+Runs in a job or an explicit call, never in an append. Each step reads, asks the model with no transaction open, and
+stores in one commit. The commit is refused if its sources have changed meanwhile; the next step then reads again.
+Without a model, or if it fails permanently, highlights are stored; a summary replaces them when a model is available.
 """
 
 import asyncio
@@ -43,20 +43,20 @@ _MAX_READ = 2000
 _MAX_STEPS = 8
 _TRIES = 5
 _FOLD = 4
-# attempts of a job, after which a model that fails for the moment counts as one that fails for good
+# Attempts of a job after which a temporary failure of the model counts as permanent.
 _PATIENCE = 4
 _WORDS = 400
 _EVERYTHING = 2**62
 _NOTHING = "Nothing in these turns can be quoted."
-# what is about these turns; a wrong key, an empty account or an outage is not, and is over some day
+# Failures caused by these turns. A wrong key, an empty account or an outage is not, and ends at some time.
 _FOR_GOOD = frozenset({"model_refused", "model_invalid"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run: by which policy, through which position if one is named.
+    """One run: its policy, and the position through which to summarise, if one is given.
 
-    `patient`: a model that fails for the moment is waited for, the job or the call is tried again.
+    `patient`: a temporary failure of the model is raised, so that the job or the call is tried again.
     """
 
     policy: Compaction
@@ -67,22 +67,22 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """Turns to be summarised. `reach`: the position that a summary of all of them stands for; None: the last one's."""
+    """Turns to be summarised. `reach`: the last position that a summary of all covers; None: the last turn's."""
 
     turns: Sequence[SourceTurn]
     reach: int | None
 
     def first(self, count: int) -> "_Due":
-        """The oldest of them."""
+        """Return the oldest `count` of the turns."""
         return self if count >= len(self.turns) else _Due(self.turns[:count], None)
 
     def end(self) -> int:
-        """The last position that a summary of them stands for."""
+        """Return the last position that a summary of the turns covers."""
         return self.turns[-1].turn.position if self.reach is None else self.reach
 
 
 class Compactor:
-    """Makes summaries: when they are due, and when they are asked for."""
+    """Makes summaries, when they are due and on request."""
 
     def __init__(
         self, *, conversations: Conversations, chat: ChatModel | None, counter: TokenCounter, highlight_tokens: int
@@ -92,11 +92,11 @@ class Compactor:
         self._counter = counter
         self._highlight_tokens = highlight_tokens
         self.made = 0
-        """How many summaries this process has made."""
+        """Number of summaries that this process has made."""
         self._log = get_logger()
 
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
-        """Summarise what is due. Raises as the model does where trying again may help."""
+        """Make the summaries that are due. Raises the model's error if a retry may help."""
         valid = await self._summaries.list_valid(caller, conversation_id)
         run = _Run(valid.policy, through=None, forced=False, patient=attempt < _PATIENCE)
         _, continues = await self._go(caller, conversation_id, run)
@@ -104,15 +104,15 @@ class Compactor:
             await self._summaries.enqueue(caller, conversation_id)
 
     async def refresh(self) -> int:
-        """Let jobs replace highlights, now that there is a model; says in how many conversations."""
+        """Enqueue jobs that replace highlights, if there is a model. Return the number of conversations."""
         return 0 if self._chat is None else await self._summaries.enqueue_highlighted(model=self._chat.model)
 
     async def compact(
         self, caller: Caller, conversation_id: ConversationId, *, request: CompactionRequest
     ) -> Compacted:
-        """Compact now, by the conversation's policy or what the request puts in its place.
+        """Compact now, by the conversation's policy with the changes of the request.
 
-        `through` a turn, else what is over the triggers. Raises NotFound, Conflict, and as the model does.
+        Summarises `through` a turn, else what exceeds the triggers. Raises NotFound, Conflict, and the model's errors.
         """
         return await self._compact(caller, conversation_id, request=request, everything=False)
 
@@ -149,7 +149,7 @@ class Compactor:
         self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest,
         idempotency_key: IdempotencyKey | None = None,
     ) -> RequestResult[Compacted]:  # fmt: skip
-        """Summarise through a turn, or all but the newest, over the triggers or not. What stands already stays.
+        """Summarise through a turn, or all but the newest, regardless of the triggers. Existing summaries are kept.
 
         Raises as `compact`; Conflict `idempotency_mismatch`.
         """
@@ -164,7 +164,7 @@ class Compactor:
         return RequestResult(done, is_new=False)
 
     async def _go(self, caller: Caller, conversation_id: ConversationId, run: _Run) -> tuple[list[Summary], bool]:
-        """Make summaries until nothing is left to do, or enough was done; says whether there is more."""
+        """Make summaries until none is due or a limit is reached. Return them, and whether more are due."""
         made: list[Summary] = []
         lost = 0
         while len(made) < _MAX_STEPS:
@@ -194,7 +194,7 @@ class Compactor:
         run: _Run,
         made: Sequence[Summary],
     ) -> SummaryDraft | None:
-        """The next summary to store, after those made by this run; None where nothing is left to do."""
+        """Return the next summary to store, after those made by this run; None if none is due."""
         if run.policy.strategy == "never" and not run.forced:
             return None
         due = await self._due(caller, conversation_id, valid, run)
@@ -211,7 +211,7 @@ class Compactor:
     async def _due(
         self, caller: Caller, conversation_id: ConversationId, valid: ValidSummaries, run: _Run
     ) -> _Due | None:
-        """The oldest turns that no summary stands for, as far as they are to be summarised now."""
+        """Return the oldest turns without a summary that are to be summarised now."""
         policy, through = run.policy, run.through
         over = valid.turns > policy.trigger_turns or valid.tokens > policy.trigger_tokens
         if not over and valid.beyond is None and (through is None or through <= valid.position):
@@ -219,7 +219,7 @@ class Compactor:
         turns, more = await self._summaries.sources(
             caller, conversation_id, after=valid.position, before=valid.beyond, limit=_MAX_READ
         )
-        if valid.beyond is not None:  # all up to what is summarised already, be it nothing but tombstones
+        if valid.beyond is not None:  # all turns up to the next summary, even if they are only tombstones
             return _Due(turns, None if more else valid.beyond - 1)
         canonical = [source.turn for source in turns]
         if through is not None:
@@ -229,7 +229,7 @@ class Compactor:
         return _Due(turns[:cut], None) if cut else None
 
     def _to_replace(self, valid: ValidSummaries, run: _Run, made: Sequence[Summary]) -> ValidSummary | None:
-        """Highlights that a summary may take the place of: not those that this model has refused, or failed at now."""
+        """Return highlights to replace by a summary, unless this model refused them or has failed in this run."""
         model, tried = self._model(run), {parse_id(one.id) for one in made}
         if model is None:
             return None
@@ -246,7 +246,7 @@ class Compactor:
         )
 
     def _model(self, run: _Run) -> str | None:
-        """The model that is asked; None without any."""
+        """Return the name of the model to ask; None without a model."""
         return None if self._chat is None else run.policy.summarizer_model or self._chat.model
 
     # drafts
@@ -270,9 +270,9 @@ class Compactor:
         replaceable: ValidSummary,
         run: _Run,
     ) -> SummaryDraft | None:
-        """A summary in the place of highlights, from the turns themselves, read a piece at a time.
+        """Return a summary that replaces highlights, written from the turns themselves, which are read in pieces.
 
-        Of very long ones it takes the place of the beginning: what has been paid for is stored before more is asked.
+        Of very long highlights it replaces only the beginning: paid text is stored before the model is asked for more.
         """
         place = list(valid.summaries).index(replaceable)
         before = [*valid.summaries[:place]] if run.policy.strategy != "hierarchical" else []
@@ -295,7 +295,7 @@ class Compactor:
                 return None if refused_by is None else self._refused(valid, replaceable, refused_by)
             texts, after = [written.summary], some[-1].turn.position
             read.extend(some)
-        if not read:  # tombstones: the highlights are all there is, and nobody need look at them again
+        if not read:  # tombstones only: the highlights are all that is left, and need no further check
             return self._refused(valid, replaceable, self._model(run))
         draft = self._summary(
             valid,
@@ -313,7 +313,7 @@ class Compactor:
         return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=replaceable.id)
 
     async def _folded(self, caller: Caller, valid: ValidSummaries, run: _Run) -> SummaryDraft | None:
-        """One summary of the next level in the place of four of one level."""
+        """Return one summary of the next level that replaces four summaries of one level."""
         some = _foldable(valid.summaries)
         if some is None:
             return None
@@ -346,9 +346,9 @@ class Compactor:
         )
 
     def _refused_by(self, error: AppError, run: _Run) -> str | None:
-        """The model that will not summarise these turns; None where it may yet, and is asked again by the refresh.
+        """Return the model that refuses these turns; None if it may accept them later, when the refresh asks it again.
 
-        Raises what may pass soon; a budget that is used up leaves the turns to highlights at once.
+        Raises an error that may pass soon. If the budget is exhausted, highlights are made at once.
         """
         if error.retryable and run.patient and error.code != "model_budget_exhausted":
             raise error
@@ -356,7 +356,7 @@ class Compactor:
         return self._model(run) if error.code in _FOR_GOOD else None
 
     def _before(self, valid: ValidSummaries, run: _Run, kind: SummaryKind) -> list[ValidSummary]:
-        """The summaries that a rolling one takes the place of: the last ones of its kind."""
+        """Return the summaries that a rolling summary replaces: the last ones of its kind."""
         if run.policy.strategy == "hierarchical":
             return []
         found: list[ValidSummary] = []
@@ -407,7 +407,7 @@ class Compactor:
     ) -> SummaryDraft:
         turns = due.turns
         before = self._before(valid, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
-        # megabytes of text are looked through, in which nothing else would be answered
+        # In a thread: megabytes of text may be read, and the event loop must answer other requests.
         lines = await asyncio.to_thread(self._chosen, before, turns)
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
@@ -429,7 +429,7 @@ class Compactor:
         )
 
     def _chosen(self, before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> list[HighlightLine]:
-        """The densest lines of earlier highlights and of turns."""
+        """Return the densest lines of earlier highlights and of turns."""
         kept = [
             of_line(format_id(line.turn_id), place, line.text)
             for place, line in enumerate(_lines(before), start=-10_000)
@@ -439,7 +439,7 @@ class Compactor:
         return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
 
     def _refused(self, valid: ValidSummaries, replaceable: ValidSummary, refused_by: str | None) -> SummaryDraft:
-        """The same highlights once more, with the model that will not replace them."""
+        """Return the same highlights again, with the name of the model that refuses to replace them."""
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
             level=replaceable.level,
@@ -461,7 +461,7 @@ class Compactor:
 
 
 def _foldable(summaries: Sequence[ValidSummary]) -> list[ValidSummary] | None:
-    """The oldest four of one level and kind that stand side by side."""
+    """Return the oldest four adjacent summaries of one level and kind."""
     for start in range(len(summaries) - _FOLD + 1):
         some = list(summaries[start : start + _FOLD])
         alike = {(one.level, one.kind) for one in some}
@@ -471,7 +471,7 @@ def _foldable(summaries: Sequence[ValidSummary]) -> list[ValidSummary] | None:
 
 
 def _level(before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> int:
-    """Turns make the level that is there, summaries alone the next."""
+    """Return the level of a summary: with turns the level of the replaced summaries, else the next one."""
     level = max((one.level for one in before), default=0)
     return level if turns else level + 1
 

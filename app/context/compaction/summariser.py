@@ -1,4 +1,4 @@
-"""Asks a chat model to summarise turns. What they say is data to it, fenced by a word that they cannot know."""
+"""Ask a chat model to summarise turns. Their text is data, delimited by a random mark that it cannot contain."""
 
 import secrets
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
 PROMPT_VERSION: Final = "summary-1"
 MAX_TOKENS: Final = 16_000
-"""Of turns that one request summarises: it fits the small windows of local models, with room for the answer."""
+"""Maximum tokens of the turns in one request: fits the small windows of local models, with space for the answer."""
 
 _HEAD, _TAIL = 4_000, 1_000
 _ARGUMENTS = 400
@@ -74,7 +74,7 @@ async def summarise(
 
 
 def written(turn: CanonicalTurn) -> str:
-    """A turn as the model reads it: date, actor, what it says, its calls and results."""
+    """Return a turn as the model reads it: date, actor, text, calls and results."""
     when = "" if turn.occurred_at is None else f"{turn.occurred_at:%Y-%m-%d %H:%M} "
     lines = [f"[{when}{' '.join(turn.actor.split())} ({turn.role.value})] {_shortened(content_text(turn.content))}"]
     lines.extend(f"  calls {call.name} {str(call.arguments)[:_ARGUMENTS]}" for call in turn.tool_calls)

@@ -174,10 +174,10 @@ class TurnOpener:
             count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
         max_as_actor = self._settings.max_open_turns_per_token
         if actor is not None and count.as_actor >= max_as_actor:
-            raise _too_many(f"At max_in_tenant {max_as_actor} turns of its actor may be open for a conversation token")
+            raise _too_many(f"At most {max_as_actor} turns of its actor may be open for a conversation token")
         if count.in_conversation >= max_in_conversation or count.in_tenant >= max_in_tenant:
             raise _too_many(
-                f"At max_in_tenant {max_in_conversation} turns may be open in a conversation and {max_in_tenant} in all"
+                f"At most {max_in_conversation} turns may be open in a conversation and {max_in_tenant} in all"
             )
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary of long-term memories: what agents store and ask for, and what they get."""
+"""Types of long-term memories: requests of agents, and responses."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -10,7 +10,7 @@ from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 
 MAX_CONTENT_CHARACTERS = 2**20
-"""Of the document; `max_memory_bytes` bounds what is stored."""
+"""Limit of the request document; `max_memory_bytes` limits the stored text."""
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 

@@ -1,8 +1,8 @@
 """Long-term memories: free-text entries of an agent, across conversations.
 
-What always holds: a memory and what finds it are stored in one transaction, after its vectors were made; where they
-cannot be made nothing is stored, and the embedder's error is told as it is. Agents store and recall, and delete
-nothing. Whoever does not administer the tenant reaches the memories of one agent: the one it is.
+Invariants: a memory and its index entry are stored in one transaction, after its vectors were made. If they cannot be
+made, nothing is stored and the embedder's error is raised unchanged. Agents store and recall, but never delete.
+A caller without the scope `admin` reaches only the memories of its own agent.
 """
 
 import json
@@ -26,12 +26,12 @@ from app.tenancy.service import Tenancy
 
 _EMBEDDED_AT_ONCE = 32
 _NOBODY = ""
-# memories are of an agent, not of a project: a search that is narrowed to one finds none
+# memories belong to an agent, not to a project: a search in one project finds none
 _NO_PROJECT = ""
 
 
 class Memories:
-    """The door to long-term memories. An agent's own calls go through the gateway, which names the agent once."""
+    """Public API of long-term memories. Agents call it through the gateway, which names the agent once."""
 
     def __init__(
         self, database: Database, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors, settings: LimitSettings
@@ -48,7 +48,7 @@ class Memories:
     ) -> RequestResult[MemoryStored]:
         """Store a memory of the calling agent.
 
-        Raises as the embedder does, and stores nothing then.
+        Raises Forbidden, TooLarge, Invalid, Conflict, and the embedder's error; then nothing is stored.
         """
         caller.require(Scope.WRITE)
         caller.require_long_term()
@@ -125,7 +125,7 @@ class Memories:
         limit: int,
         cursor: str | None,
     ) -> Page[Memory]:
-        """Memories by the time they were made: of all agents or one for who administers the tenant, else one's own."""
+        """Return a page of memories by creation time. Without the scope `admin`: only those of the calling agent."""
         caller.require(Scope.READ)
         if Scope.ADMIN not in caller.scopes:
             agent_id = require_reach(caller, agent_id or caller.agent, named_in="query")
@@ -159,7 +159,7 @@ class Memories:
         )
 
     async def get(self, caller: Caller, memory_id: UUID) -> Memory:
-        """Return one memory: of any agent for an administrator of the tenant, else one's own. NotFound."""
+        """Return one memory: of any agent for the scope `admin`, else of the calling agent. Raises NotFound."""
         caller.require(Scope.READ)
         if Scope.ADMIN not in caller.scopes:
             caller.require_long_term()
@@ -170,14 +170,14 @@ class Memories:
         return _view(row)
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, memory_ids: Sequence[UUID]) -> dict[UUID, Memory]:
-        """Memories by id, of those that are there and have not expired. Whose they may be the search has decided."""
+        """Return the memories that exist and have not expired, by id. The search has already checked the agent."""
         rows = await memory_store.find(tx, caller.tenant_id, memory_ids)
         return {memory_id: _view(row) for memory_id, row in rows.items()}
 
     async def make_vectors(self, caller: Caller, backfill: VectorBackfill, entry_ids: Sequence[UUID]) -> int:
-        """Make the vectors that memories among these entries lack in a space, since the embedder was another.
+        """Make the vectors that memories among these entries lack in a space, after a change of the embedder.
 
-        Raises as the embedder does; what was made before that is kept.
+        Return the number of these memories. Raises the embedder's error; vectors made before it are kept.
         """
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await memory_store.find(tx, caller.tenant_id, entry_ids) if entry_ids else {}
@@ -196,13 +196,13 @@ class Memories:
         return made
 
     async def erase(self, caller: Caller, tx: Transaction, *, memory_id: UUID) -> dict[str, int]:
-        """Delete a memory with what finds it; says how many rows went from each table, none where it is not there."""
+        """Delete a memory with its index entry. Return the deleted rows by table: none if it does not exist."""
         if not await memory_store.delete(tx, caller.tenant_id, memory_id):
             return {"memories": 0}
         return {"memories": 1} | await self._index.remove(tx, entries=[(caller.tenant_id, memory_id)])
 
     async def erase_expired(self, tx: Transaction, *, limit: int) -> int:
-        """Delete up to `limit` memories whose time is over, of any tenant; says how many (ops role)."""
+        """Delete up to `limit` expired memories of all tenants (ops role). Return their number."""
         gone: list[tuple[TenantId, UUID]] = await memory_store.delete_expired(tx, limit)
         if gone:
             await self._index.remove(tx, entries=gone)
@@ -210,9 +210,9 @@ class Memories:
 
 
 def require_reach(caller: Caller, agent_id: str | None, *, named_in: Literal["body", "query"] = "body") -> str | None:
-    """The agent whose memories a caller asks for; None: those of all agents, for who administers the tenant.
+    """Return the agent whose memories a caller may reach. None stands for all agents, with the scope `admin` only.
 
-    Raises Invalid without an agent, Forbidden for another one than asks, or without long-term memory.
+    Raises Invalid without an agent, Forbidden for an agent other than the caller's, or without long-term memory.
     """
     if Scope.ADMIN in caller.scopes:
         return agent_id

@@ -1,6 +1,6 @@
 """Queries on long-term memories. Each takes the open transaction first and names the tenant.
 
-What has expired is nowhere to be seen, whether it has been swept or not.
+Reads leave out expired memories, even before the sweep deletes them.
 """
 
 import json
@@ -67,7 +67,7 @@ def _row(row: asyncpg.Record) -> MemoryRow:
 
 
 async def lock_text(tx: Transaction, tenant_id: TenantId, *, agent_id: str, content: str) -> None:
-    """Wait for others that store the same text for the same agent, until the transaction ends."""
+    """Lock a text of an agent until the transaction ends, so that equal memories are stored one after the other."""
     await tx.execute(
         "select pg_advisory_xact_lock(hashtextextended(concat_ws(':', 'memory', $1::text, $2::text, md5($3)), 0))",
         str(tenant_id),
@@ -77,10 +77,10 @@ async def lock_text(tx: Transaction, tenant_id: TenantId, *, agent_id: str, cont
 
 
 async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tuple[UUID, datetime | None] | None:
-    """Note that a memory is stored again; return its id and its new expiry, or None where it is a new one.
+    """Record that a memory is stored again. Return its id and its new expiry, or None if there is no such memory yet.
 
-    It is the same memory when agent, owner, text and metadata are equal. It expires at the later of both times. Of its
-    dates the newest hundred are kept. The text is locked by the caller.
+    It is the same memory if agent, owner, text and metadata are equal. It expires at the later of both times. Of its
+    dates the newest hundred are kept. The caller locks the text.
     """
     row = await tx.fetchrow(
         """
@@ -113,7 +113,7 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
 async def insert(
     tx: Transaction, tenant_id: TenantId, memory_id: UUID, memory: NewMemory
 ) -> tuple[datetime, datetime | None]:
-    """Store a memory; gives when it was made and when it expires, by the database's clock."""
+    """Store a memory. Return its creation time and its expiry, by the clock of the database."""
     row = await tx.fetchrow(
         """
         insert into memories (tenant_id, id, agent_id, owner, content, metadata, created_at, expires_at)
@@ -175,9 +175,9 @@ async def delete(tx: Transaction, tenant_id: TenantId, memory_id: UUID) -> bool:
 
 
 async def delete_expired(tx: Transaction, limit: int) -> list[tuple[TenantId, UUID]]:
-    """Delete up to `limit` memories whose time is over; gives whose they were (ops role).
+    """Delete up to `limit` expired memories (ops role). Return their tenants and ids.
 
-    What somebody else is deleting is left to them.
+    Memories that another transaction has locked are skipped.
     """
     rows = await _DELETE_EXPIRED.fetch(tx, limit=limit)
     return [(TenantId(row["tenant_id"]), row["id"]) for row in rows]

@@ -1,6 +1,6 @@
-"""Rows of long-term memories.
+"""Table of long-term memories.
 
-`metadata` is `json`, not `jsonb`: what a caller gave comes back exactly as it was; searches are narrowed by the copy in
+`metadata` is `json`, not `jsonb`, so that callers get it back exactly as they gave it. Searches filter by the copy in
 the index.
 """
 

@@ -1,8 +1,8 @@
 """The errors of the whole service, independent of the transport.
 
-A kind says what the caller can do; a code names the exact case and never changes. Each transport maps kinds once (REST
-problems, WebSocket frames, MCP tool errors, job retries). The public sentence never repeats the caller's input: content
-does not belong in errors or logs.
+A kind determines what the caller can do. A code names the exact case and never changes. Each transport maps kinds once
+(REST problems, WebSocket frames, MCP tool errors, job retries). The public sentence never repeats the caller's input:
+content does not belong in errors or logs.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ class FieldError:
 class AppError(Exception):
     """Base of all errors that the service raises on purpose.
 
-    `code` is the stable, lower-case name of the case; `detail` the public sentence; `fields` the wrong fields; `extra`
-    further public members (such as the current seq); `retryable` says whether the same request may succeed later,
-    `retry_after_s` when.
+    `code` is the stable, lower-case name of the case. `detail` is the public sentence. `fields` are the wrong fields.
+    `extra` are further public members (such as the current seq). `retryable`: the same request may succeed later, after
+    `retry_after_s` seconds if given.
     """
 
     kind: ClassVar[str] = "internal"
@@ -60,7 +60,7 @@ class Malformed(AppError):
 
 
 class Invalid(AppError):
-    """The request is well formed and breaks a rule; a field says which."""
+    """The request is well formed and breaks a rule. `fields` names the wrong fields."""
 
     kind = "invalid"
 
@@ -84,13 +84,13 @@ class NotFound(AppError):
 
 
 class Conflict(AppError):
-    """The state of the object does not allow the request; reading the object again shows why."""
+    """The state of the object does not allow the request. Reading the object again shows the reason."""
 
     kind = "conflict"
 
 
 class Busy(Conflict):
-    """Another request is changing the same object; the same request may be sent again."""
+    """Another request is changing the same object. The same request may be sent again."""
 
     retryable = True
 

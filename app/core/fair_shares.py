@@ -7,7 +7,7 @@ from typing import Final
 from app.core.ids import TenantId
 
 _MAX_WAITING: Final = 32
-"""Per tenant: waiting requests take memory too."""
+"""Limit per tenant, because waiting requests take memory too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,10 +22,11 @@ class _Waiter:
 
 
 class TenantShares:
-    """Counts the use of a bounded amount by each tenant.
+    """Use of a bounded amount by each tenant.
 
-    Invariants: `take` and `wait` give a tenant at most half, so that there is room for another one. A waiting request
-    is not served before an earlier one of its tenant, nor before an earlier one that would fit its own tenant's half.
+    Invariants: `try_acquire` and `wait` give a tenant at most half, so that there is room for another one. A waiting
+    request is not served before an earlier one of its tenant, nor before an earlier one that would fit its own tenant's
+    half.
     """
 
     def __init__(self, amount: int) -> None:
@@ -36,12 +37,12 @@ class TenantShares:
 
     @property
     def used(self) -> int:
-        """The amount in use by all tenants."""
+        """Return the amount in use by all tenants."""
         return self._used
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a request waits."""
+        """Return whether a request waits."""
         return bool(self._waiting)
 
     def try_acquire(self, tenant: TenantId, amount: int) -> bool:

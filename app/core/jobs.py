@@ -1,4 +1,4 @@
-"""Durable background jobs: a table of our own, claimed with SKIP LOCKED under a lease.
+"""Durable background jobs: a database table, claimed with SKIP LOCKED and a lease.
 
 A job has a kind and the ids of its subjects, and never content. It is enqueued in the transaction that makes it due, so
 both are stored or neither. Invariants: a job runs at least once, on one worker at a time while that worker renews its
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def key(self) -> JobKey:
-        """The key of the job."""
+        """Return the key of the job."""
         return JobKey(self.tenant_id, self.id)
 
 
@@ -122,7 +122,7 @@ class JobQueue:
     """The jobs of the installation. `enqueue` uses the caller's transaction; all other methods use the ops role."""
 
     def __init__(self, ops: Database, *, settings: JobSettings, notify: Callable[[], None] | None = None) -> None:
-        """`notify` notifies other processes, whose workers would find new jobs by polling only."""
+        """`notify` informs other processes, whose workers would find new jobs by polling only."""
         self._ops = ops
         self._settings = settings
         self._notify = notify
@@ -131,7 +131,7 @@ class JobQueue:
 
     @property
     def lease_s(self) -> float:
-        """Duration of a claim that is not renewed."""
+        """Return the duration of a claim that is not renewed."""
         return self._settings.job_lease_s
 
     async def enqueue(self, tx: Transaction, tenant_id: TenantId, jobs: Sequence[NewJob]) -> None:
@@ -165,7 +165,10 @@ class JobQueue:
             self._notify()
 
     async def ensure_periodic(self, kinds: Sequence[str], *, at_once: Sequence[str] = ()) -> None:
-        """Ensure that the installation has one job of each kind. `at_once`: kinds whose waiting job becomes due now."""
+        """Ensure that the installation has one job of each kind.
+
+        `at_once`: kinds whose waiting job becomes due now.
+        """
         async with self._ops.across_tenants() as tx:
             await tx.execute(
                 """
@@ -278,7 +281,7 @@ class JobQueue:
         delay_s = self._settings.job_retry_base_s * 2.0 ** min(job.attempts - 1, 32)
         delay_s = min(delay_s, self._settings.job_retry_max_s, max_s or self._settings.job_retry_max_s)
         # jitter, so that jobs that failed together do not return together
-        spread = random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
+        spread = random.uniform(0.5, 1.0)  # noqa: S311 - no cryptography
         delay_s = max(delay_s * spread, not_before_s + min(delay_s, 1.0) * (spread - 0.5))
         async with self._ops.across_tenants() as tx:
             if max_s is None and job.attempts >= job.max_attempts:
@@ -306,9 +309,9 @@ class JobQueue:
     async def _requeue(
         self, tx: Transaction, worker: UUID, job: Job, *, attempts: int, delay_s: float, error: str | None
     ) -> None:
-        """Let a job wait again; delete it if another job for the same work already waits.
+        """Requeue a job; delete it if another job for the same work already waits.
 
-        One statement deletes and inserts it, because an update after a check would fail on a twin that is enqueued
+        One statement deletes and inserts it, because an update after a check would fail on a duplicate that is enqueued
         meanwhile.
         """
         await tx.execute(

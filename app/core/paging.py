@@ -1,4 +1,4 @@
-"""Lists are paged by key, never by offset: a cursor has the sort key of the last row and the name of its list.
+"""Paging of lists by key, never by offset: a cursor has the sort key of the last row and the name of its list.
 
 Cursors are signed and name their list with its filters, so one from another list or tenant is refused.
 """
@@ -37,7 +37,7 @@ class LimitedList(NamedTuple, Generic[Item]):
 
 
 class Cursors:
-    """Writes and reads the cursors of one installation."""
+    """Writer and reader of the cursors of one installation."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

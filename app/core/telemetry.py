@@ -1,4 +1,4 @@
-"""Logging: one place decides what may leave the process as a log line.
+"""Logging: one module decides which fields a log line may have.
 
 Every line is an event named `noun.verb` with fields from `LOG_FIELDS`; all other fields are dropped, so content and
 secrets cannot leak by a careless call. Exceptions are logged as their type and code locations, never with their
@@ -33,7 +33,7 @@ LOG_FIELDS: Final = frozenset(
         "library", "library_message",
     }
 )  # fmt: skip
-"""Every field of a log line. Ids, numbers and names of ours; a caller's name only by `plain_name`."""
+"""All fields of a log line: ids, numbers and our own names. A caller's name is logged only by `plain_name`."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _EVENT_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -44,7 +44,7 @@ _MAX_ITEMS: Final = 40
 _MAX_FRAMES: Final = 30
 _MAX_CAUSES: Final = 4
 _PLAIN_SPOKEN: Final = ("uvicorn", "alembic")
-"""Loggers whose text is about the process itself; of others only the constant template is kept."""
+"""Loggers whose text is about the process itself. Of other loggers, only the constant template is kept."""
 _POOL_LOGGER: Final = "asyncpg.pool"
 _REPEAT_S: Final = 60.0
 _ASYNCIO_SAYINGS: Final = (
@@ -63,7 +63,9 @@ _WARNING: Final = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+): (?P<category>\w
 
 
 def plain_name(name: str) -> str | None:
-    """Return a caller's name if it has at most 64 letters, digits, `_`, `-` and `.`; other names may be content."""
+    """Return a caller's name if it has at most 64 letters, digits, `_`, `-` and `.`; None for a name that may be
+    content.
+    """
     return name if _PLAIN_NAME.fullmatch(name) else None
 
 
@@ -103,7 +105,7 @@ _CONSOLE = structlog.dev.ConsoleRenderer(colors=False)
 
 
 def _render_for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    # the renderer expects `stack` as text, and fails on our list of places
+    # the renderer expects `stack` as text, and fails on a list
     if isinstance(places := event.get("stack"), list):
         event["stack"] = "\n".join(cast("list[str]", places))
     return _CONSOLE(logger, method, event)
@@ -148,7 +150,7 @@ def keep_allowed_fields(_logger: WrappedLogger, _method: str, event: EventDict) 
 
 
 class OncePerMinute:
-    """Drops repeated lines about an unavailable database, because background work logs one at every attempt.
+    """Filter of repeated lines about an unavailable database, because background work logs one at every attempt.
 
     One line per minute and event is logged.
     """
@@ -207,7 +209,7 @@ def _route_standard_logging(level: int) -> None:
     for handler in list(root.handlers):
         root.removeHandler(handler)
     root.addHandler(_LibraryHandler())
-    # below warning, libraries log much, and quote the data they work on
+    # below warning, libraries log many lines, and quote the data that they process
     root.setLevel(max(level, logging.WARNING))
     for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio"):
         logger = logging.getLogger(name)
@@ -223,7 +225,7 @@ def _route_standard_logging(level: int) -> None:
 
 
 class _LibraryHandler(logging.Handler):
-    """Logs records of the standard library's logging as `library.logged`, reduced to safe fields."""
+    """Handler that logs records of the standard library's logging as `library.logged`, reduced to safe fields."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record; never raises."""
@@ -235,7 +237,7 @@ class _LibraryHandler(logging.Handler):
         level = max(step for step in (10, 20, 30, 40, 50) if step <= max(record.levelno, 10))
         get_logger().log(level, "library.logged", library=record.name, **fields)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is the standard library's
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - name of the standard library
         """Do nothing: the default prints the record's arguments to stderr."""
 
 

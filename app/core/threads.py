@@ -1,4 +1,4 @@
-"""Runs CPU-bound work in a few threads and in short steps, so that the event loop is not delayed.
+"""CPU-bound work in a few threads and in short steps, so that the event loop is not delayed.
 
 Python runs one thread at a time, and each additional thread delays the event loop further. Tokenising and embedding run
 outside of Python, so three threads keep more than one core busy. Long work is split into steps, between which the work
@@ -32,8 +32,8 @@ def bound_threads() -> None:
 def lower_priority() -> None:
     """Lower the calling thread's priority within this process, for machines with few cores.
 
-    For threads that work outside of Python for long: one that keeps Python's lock would delay the event loop instead.
-    Only Linux has priorities of threads; elsewhere this changes nothing.
+    For threads that work outside of Python for long: one that keeps the GIL would delay the event loop instead. Only
+    Linux has priorities of threads; elsewhere this changes nothing.
     """
     if sys.platform == "linux":
         thread_id = threading.get_native_id()

@@ -21,7 +21,7 @@ def truncate_ms(value: datetime) -> datetime:
 
 
 def format_time(value: datetime) -> str:
-    """`2026-11-20T08:30:00.125Z`."""
+    """Return a time in the form `2026-11-20T08:30:00.125Z`."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

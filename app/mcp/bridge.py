@@ -1,9 +1,9 @@
 """Bridge from standard input and output to `/mcp` of a running server.
 
-Every line that a client writes is the body of one HTTP request, unchanged, with the key of the environment; its answer
-is one line. So both generations of the protocol pass unchanged, the server alone validates messages and checks rights,
-and a short-lived client starts no database and no embedding model. The bridge reads only what headers and answers need.
-Standard output carries the protocol and nothing else.
+Every line that a client writes is the body of one HTTP request, unchanged, with the key of the environment. Its answer
+is one line. So both generations of the protocol pass unchanged, and the server alone validates messages and checks
+rights. A short-lived client starts no database and no embedding model. The bridge reads only the members that headers
+and answers need. Standard output contains the protocol and nothing else.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Writer(Protocol):
 
 async def serve_stdio(target: Target) -> None:
     """Forward messages until standard input ends."""
-    # the SDK writes, and keeps other output apart; its reader would turn a number that JSON cannot express into null
+    # the SDK writes, and keeps other output separate; its reader would turn a number that JSON cannot express into null
     nothing = anyio.wrap_file(io.StringIO())
     async with (
         httpx2.AsyncClient(headers=target.headers, timeout=_TIMEOUT_S) as http,
@@ -102,11 +102,11 @@ class Line:
         self.method: Final = str(members.get("method"))
         self.params: Final = cast("dict[str, object]", params) if isinstance(params, dict) else {}
         self.is_answered: Final = "id" in members or not is_object
-        """Whether the client expects an answer; its id is null if the message has no valid one."""
+        """Whether the client expects an answer. The answer's id is null if the message has no valid one."""
 
 
 def _is_name(name: object) -> TypeGuard[str | int]:
-    # a lone surrogate has no bytes: an answer with such an id could not be written
+    # a lone surrogate has no UTF-8 form: an answer with such an id could not be written
     if isinstance(name, str):
         return not any("\ud800" <= one <= "\udfff" for one in name)
     return isinstance(name, int) and not isinstance(name, bool)
@@ -125,7 +125,7 @@ class Bridge:
         self._turn = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def start(self, line: Line, tasks: asyncio.TaskGroup) -> None:
-        """Forward a line when a place is free; meanwhile more lines are read, since one may cancel a request."""
+        """Forward a line when a slot is free. Meanwhile more lines are read, because one may cancel a request."""
         await self._room.acquire()
         task = tasks.create_task(self._in_turn(line))
         if line.name is not None:
@@ -213,7 +213,7 @@ class Bridge:
 
 
 def _header(text: str) -> str:
-    # a lone surrogate has no bytes; the server refuses a body with one
+    # a lone surrogate has no UTF-8 form; the server refuses a body with one
     return encode_header_value(text.encode(errors="replace").decode())
 
 

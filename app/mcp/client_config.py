@@ -16,12 +16,12 @@ class Target:
 
     @property
     def endpoint(self) -> str:
-        """URL for messages."""
+        """Return the URL for messages."""
         return f"{self.url}/mcp"
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of every request."""
+        """Return the headers of every request."""
         agent = {} if self.agent is None else {"X-Agent-Id": self.agent}
         return {"Authorization": f"Bearer {self.key}", **agent}
 

@@ -1,7 +1,7 @@
 """`/mcp`: streamable HTTP without sessions, so that any replica answers any request.
 
-Origin, key and body of a request are checked here, before the SDK: an unauthorised request costs no parsing, a body is
-as strict as over REST, and no answer repeats the input. Refusals before the protocol starts are problems; an invalid
+Origin, key and body of a request are checked here, before the SDK. So an unauthorised request costs no parsing, a body
+is as strict as over REST, and no answer repeats the input. Refusals before the protocol starts are problems; an invalid
 message is answered by a JSON-RPC error.
 """
 
@@ -41,7 +41,7 @@ _NOT_ONE_MESSAGE: Final = "The body is one JSON-RPC request or notification: an 
 
 
 class McpEndpoint:
-    """The endpoint, as an ASGI application. The application around it turns its `AppError`s into problems."""
+    """The endpoint, as an ASGI application. The surrounding application turns its `AppError`s into problems."""
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings = settings
@@ -128,13 +128,13 @@ class McpEndpoint:
 
 
 async def _run_until(manager: StreamableHTTPSessionManager, stopping: asyncio.Event) -> None:
-    # in a task of its own: the task that opens the manager must close it, and another task may close a lifespan
+    # in its own task: the task that opens the manager must close it, and another task may close a lifespan
     async with manager.run():
         await stopping.wait()
 
 
 async def _authenticate(request: Request, account: Account, services: Container) -> Caller:
-    """Return the caller of the key or token, as the named agent. Raises as over REST."""
+    """Return the caller of the key or token, as the named agent. Raises the same errors as over REST."""
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     key = credentials.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
     caller = await services.tenancy.authenticate(key or None)

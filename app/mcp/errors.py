@@ -18,7 +18,7 @@ from app.core.validation.invalid import MAX_FIELDS, cut_fields
 RESOURCE_NOT_FOUND: Final = -32002
 """Used before revision 2026-07-28, which replaced it by INVALID_PARAMS."""
 _OURS: Final = frozenset({"internal", "unavailable", "rate_limited"})
-"""Kinds that the caller cannot fix by changing the request."""
+"""Kinds of errors that the caller cannot fix by changing the request."""
 
 
 def error_members(error: AppError, *, request_id: str, known: frozenset[str]) -> dict[str, JsonValue]:

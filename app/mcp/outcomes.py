@@ -1,4 +1,4 @@
-"""Status of requests that the SDK answered without a handler of ours, read from the answer."""
+"""Status of requests that the SDK answered without one of our handlers, read from the answer."""
 
 import json
 from typing import Final, cast
@@ -26,11 +26,11 @@ _CODES: Final = {
 _OTHER: Final = "protocol_error"
 _LEAST_ERROR_STATUS: Final = 400
 _MAX_ERROR_BYTES: Final = 16 * 2**10
-"""Longer answers are no errors: errors of the SDK are one sentence."""
+"""Longer answers are no errors: an error of the SDK is one sentence."""
 
 
 class Outcome:
-    """Forwards an answer. `status` is `ok` or an error name for the log; None: nothing was sent."""
+    """A filter that forwards an answer. `status` is `ok` or an error name for the log; None: nothing was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def status(self) -> str | None:
-        """Status of the answer."""
+        """Return the status of the answer."""
         if self._http_status is None:
             return None
         code = self._error_code()

@@ -17,7 +17,7 @@ from app.core.ids import format_id
 from app.core.telemetry import get_logger
 
 UNKNOWN: Final = "unknown"
-"""Label of every tool and method that is not ours: a caller's text must not become a label."""
+"""Label of unknown tools and methods: a caller's text must not become a label."""
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -39,7 +39,7 @@ class Account:
 
 
 class Accounts:
-    """Writes `mcp.called` and the metrics, on the registry of the process."""
+    """Writer of `mcp.called` and of the metrics, in the registry of the process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(

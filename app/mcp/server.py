@@ -66,7 +66,7 @@ class McpRequest:
 
     @property
     def request_id(self) -> str:
-        """The id of the request."""
+        """Return the id of the request."""
         return self.account.request_id
 
 
@@ -82,16 +82,16 @@ class McpServer:
         self.known: Final = MEMBER_NAMES.union(
             name for one in schemas for name in property_names(cast("JsonValue", one))
         )
-        """Every member name that arguments may have."""
+        """All member names that arguments may have."""
 
     def label(self, method: str, name: JsonValue) -> str:
-        """Return the log label of a message: the tool, else the method; `unknown` for names that are not ours."""
+        """Return the log label of a message: the tool, else the method; `unknown` for other names."""
         if method == "tools/call":
             return name if isinstance(name, str) and name in self._tools else UNKNOWN
         return method if method in _METHODS else UNKNOWN
 
     def protocol_server(self) -> Server[None]:
-        """Return an SDK server on this one; the application needs a new one each time it opens."""
+        """Return a new SDK server with these handlers; the application needs a new one each time it opens."""
         server = Server[None](
             "turnkeep",
             title="Turnkeep",
@@ -104,7 +104,7 @@ class McpServer:
             on_list_resource_templates=self._list_templates if self._has_resources else None,
             on_read_resource=self._read_resource if self._has_resources else None,
         )
-        # its traces name spans by the caller's input; the application traces requests
+        # drops the SDK's tracing: its span names contain the caller's input; the application traces requests
         server.middleware[:] = [_unquoted, self._instruct]
         return server
 
@@ -142,7 +142,7 @@ class McpServer:
                 raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list names those that there are.")
             try:
                 return await self._carry_out(tool, params.arguments or {}, asking)
-            except Exception as error:  # noqa: BLE001 - nothing else may reach the SDK
+            except Exception as error:  # noqa: BLE001 - only tool errors may reach the SDK
                 refusal = _refusal(error, account)
                 return tool_error(refusal, request_id=asking.request_id, known=self.known)
 
@@ -175,7 +175,7 @@ class McpServer:
         with self._accounts.of_call(asking.account, method):
             try:
                 result = await run(asking)
-            except Exception as error:  # noqa: BLE001 - nothing else may reach the SDK
+            except Exception as error:  # noqa: BLE001 - only protocol errors may reach the SDK
                 refusal = _refusal(error, asking.account)
                 raise protocol_error(refusal, request_id=asking.request_id, version=context.protocol_version) from None
             asking.account.status = "ok"

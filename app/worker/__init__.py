@@ -1,1 +1,1 @@
-"""Runs the background jobs."""
+"""Background jobs: handlers, the worker that runs them, and `turnkeep reembed`."""

@@ -27,7 +27,7 @@ _SWEEP_LIMIT = 10_000
 
 
 def job_handlers(container: Container) -> Mapping[str, JobHandler]:
-    """Return the handlers of all kinds that this process can run; other kinds are left to other workers."""
+    """Return the handlers of all kinds that this process can run. Other kinds are left to other workers."""
     return {**_housekeeping(container), **_index(container), **_summaries(container), **_facts(container)}
 
 

@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class ReembedOptions:
-    """Options of the command. `ask` asks the user for a yes or no."""
+    """Options of the command. `ask` asks the user a question and returns whether the answer is yes."""
 
     queries: Sequence[str]
     yes: bool

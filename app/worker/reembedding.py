@@ -1,7 +1,7 @@
 """The steps of `turnkeep reembed`, which moves an installation to another embedding space.
 
-Servers keep running meanwhile. The command fills the space itself, with the same jobs as every worker, so that it needs
-no running worker, and may be stopped and run again at any time.
+Servers keep running meanwhile. The command fills the space itself, with the same jobs as every worker. So it needs no
+running worker, and may be stopped and run again at any time.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Reembedding:
     async def compare(
         self, space_id: int, *, queries: Sequence[str], k: int
     ) -> tuple[list[str], SpaceComparisonResult | None]:
-        """Compare a space with the searched one, by these queries or by turns of users; None if there are none."""
+        """Compare a space with the searched one, by these queries or by turns of users. None if there are none."""
         asked = list(queries)[:_MAX_QUERIES] or await self._sample()
         if not asked:
             return [], None
@@ -111,11 +111,11 @@ class Reembedding:
         return list(texts)[:_MAX_QUERIES]
 
     async def switch(self, space_id: int, *, force: bool) -> EmbeddingSpace:
-        """Search a space from now on."""
+        """Make a space the searched one from now on."""
         return await self._container.spaces.switch(self._caller, space_id, body=SpaceSwitch(force=force))
 
     async def roll_back(self, *, force: bool) -> EmbeddingSpace:
-        """Search the previous space again; with `force` also if it is incomplete."""
+        """Make the previous space the searched one again; with `force` also if it is incomplete."""
         previous = next((space for space in await self.spaces() if space.previous), None)
         if force and previous is not None:
             return await self.switch(previous.id, force=True)

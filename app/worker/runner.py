@@ -1,8 +1,8 @@
-"""Claims due jobs and runs them, a few at a time, until it is stopped.
+"""The worker: claims due jobs and runs a few at a time, until it is stopped.
 
 Hides leases and retries from the handlers: a handler gets a job and returns or raises. Invariants: a running job's
-lease is renewed, and a job whose lease is lost (by a cancel, or because this process stood still) is cancelled. A stop
-finishes jobs within its time limit and releases the others. Any number of workers may run, on any machine.
+lease is renewed. A job whose lease is lost (by a cancel, or because this process did not run for a while) is cancelled.
+A stop finishes jobs within its time limit and releases the others. Any number of workers may run, on any machine.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Worker:
         """Number of the installation's jobs in each state, at the last renewal."""
 
     async def run(self) -> None:
-        """Run jobs until `stop`, then end in order."""
+        """Run jobs until `stop`, then finish or release the running ones."""
         renewing = asyncio.create_task(self._renew_forever())
         try:
             while not self._stopping.is_set():
@@ -70,7 +70,7 @@ class Worker:
             await asyncio.gather(renewing, return_exceptions=True)
 
     def stop(self) -> None:
-        """Claim no more jobs, and let `run` end."""
+        """Stop claiming jobs, and let `run` end."""
         self._stopping.set()
         self._queue.enqueued.set()
 
@@ -104,7 +104,7 @@ class Worker:
         return len(jobs)
 
     async def _claim_fairly(self, free: int) -> list[Job]:
-        """Claim jobs for the free slots; tenants with half of all slots get only slots that others leave."""
+        """Claim jobs for the free slots. A tenant with half of all slots gets only slots that others leave."""
         kinds = list(self._handlings)
         most = max(1, self._settings.worker_concurrency // 2)
         held = Counter(job.tenant_id for job, _ in self._running.values() if job.tenant_id != INSTALLATION)
@@ -182,7 +182,7 @@ class Worker:
                 self._log.warning("jobs.renewal_failed", code=error.code)
                 continue
             for key in mine:
-                # an ended job is not leased any more either, but is not running
+                # an ended job is not leased any more either, but it is not running
                 if key not in held and key in self._running:
                     self._log.warning("job.lost", job_id=format_id(key.id))
                     self._given_up.add(key)
@@ -208,7 +208,7 @@ def add_job_metrics(registry: CollectorRegistry, worker: Worker) -> None:
 
 
 class _Swept(Collector):
-    """Reads the counts of deleted rows when metrics are collected."""
+    """Collector that reads the counts of deleted rows when metrics are collected."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
@@ -224,7 +224,7 @@ class _Swept(Collector):
 
 
 def add_sweep_metrics(registry: CollectorRegistry, counts: Mapping[str, int]) -> None:
-    """Export as `turnkeep_swept_total{what}` the deletions of this process: `expired` conversations, rows by table."""
+    """Export the deletions of this process as `turnkeep_swept_total{what}`: `expired` conversations, rows by table."""
     registry.register(_Swept(counts))
 
 

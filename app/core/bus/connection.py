@@ -1,9 +1,9 @@
 """The common part of the buses: the send queue, the message numbers, and reconnection without a limit of attempts.
 
-Invariants: a message waits only for the batch that is being sent. A message that could not be sent, or that waited
-when the connection ended or the queue was full, is dropped and never sent late; the other processes are notified of
-the loss with the next envelope. One second after its last message a process sends an empty envelope with its next
-number, so that the loss of the last message is detected; after that it is silent.
+Invariants: a message waits only for the batch that is being sent. A message that could not be sent, or that waited when
+the connection ended or the queue was full, is dropped and never sent late. The next envelope reports the loss to the
+other processes. One second after its last message a process sends an empty envelope with its next number, so that the
+loss of the last message is detected. After that it is silent.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ class Link(Protocol):
 
     @property
     def ended(self) -> asyncio.Event:
-        """Set when the connection is known to be closed."""
+        """Return an event that is set when the connection is known to be closed."""
         ...
 
     async def send(self, payloads: Sequence[bytes]) -> None:
-        """Send envelopes in this order; return when the server has them all, raise when this is not known."""
+        """Send envelopes in this order. Return when the server has all of them; raise if this is not known."""
         ...
 
     async def probe(self) -> None:
-        """Return when the server has answered; on a dead connection this may never happen."""
+        """Return when the server has answered. On a dead connection this may never happen."""
         ...
 
     async def close(self) -> None:
@@ -75,10 +75,10 @@ class ReconnectingBus(ABC):
 
     @abstractmethod
     async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
-        """Connect and listen: `on_payload` gets each payload in order; `on_gap` reports dropped payloads."""
+        """Connect and listen: `on_payload` receives each payload in order; `on_gap` reports dropped payloads."""
 
     async def start(self, listener: Listener) -> None:
-        """Connect and listen; where this fails or takes long, retry in the background."""
+        """Connect and listen. If this fails or takes long, retry in the background."""
         self._listener = listener
         attempted = asyncio.Event()
         self._running = asyncio.create_task(self._run(attempted))
@@ -101,15 +101,15 @@ class ReconnectingBus(ABC):
             else:
                 self._idle.clear()
                 self._has_work.set()
-        # only after numbering: messages that the listener publishes must come after this one everywhere
+        # deliver after numbering: messages that the listener publishes must come after this one everywhere
         self._deliver(message)
 
     def connected(self) -> bool:
-        """Whether messages of other processes are received at the moment."""
+        """Return whether messages of other processes are received at the moment."""
         return self._link is not None and not self._link.ended.is_set()
 
     async def close(self) -> None:
-        """Send the queued messages, for a second at most, and disconnect."""
+        """Send the queued messages, for at most one second, and disconnect."""
         self._listener = None
         if self._running is None:
             return
@@ -219,7 +219,7 @@ class ReconnectingBus(ABC):
             async with asyncio.timeout(_SEND_S):
                 await link.send(pack(self._origin, first, batch, limit=self._envelope_bytes, has_loss=loss))
         except BaseException:
-            # the others may not have it: a loss is reported, and nothing is sent twice
+            # the other processes may not have it: a loss is reported, and nothing is sent twice
             self._has_unreported_loss = True
             raise
         if not self._has_work.is_set():

@@ -34,24 +34,27 @@ class Bus(Protocol):
     """A message bus, open between `start` and `close`."""
 
     async def start(self, listener: Listener) -> None:
-        """Connect and listen. Where the server does not answer, retry in the background without an error."""
+        """Connect and listen. If the server does not answer, retry in the background without an error."""
         ...
 
     def publish(self, message: Message) -> None:
-        """Send a message to all processes, this one included. Call it after the commit of the rows it is about."""
+        """Send a message to all processes, including this one.
+
+        Call it after the commit of the rows that it is about.
+        """
         ...
 
     def connected(self) -> bool:
-        """Whether messages of other processes are received at the moment."""
+        """Return whether messages of other processes are received at the moment."""
         ...
 
     async def close(self) -> None:
-        """Send the queued messages, for a second at most, and disconnect."""
+        """Send the queued messages, for at most one second, and disconnect."""
         ...
 
 
 class ThrottledCall:
-    """Make a call at once, and then at most once an interval, however often it is requested."""
+    """A call that runs at once, and then at most once per interval, for any number of requests."""
 
     def __init__(self, call: Callable[[], None], *, interval_s: float) -> None:
         self._call = call
@@ -60,7 +63,7 @@ class ThrottledCall:
         self._is_call_pending = False
 
     def __call__(self) -> None:
-        """Request the call; the last request is always followed by a call."""
+        """Request the call. The last request is always followed by a call."""
         if self._is_cooling_down:
             self._is_call_pending = True
             return

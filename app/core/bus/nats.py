@@ -1,8 +1,8 @@
 """The bus over core NATS: for many replicas, or to keep messages out of Postgres.
 
-Every connection has a new client, whose own reconnection is off: it would stop for good after one refused login, and
-would send queued messages late. Invariants: nothing is sent unencrypted to a `tls://` URL, and the login of the URL
-is in no log line and no error.
+Every connection has a new client, whose own reconnection is off: it would stop permanently after one refused login, and
+would send queued messages late. Invariants: nothing is sent unencrypted to a `tls://` URL, and the login of the URL is
+in no log line and no error.
 """
 
 import asyncio
@@ -71,21 +71,21 @@ class NatsBus(ReconnectingBus):
 
 
 class _SafeClient(Client):
-    """The client of the library with a safe flush, and without a login in the clear."""
+    """The client of the library with a safe flush. It never sends a login unencrypted to a `tls://` URL."""
 
     async def confirm(self) -> None:
         """Return when the server has received everything that was sent before."""
         if not self.is_connected or self._flush_queue is None:
             # a flush would return without an error
             raise errors.ConnectionClosedError
-        # the ping of a flush overtakes queued writes, and would not confirm them: write these first
+        # the ping of a flush overtakes queued writes and would not confirm them, so they are written first
         written = asyncio.get_running_loop().create_future()
         await self._flush_queue.put(written)
         await written
         await self.flush(_FLUSH_S)
 
     def _connect_command(self) -> bytes:
-        # where a server offers no TLS, the library would send the login in the clear
+        # if a server offers no TLS, the library would send the login unencrypted
         server = self._current_server
         if server is not None and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
             raise errors.Error("nats: the server offers no TLS")
@@ -115,7 +115,7 @@ class _NatsLink:
         self.ended = asyncio.Event()
 
     async def open(self, cluster: NatsCluster, on_payload: Callable[[str], None]) -> None:
-        """Connect and subscribe; returns when the server has the subscription."""
+        """Connect and subscribe; return when the server has the subscription."""
 
         async def on_message(message: Msg) -> None:
             on_payload(message.data.decode(errors="replace"))
@@ -134,7 +134,7 @@ class _NatsLink:
             max_reconnect_attempts=1,
             reconnect_time_wait=_RETRY_S,
             connect_timeout=_CONNECT_S,
-            # needed in addition to our probes: after its reader task has ended, a flush returns at once
+            # needed in addition to our probes: a flush returns at once after the client's reader task has ended
             ping_interval=_PING_S,
             error_cb=self._on_error,
             disconnected_cb=ended,

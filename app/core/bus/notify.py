@@ -59,7 +59,7 @@ class NotifyBus(ReconnectingBus):
 
 
 class _NotifyLink:
-    """The two connections; when one ends, both are replaced."""
+    """The two connections. When one ends, both are replaced."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class _NotifyLink:
 
     async def close(self) -> None:
         for connection in (self._listening, self._notifying):
-            with suppress(Exception):  # terminated below where it does not close in time
+            with suppress(Exception):  # terminated below if it does not close in time
                 await asyncio.wait_for(connection.close(), _TIMEOUT_S / 20)
             if not connection.is_closed():
                 connection.terminate()

@@ -21,7 +21,7 @@ _PREFIX_BYTES = 128  # upper bound for an origin, a number and the punctuation
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Messages of one origin. `first` is the number of the first of them, or of the next where there is none."""
+    """Messages of one origin. `first` is the number of the first one, or the next number if there is none."""
 
     origin: str
     first: int
@@ -43,7 +43,7 @@ def envelope_prefix(origin: str) -> str:
 
 
 def pack(origin: str, first: int, messages: Iterable[bytes], *, limit: int, has_loss: bool) -> list[bytes]:
-    """Put encoded messages into envelopes of at most `limit` bytes each; without messages, return one empty envelope.
+    """Put encoded messages into envelopes of at most `limit` bytes each. Without messages, return one empty envelope.
 
     A single message may exceed the limit: the caller checks the size of messages.
     """
@@ -89,7 +89,7 @@ def read_envelope(payload: str) -> Envelope | None:
 
 
 class SequenceTracker:
-    """The number of each origin's next message. The origins that were silent the longest are evicted."""
+    """The next message number of each origin. The origins that were silent the longest are evicted."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -99,7 +99,7 @@ class SequenceTracker:
         self._known.clear()
 
     def record(self, envelope: Envelope, *, now_s: float) -> tuple[bool, Sequence[Message]]:
-        """Return whether messages are missing before an envelope, and which of its messages are new."""
+        """Return whether messages are missing before an envelope, and its new messages."""
         next_number = envelope.first + len(envelope.messages)
         expected, _ = self._known.get(envelope.origin, (envelope.first, 0.0))
         self._known[envelope.origin] = (max(expected, next_number), now_s)

@@ -73,12 +73,12 @@ class Query:
 
     @property
     def sql(self) -> str:
-        """The SQL, with `$1` for the first of `names`."""
+        """Return the SQL, with `$1` for the first of `names`."""
         return self._compiled[0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the arguments, in the order of their numbers."""
+        """Return the names of the arguments, in the order of their numbers."""
         return self._compiled[1]
 
     def bind(self, **values: object) -> list[object]:
@@ -108,7 +108,7 @@ class Query:
 def compiled(build: Callable[P, ClauseElement]) -> Callable[P, Query]:
     """Return a function that builds a query once for each shape.
 
-    The arguments are the shape: booleans and sets of names. A value of a caller is never one of them.
+    The arguments are the shape: booleans and sets of names. They never contain a value of a caller.
     """
 
     @cache
@@ -173,5 +173,5 @@ def after_key(key: Iterable[object] | None) -> dict[str, object]:
 
 
 def given(**values: object) -> dict[str, object]:
-    """Return the values that are not None: the filters that a caller gave."""
+    """Return the values that are not None: the filters of the request."""
     return {name: value for name, value in values.items() if value is not None}

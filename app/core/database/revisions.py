@@ -1,8 +1,8 @@
-"""The schema revisions of this release, and which releases can run on which revision.
+"""The schema revisions of this release, and the releases that can run on each revision.
 
-A database records two revisions. `schema_version` has the one that it is at. `alembic_version` has the oldest one whose
+A database records two revisions. `schema_version` has its current one. `alembic_version` has the oldest one whose
 release can still run on it, so a release that finds an unknown, newer schema knows whether it can serve. Release 0.1.0
-reads `alembic_version` only, and runs where it finds its own revision there.
+reads `alembic_version` only, and runs if it finds its own revision there.
 """
 
 import ast
@@ -32,7 +32,7 @@ class SchemaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """The revision that a database is at, and the oldest revision whose release can run on it."""
+    """The current revision of a database, and the oldest revision whose release can run on it."""
 
     revision: str
     oldest_replica: str
@@ -48,7 +48,7 @@ def schema_state(version: SchemaVersion | None, known: Sequence[str]) -> SchemaS
 
 
 def migrations_path() -> Path:
-    """Return the folder of the migrations: in the installed package, or beside it in a checkout."""
+    """Return the folder of the migrations: in the installed package, or next to it in a checkout."""
     package = Path(__file__).parents[2]
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parent / "alembic"
@@ -114,7 +114,7 @@ def _scripts() -> list[tuple[str, str | None]]:
 
 
 def _constants(text: str) -> dict[str, str | None]:
-    """Return the top-level names of a migration whose value is a text or None."""
+    """Return the top-level names of a migration whose value is a string or None."""
     return {
         target.id: node.value.value
         for node in ast.parse(text).body

@@ -1,6 +1,6 @@
-"""Creates and migrates the schema of this release: roles, extensions, migrations.
+"""Creation and migration of the schema of this release: roles, extensions, migrations.
 
-Several processes may run it at once (an advisory lock admits one), and it may be repeated (each step checks first).
+Several processes may run it at once (an advisory lock admits one). It may be repeated (each step checks first).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.errors import Busy, Conflict, Unavailable
 from app.core.telemetry import get_logger
 
-# imported where migrations run: most commands need neither alembic nor SQLAlchemy
+# imported only when migrations run: most commands need neither alembic nor SQLAlchemy
 if TYPE_CHECKING:
     from alembic.config import Config
     from alembic.runtime.migration import MigrationContext
@@ -66,8 +66,8 @@ _INDEX_EF_CONSTRUCTION = 200
 async def require_migratable(owner_url: str, *, force: bool) -> SchemaState:
     """Return the state of the database; raise unless it may be migrated now.
 
-    Conflict `replicas_outdated` while replicas run that the new schema would break, unless `force`; Unavailable
-    `schema_newer` if a newer release has migrated and this release cannot run on that schema.
+    Raises Conflict `replicas_outdated` while replicas run that the new schema would break, unless `force`. Raises
+    Unavailable `schema_newer` if a newer release has migrated and this release cannot run on that schema.
     """
     version = await current_version(owner_url)
     state = require_usable(version)
@@ -348,11 +348,11 @@ def sqlalchemy_url(url: str) -> str:
 
 
 async def _acquire_lock(try_lock: Callable[[], Awaitable[object]]) -> None:
-    """Poll until the lock is acquired, because waiting inside a statement keeps a snapshot.
+    """Poll until the lock is acquired, because waiting inside a statement keeps a snapshot open.
 
     A concurrent index build of another process waits for every snapshot, so the two would deadlock.
     """
-    while not await try_lock():  # noqa: ASYNC110 - what is waited for happens in another process
+    while not await try_lock():  # noqa: ASYNC110 - the awaited change happens in another process
         await asyncio.sleep(_LOCK_POLL_S)
 
 

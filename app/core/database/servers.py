@@ -1,7 +1,7 @@
 """The Postgres of this process: the embedded one, kept running, or the user's own.
 
-Provides three URLs: the application's, the ops role's, the owner's. In the user's own server with only DATABASE_URL
-set, one login serves all three: each connection sets the narrower role, so the application never runs as owner.
+Provides three logins: the application's, the ops role's, the owner's. In the user's own server with only DATABASE_URL
+set, one URL serves all three. Each connection sets the narrower role, so the application never runs as owner.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Server:
             self._embedded = EmbeddedPostgres(root, shared_buffers_mb=settings.embedded_shared_buffers_mb)
 
     async def start(self) -> None:
-        """Start the embedded server, if used, and keep it running; prepare roles and extensions."""
+        """Start the embedded server, if used, and keep it running. Prepare roles and extensions."""
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.start)
             await _or_unavailable(schema.prepare_server(self._embedded.url(_SUPERUSER, "postgres")))
@@ -66,7 +66,7 @@ class Server:
             self._watchdog = asyncio.create_task(self._keep_running(self._embedded))
 
     async def read_configuration(self) -> None:
-        """Find the server without starting or changing anything; raise Unavailable if an embedded one does not run."""
+        """Find the server without starting or changing anything. Raise Unavailable if an embedded one does not run."""
         if self._embedded is not None and not await asyncio.to_thread(self._embedded.find):
             raise Unavailable("embedded_postgres_failed", "The embedded Postgres is not running: `turnkeep serve`.")
 
@@ -122,17 +122,17 @@ class Server:
 
     @property
     def app(self) -> Login:
-        """The login of the application."""
+        """Return the login of the application."""
         return self._login(self._settings.database_url, APP_ROLE)
 
     @property
     def ops(self) -> Login:
-        """The login of work across tenants."""
+        """Return the login of work across tenants."""
         return self._login(self._settings.ops_database_url, OPS_ROLE)
 
     @property
     def owner(self) -> Login:
-        """The login of migrations."""
+        """Return the login of migrations."""
         if self._embedded is not None:
             return Login(self._embedded.url(schema.OWNER_ROLE, schema.DATABASE), None)
         return Login(self._settings.owner_database_url or self._settings.database_url or "", None)
@@ -154,7 +154,7 @@ class Server:
                 name=name,
                 application=application_name(name),
                 server_settings={
-                    # without it a filtered search loses rows: the index returns only its nearest rows, of all tenants
+                    # without it a filtered search loses rows: the index returns only the nearest rows of all tenants
                     "hnsw.iterative_scan": "relaxed_order",
                     "hnsw.ef_search": str(self._settings.hnsw_ef_search),
                     "hnsw.max_scan_tuples": str(self._settings.hnsw_max_scan_tuples),
@@ -173,7 +173,7 @@ class Server:
             await database.close()
 
     async def _keep_running(self, embedded: EmbeddedPostgres) -> None:
-        """Restart the embedded server after it was killed; its recovery keeps acknowledged transactions."""
+        """Restart the embedded server after it was killed. Its recovery keeps acknowledged transactions."""
         log = get_logger()
         while not self._stopping.is_set():
             with suppress(TimeoutError):

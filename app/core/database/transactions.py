@@ -97,7 +97,7 @@ def _fields_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record], It
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """How one pool connects. `role` is set by every connection if the URL's own role has more rights."""
+    """Connection settings of one pool. `role` is set by every connection if the URL's own role has more rights."""
 
     url: str
     size: int
@@ -170,7 +170,7 @@ class Database:
                 pool.terminate()
 
     def refuse_in_transaction(self) -> None:
-        """Raise if this task has an open transaction: providers are never called inside of one."""
+        """Raise if this task has an open transaction: providers are never called during a transaction."""
         if self._inside.get():
             raise RuntimeError("a provider was called inside a database transaction")
 
@@ -204,7 +204,7 @@ class Database:
     ) -> AsyncGenerator[Transaction]:
         """Open a transaction of one tenant; it is durable when the block has ended.
 
-        With `repeatable_read` all its statements read one snapshot; with `lock_wait_ms` a statement that waits longer
+        With `repeatable_read`, all its statements read one snapshot. With `lock_wait_ms`, a statement that waits longer
         for a lock raises Busy.
         """
         mode = f"{' isolation level repeatable read' if repeatable_read else ''}{' read only' if read_only else ''}"
@@ -248,7 +248,7 @@ class Database:
                     await connection.execute("commit")
                 finally:
                     self._inside.reset(token)
-                # outside, so that tasks they start are in no transaction
+                # after the reset, so that tasks that the callbacks start are not in the transaction
                 for told in transaction.after_commit:
                     told()
         except AppError:

@@ -27,8 +27,8 @@ from app.core.errors import Unavailable
 
 DEDICATED_USER = "turnkeep"
 _FALLBACK_ROOT = Path("/var/lib/turnkeep")
-_POINTER = "location"  # in the root the caller named, when the data had to go elsewhere
-_MAX_RUN_DIRECTORY_BYTES = 85  # sun_path holds 103 bytes (macOS) or 107; the socket's own name takes 14
+_POINTER = "location"  # in the configured root, if the data is elsewhere
+_MAX_RUN_DIRECTORY_BYTES = 85  # sun_path has 103 bytes (macOS) or 107; the socket's own name takes 14
 _OWN_SERVER_HINT = "Set TURNKEEP_DATABASE_URL to a server of your own."
 _PRIVATE_GROUPS = range(60578, 61184)  # gids that systemd and distributions do not assign; user namespaces map them
 _GROUP_MODE = 0o710
@@ -60,27 +60,27 @@ class ServerPaths:
 
     @property
     def data(self) -> Path:
-        """PGDATA."""
+        """Return PGDATA."""
         return self.base / "data"
 
     @property
     def log(self) -> Path:
-        """The server's log file."""
+        """Return the server's log file."""
         return self.base / "server.log"
 
     @property
     def client_rules(self) -> Path:
-        """The server's pg_hba.conf. Not in PGDATA: the server's account must not be able to change it."""
+        """Return the server's pg_hba.conf. Not in PGDATA: the server's account must not be able to change it."""
         return self.base / "pg_hba.conf"
 
     @property
     def client_names(self) -> Path:
-        """The server's pg_ident.conf."""
+        """Return the server's pg_ident.conf."""
         return self.base / "pg_ident.conf"
 
     @property
     def server_lock(self) -> Path:
-        """Locked by the server's processes while one of them lives."""
+        """Return the file that the server's processes lock while one of them lives."""
         return self.base / "server.lock"
 
 

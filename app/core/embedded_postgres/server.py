@@ -50,7 +50,7 @@ SUPERUSER = "postgres"
 
 _START_TIMEOUT_S = 600.0  # recovery after a crash may replay much WAL
 _STOP_TIMEOUT_S = 120.0
-_LEFTOVERS_TIMEOUT_S = 60.0  # how long backends of a killed server may take to notice
+_LEFTOVERS_TIMEOUT_S = 60.0  # the time that backends of a killed server may take to notice
 _COMMAND_TIMEOUT_S = 300.0
 _POLL_S = 0.02
 _LOG_LIMIT_BYTES = 16 * 2**20

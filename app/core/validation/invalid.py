@@ -59,7 +59,7 @@ _VERBATIM: Final = frozenset(
 def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldError]:
     """Convert the errors of pydantic to fields: JSON pointers, and texts that cannot quote the input.
 
-    Pydantic puts the names of union branches into `loc`; walking the body distinguishes them from members.
+    Pydantic puts the names of union branches into `loc`; following it in the body distinguishes them from members.
     """
     found: dict[tuple[Place, str, str], tuple[FieldError, bool]] = {}
     for error in errors[: 4 * MAX_FIELDS]:

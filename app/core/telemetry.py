@@ -63,9 +63,7 @@ _WARNING: Final = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+): (?P<category>\w
 
 
 def plain_name(name: str) -> str | None:
-    """Return a caller's name if it has at most 64 letters, digits, `_`, `-` and `.`; None for a name that may be
-    content.
-    """
+    """Return a caller's name if it has at most 64 letters, digits, `_`, `-` and `.`, else None: it may be content."""
     return name if _PLAIN_NAME.fullmatch(name) else None
 
 

@@ -224,7 +224,7 @@ class OpenAIChat:
     ) -> "_FirstChoice":
         """Return the model's answer.
 
-        Retry where that can help, and with another variant if the endpoint rejects this one.
+        Retry if that can help, and use another variant if the endpoint rejects this one.
         """
         key = (call.model, None if asked is None else asked.name)
         known = variant = self._variants.get(key, self._first_variant())
@@ -298,7 +298,7 @@ class OpenAIChat:
             # the tokens of a cancelled answer are unknown; the prompt at least has been read
             call.prompt_tokens += _estimated(words_of(messages, tools))
             raise
-        # an invalid answer raises one of these wherever it is first read
+        # an invalid answer raises one of these, depending on the part that is read first
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError, IndexError):
             raise CHAT_ERRORS.invalid_answer() from None
         return choice

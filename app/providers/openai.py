@@ -197,7 +197,7 @@ class OpenAIEmbedder:
             raise _ERRORS.refused(error) from error
         except openai.APIConnectionError as error:  # includes time-outs
             raise _ERRORS.unanswered() from error
-        # an invalid embedding raises one of these wherever the client first reads it
+        # an invalid embedding raises one of these, depending on the part that the client reads first
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise _ERRORS.invalid_answer() from error
 

@@ -1,7 +1,7 @@
-"""Ask a chat model for a value of a given JSON schema, and read its answer. Pure.
+"""Requests to a chat model for a value of a given JSON schema, and reading of its answer. Pure.
 
-Endpoints differ in what they accept. A `RequestVariant` is one form of the request; `other_variant` gives the next form
-to try when an endpoint refuses a part of it.
+Endpoints accept different requests. A `RequestVariant` is one form of the request. `other_variant` gives the next form
+to try if an endpoint refuses a part of it.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Keep the vector index (ANN) of large tenants up to date.
+"""Maintenance of the vector index (ANN) of large tenants.
 
 Appends never touch the vector index: their vectors are stored outside of it, and a search compares those one by one.
-`AnnMaintenance` notices a large tenant when it is searched, and moves its vectors into the index in the background,
-some at a time and for at most a quarter of the time, so that appends keep their pace. The index of a space is created
-for the first large tenant; until it exists, large scopes are searched exactly. Every step may be interrupted.
+`AnnMaintenance` notices a large tenant when it is searched, and moves its vectors into the index in the background. It
+moves some at a time, and for at most a quarter of the time, so that appends are not delayed. The index of a space is
+created for the first large tenant; until it exists, large scopes are searched exactly. Every step may be interrupted.
 """
 
 import asyncio

@@ -177,7 +177,7 @@ class SearchStatement:
         conditions = ["(e.expires_at is null or e.expires_at > statement_timestamp())"]
         if scope.agent_id is not None:
             own = f"e.agent_id = {self.args.add(scope.agent_id)}"
-            # as a condition of its own if possible, since only then its index is used
+            # a separate condition if possible, because only then its index is used
             conditions.append(own if set(scope.kinds) == {EntryKind.MEMORY} else f"(e.kind <> 'memory' or {own})")
         return conditions
 

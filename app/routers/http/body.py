@@ -76,7 +76,7 @@ class PassThroughRoute(StrictJsonRoute):
 
 
 class ModelRequestRoute(PassThroughRoute):
-    """A route of the OpenAI API whose body goes to the model. Stored messages are checked where they are read."""
+    """A route of the OpenAI API with a body for the model. Stored messages are checked when they are read."""
 
     def passes(self, member: str) -> bool:
         """Return whether this service does not read the member."""

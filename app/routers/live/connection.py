@@ -334,7 +334,7 @@ class LiveSocket:
                 epoch=epoch,
             )
         self._epochs.end(turn_id)
-        self._outbox.stop_durable_frames(turn_id)  # the committed or aborted turn says all of it
+        self._outbox.stop_durable_frames(turn_id)  # the ack has the committed or aborted turn
         return AckFrame(type="ack", id=frame.id, turn_id=turn.id, turn=turn)
 
     async def _append(self, frame: AppendFrame) -> AckFrame:

@@ -60,7 +60,7 @@ class Place:
     """The slot of one connection, and the holders that it counts for."""
 
     def __init__(self, connections: "Connections", caller: Caller) -> None:
-        """Raises RateLimited if the caller has too many connections."""
+        """Acquire the slot. Raises RateLimited if the caller has too many connections."""
         self.tenant = caller.key_tenant_id
         self._connections = connections
         self._counted_to = _counted_to(caller)

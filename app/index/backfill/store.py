@@ -23,9 +23,7 @@ _LAST_ID = UUID(int=2**128 - 1)
 
 @dataclass(frozen=True, slots=True)
 class BackfillStep:
-    """One step of a walk over a tenant's entries: those without vectors, and the entry to continue after (None at the
-    end).
-    """
+    """One step of a walk over a tenant's entries: those without vectors, and the entry to continue after, if any."""
 
     entry_ids: Sequence[UUID]
     after: UUID | None

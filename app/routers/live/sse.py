@@ -139,7 +139,7 @@ async def kept_alive(events: AsyncGenerator[bytes], *, every_s: float) -> AsyncG
                 while not (await asyncio.wait({coming}, timeout=every_s))[0]:
                     yield _COMMENT
             finally:
-                # Do not wait for a source after its reader has left; cancelling a finished task has no effect
+                # Cancel the pending read if the reader leaves; cancelling a finished task has no effect
                 coming.cancel()
                 await asyncio.wait({coming})
             data = coming.result()

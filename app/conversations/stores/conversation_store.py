@@ -1,4 +1,7 @@
-"""Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant."""
+"""Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant.
+
+Literal SQL: most of these statements run with every append or request.
+"""
 
 import json
 from collections.abc import Collection, Sequence
@@ -8,8 +11,10 @@ from uuid import UUID
 
 import asyncpg
 from pydantic import JsonValue
+from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from app.conversations.schemas.titles import DerivedTitle
+from app.conversations.tables import conversations, turns
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.formats.schemas import JsonObject
@@ -98,20 +103,7 @@ class TurnRow:
 
 _CONVERSATION_FIELDS = tuple(field.name for field in fields(ConversationRow))
 _TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
-_TURN_TYPES = {
-    "uuid": {"id", "conversation_id", "superseded_by", "supersedes", "origin_turn_id"},
-    "bigint": {"seq", "position", "rev"},
-    "integer": {"content_tokens"},
-    "json": {"content", "tool_calls", "tool_results", "usage", "metadata"},
-    "timestamptz": {"occurred_at", "created_at", "committed_at", "erased_at"},
-    "bytea": {"salt", "content_hash", "chain_hash"},
-}
-
-
-def _type_of(column: str) -> str:
-    return next((name for name, columns in _TURN_TYPES.items() if column in columns), "text")
-
-
+_POSTGRES = PGDialect()
 _TEXTS = ("content", "tool_calls", "tool_results", "usage", "metadata")
 _TURN_COLUMNS = ", ".join(_TURN_FIELDS)
 _COLUMNS_WITHOUT_CONTENT = ", ".join(f"null as {name}" if name in _TEXTS else name for name in _TURN_FIELDS)
@@ -119,19 +111,21 @@ _TURN_BYTES = " + ".join(f"coalesce(octet_length(t.{name}::text), 0)" for name i
 _TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
 _INSERT_TURNS = (
     f"insert into turns (tenant_id, {_TURN_COLUMNS}) select $1, * from unnest("  # noqa: S608
-    + ", ".join(f"${index}::{_type_of(name)}[]" for index, name in enumerate(_TURN_FIELDS, start=2))
+    + ", ".join(
+        f"${index}::{turns.c[name].type.compile(_POSTGRES)}[]" for index, name in enumerate(_TURN_FIELDS, start=2)
+    )
     + ")"
 )
-CONVERSATION_COLUMNS = """
-    c.id, c.project, c.external_id, c.owner, c.title, c.participants, c.tools, c.metadata, c.retention, c.compaction,
-    c.facts, c.ttl_s, c.created_at, greatest(c.updated_at, h.updated_at) as updated_at,
-    greatest(c.active_at, h.active_at) as active_at, c.active_at as listed_at, h.last_seq, h.rev, h.turn_count,
-     h.token_count, h.chain_hash, h.session, h.last_occurred_at, h.summarized_through,
-    h.summarized_position, h.summarized_turns, h.summarized_tokens, h.erased_position, h.facts_seq, h.facts_held,
-    c.forked_from, c.chain_start, c.derived_title, c.derived_title_source, c.derived_title_turn_ids,
-    c.derived_title_model,
-    date_trunc('milliseconds', clock_timestamp()) as now
-"""
+_COMPUTED = {
+    "updated_at": "greatest(c.updated_at, h.updated_at)",
+    "active_at": "greatest(c.active_at, h.active_at)",
+    "listed_at": "c.active_at",
+    "now": "date_trunc('milliseconds', clock_timestamp())",
+}
+CONVERSATION_COLUMNS = ", ".join(
+    f"{_COMPUTED.get(name, f'c.{name}' if name in conversations.c else f'h.{name}')} as {name}"
+    for name in _CONVERSATION_FIELDS
+)
 FROM_CONVERSATIONS = """
     from conversations c
     join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null

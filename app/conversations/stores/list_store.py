@@ -3,6 +3,8 @@
 Lists are ordered by `active_at` of the head, which has no index. The index is on a copy of it in `conversations`
 (`listed_at` here) that is written at most once a minute: `listed_at <= active_at < listed_at + ACTIVITY_GRAIN`. A page
 therefore reads the first rows in the order of the copy, and then all other rows that could sort before its end.
+
+Literal SQL: the statement of a list has three CTEs and two lateral joins.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Queries on conversations as sessions of agents: by external id, and by day."""
+"""Queries on conversations as sessions of agents: by external id, and by day.
+
+Literal SQL: the life cycle runs these statements around every turn of an agent.
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields

@@ -3,6 +3,8 @@
 A flush locks the row of a stream `for share`; ending a turn or changing its holder locks it `for update`, so that no
 text is written under an old epoch or by an old holder. Locks are always taken in the same order: the head of the
 conversation, streams by turn id, chunks, turns.
+
+Literal SQL: opening, flushing and committing are hot.
 """
 
 from collections.abc import Sequence

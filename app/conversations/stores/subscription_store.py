@@ -1,4 +1,7 @@
-"""Queries for subscribers of conversations. Each names the tenant."""
+"""Queries for subscribers of conversations. Each names the tenant.
+
+Literal SQL: these statements run with every frame.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
 """Queries that change turns after they were appended, or read many of them. Each names the tenant.
 
 Callers that change turns lock the conversation's head, so that the rows read here stay valid until the commit.
+
+Literal SQL: pages of turns are hot, and changes of many turns use `unnest`.
 """
 
 from collections.abc import Sequence

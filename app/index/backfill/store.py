@@ -1,6 +1,8 @@
 """Queries on entries that lack vectors in one embedding space. Each takes the open transaction first.
 
 All walk by key in bounded steps, so that the duration of a statement does not grow with the installation.
+
+Literal SQL: its walks use CTEs and lateral joins.
 """
 
 from collections.abc import Sequence

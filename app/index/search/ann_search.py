@@ -3,6 +3,8 @@
 The result is almost that of `exact_search`. The vector index returns candidates, which are ordered by their exact
 cosine. By words, entries are read as long as one may be among the best (`maxscore`). Only the size and the mean length
 of the scope are read from all of it.
+
+Literal SQL: search is hot.
 """
 
 from collections.abc import Sequence

@@ -7,6 +7,8 @@ that.
 
 The work per entry is minimal. Words are number columns, one per word of the query, since arrays cost several times as
 much to build, count and sum. Vectors are read in one scan. Similarity is joined only to the few candidates.
+
+Literal SQL: search is hot.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """Queries on embedding spaces: their states, the searched one, and their contents. By the ops role.
 
 No statement reads more than a bounded part of a table; figures of a whole table are estimated from a sample.
+
+Literal SQL: samples and walks have no short form in Core.
 """
 
 from collections.abc import Mapping, Sequence

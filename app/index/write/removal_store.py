@@ -1,4 +1,7 @@
-"""Queries that delete entries and their vectors from the index. Each names the tenant."""
+"""Queries that delete entries and their vectors from the index. Each names the tenant.
+
+Literal SQL: its deletions walk by key with CTEs.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID

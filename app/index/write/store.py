@@ -1,4 +1,7 @@
-"""Queries that write the search index. Each takes the open transaction first and names the tenant."""
+"""Queries that write the search index. Each takes the open transaction first and names the tenant.
+
+Literal SQL: it writes with every append, many rows at once through `unnest`.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

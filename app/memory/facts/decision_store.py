@@ -2,6 +2,8 @@
 
 A decision contains text of facts. So it is deleted with the turns and conversations that the text is derived from,
 which `fact_decision_sources` lists. Only the newest decisions of each key are kept.
+
+Literal SQL: it writes many rows at once through `unnest`.
 """
 
 from collections.abc import Mapping, Sequence

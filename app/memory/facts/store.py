@@ -1,6 +1,8 @@
 """Queries on facts and their evidence. Each takes the open transaction first and names the tenant.
 
 Lock the keys of facts (`lock_keys`) to change them: rows read under the lock stay unchanged until the commit.
+
+Reading and writing many keys at once through `unnest` is literal SQL.
 """
 
 import hashlib

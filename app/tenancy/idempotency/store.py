@@ -1,4 +1,7 @@
-"""Queries on the stored results of idempotent requests."""
+"""Queries on the stored results of idempotent requests.
+
+Literal SQL, except the sweep: it runs with every idempotent request, and tests for replicas of release 0.1.0.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

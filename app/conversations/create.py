@@ -1,4 +1,4 @@
-"""Creates conversations, or finds existing ones, in the transaction of the caller."""
+"""Create conversations, or return existing ones, in the caller's transaction."""
 
 from app.conversations.hash_chain import GENESIS
 from app.conversations.policies import compaction_policy, facts_policy, require_small

@@ -89,7 +89,7 @@ class Draft:
 
 
 def make_revision(old: InheritedFields, given: Revision, *, limits: LimitSettings, now: datetime) -> Draft:
-    """The draft of a turn that takes another's place; what it leaves out of role, kind and actor is the old one's."""
+    """Return the draft of a revision. It inherits role, kind and actor from the old turn if they are not given."""
     role = given.role or old.role
     members = {name: getattr(given, name) for name in TurnContent.model_fields}
     if role is old.role:
@@ -132,7 +132,7 @@ def _length(part: JsonObject) -> int:
 
 
 def make_drafts(turns: Sequence[TurnInput], *, limits: LimitSettings, now: datetime) -> list[Draft]:
-    """All drafts of one append. Raises Invalid or TooLarge, naming the first wrong field of every wrong turn."""
+    """Return all drafts of one append. Raises Invalid or TooLarge, naming the first wrong field of every wrong turn."""
     most = limits.max_turns_per_append
     if len(turns) > most:
         raise Invalid(
@@ -215,7 +215,7 @@ def _content_errors(content: object, at: str, limits: LimitSettings) -> Iterator
 
 
 def _text_errors(text: str, at: str, limits: LimitSettings) -> Iterator[FieldError]:
-    # a code point takes at most four bytes, so most texts need no encoding to be known as small enough
+    # A code point takes at most four bytes, so most texts are accepted without encoding them.
     if len(text) * 4 > limits.max_text_bytes and len(text.encode()) > limits.max_text_bytes:
         raise TooLarge(
             "text_too_large",

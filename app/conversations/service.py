@@ -88,6 +88,7 @@ __all__ = [
     "TOKEN_EPOCHS",
     "WITHDRAW_JOB",
     "ContextTurns",
+    "ContextTurnsQuery",
     "Conversations",
     "OmittedTurns",
     "Order",
@@ -119,7 +120,7 @@ class Conversations:
         self._index = index
         self._jobs = jobs
         self.indexing = Indexing(database, index=index)
-        """What the index gets after the append, by jobs."""
+        """Indexing jobs that run after the append."""
         limits, options = settings.limits, settings.conversations
         self._history = History(database, cursors=cursors, max_bytes=limits.max_answer_bytes)
         self._publisher = publisher = EventPublisher(bus)
@@ -423,11 +424,11 @@ class Conversations:
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
-        """Turns by id, for whoever found them, in that one's transaction; the first ids' where not all fit."""
+        """Return turns by id, in the caller's transaction. If not all fit, the first ids', and the ids left out."""
         found = await turn_store.find_ordered(
             tx, caller.tenant_id, turn_ids, max_bytes=self._settings.limits.max_answer_bytes
         )
-        # what was superseded or erased since it was found is not shown any more
+        # Turns that were superseded or erased since the search are not shown.
         shown = {
             row.id: (turn_view(row), canonical_turn(row))
             for row in found.rows

@@ -358,7 +358,7 @@ class Probe:
 
 
 async def probe(endpoint: Endpoint, *, timeout_s: float) -> Probe:
-    """Ask the endpoint for its models, once."""
+    """List the models of the endpoint, once."""
     client = client_of(endpoint, timeout_s=timeout_s)
     try:
         async with asyncio.timeout(min(timeout_s, _PROBE_TIMEOUT_S)):

@@ -130,9 +130,9 @@ def require_model(chat: ChatModel | None) -> ChatModel:
 def client_of(endpoint: Endpoint, *, timeout_s: float) -> openai.AsyncOpenAI:
     """Return a client of an endpoint, which does not repeat requests by itself."""
     return openai.AsyncOpenAI(
-        # an endpoint without keys ignores it, and the client will not start without one
+        # an endpoint without keys ignores it, and the client requires one
         api_key=endpoint.api_key or "none",
         base_url=endpoint.base_url,
         timeout=openai.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s)),
-        max_retries=0,  # ours know the deadline and the taxonomy
+        max_retries=0,  # our retries respect the deadline and the error kinds
     )

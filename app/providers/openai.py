@@ -48,7 +48,7 @@ _ERRORS: Final = EndpointErrors(
 
 
 class OpenAIEmbedder:
-    """An endpoint as an `Embedder`. `embeddings_concurrency` limits its requests for documents, and those for queries.
+    """An endpoint as an `Embedder`.
 
     At most `concurrency` requests run for documents, and as many for queries. `guard` is called at the beginning of
     every `embed`. It raises if embedding is not allowed there.
@@ -70,11 +70,11 @@ class OpenAIEmbedder:
         self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()
         self._client = openai.AsyncOpenAI(
-            # an endpoint without keys ignores it, and the client will not start without one
+            # an endpoint without keys ignores it, and the client requires one
             api_key=endpoint.api_key or "none",
             base_url=endpoint.base_url,
             timeout=self._timeout_s,
-            max_retries=0,  # ours know the deadline and the taxonomy
+            max_retries=0,  # our retries respect the deadline and the error kinds
         )
 
     @property
@@ -86,7 +86,7 @@ class OpenAIEmbedder:
 
     @property
     def base_url(self) -> str:
-        """Where the endpoint is."""
+        """Return the base URL of the endpoint."""
         return self._endpoint.base_url
 
     @property

@@ -123,7 +123,7 @@ class Upstream:
 
     @property
     def model(self) -> str:
-        """The model that is asked where a request names none."""
+        """Return the default model, for requests that name none."""
         return self._endpoint.model
 
     async def close(self) -> None:

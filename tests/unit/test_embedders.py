@@ -16,7 +16,6 @@ from app.providers.schemas import Embedder
 from app.settings import Settings, api_root
 from app.settings.models import EmbeddingSettings, Endpoint
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
-from tests.support.timing import PATIENT_S
 
 
 def remote(fake: FakeOpenAI, **more: Any) -> OpenAIEmbedder:
@@ -199,7 +198,7 @@ async def test_a_cancelled_call_leaves_no_request_behind(fake: FakeOpenAI) -> No
 
 
 async def test_too_much_waiting_text_is_refused(fake: FakeOpenAI) -> None:
-    embedder = remote(fake, batch=2048, timeout_s=PATIENT_S)
+    embedder = remote(fake, batch=2048, timeout_s=60.0)
     fake.mode = "slow"
     first = asyncio.create_task(embedder.embed(["x"] * 8000, purpose="document"))
     await asyncio.sleep(0)

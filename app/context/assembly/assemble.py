@@ -50,7 +50,7 @@ _MAX_MISSES: Final = 16
 def assemble(
     parts: ContextParts, *, request: ContextRequest, counter: TextCounter, settings: ContextSettings
 ) -> Assembled:
-    """Build the context; raises Invalid `budget_too_small` when system text and newest turn do not fit.
+    """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
 
     Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries) and
     `semantic_recall.k` are used. `k` is the maximum of recalled turns outside the window, so `parts` may contain more.

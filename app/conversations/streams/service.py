@@ -471,11 +471,11 @@ class Streams:
         return await self._take_over(call)
 
     async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
-        """Abort an open turn whose lease has expired, in a given transaction; false when it has not."""
+        """Abort an open turn in a given transaction if its lease has expired. Return False if it has not."""
         return await self._finalizer.expire(tx, tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
 
     async def abort_expired(self) -> int:
-        """Abort the open turns of all tenants whose leases have expired; return their number."""
+        """Abort the open turns of all tenants whose leases have expired, and return their number."""
         lease_s = self._settings.stream_lease_s
         async with self._ops.across_tenants() as tx:
             expired = await stream_store.list_expired(tx, lease_s=lease_s, limit=_SWEEP_LIMIT)

@@ -246,7 +246,7 @@ class LiveSocket:
 
     def _renew(self) -> None:
         now = asyncio.get_running_loop().time()
-        # often enough for any lease, and no work for each of many frames
+        # Frequent enough for any lease, without work for each of many frames
         if now - self._renewed_at > min(1.0, self._settings.streams.stream_lease_s / 10):
             self._renewed_at = now
             self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())

@@ -102,7 +102,7 @@ class Connections:
 
     @contextmanager
     def arriving(self) -> Generator[None]:
-        """Count a connection that has not said who it is, as long as the block lasts; RateLimited over the limit."""
+        """Count an unauthenticated connection until the block ends. Raises RateLimited over the limit."""
         if self._unknown >= self._settings.live_max_unauthenticated:
             raise _too_many(
                 "Too many connections here have not said yet who they are: bring the key with the connection, in a"
@@ -116,7 +116,7 @@ class Connections:
 
     @contextmanager
     def entered(self, kind: Kind, caller: Caller) -> Generator[Place]:
-        """Count a caller's connection as long as the block lasts; RateLimited when there are too many."""
+        """Count a caller's connection until the block ends. Raises RateLimited if there are too many."""
         tenant_id, of_tenant = caller.key_tenant_id, self._settings.live_max_connections_per_tenant
         if self._open >= self._settings.live_max_connections:
             raise _too_many("This server has as many live connections as it may; connect again later.")

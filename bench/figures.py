@@ -86,7 +86,7 @@ class Contexts:
     repeated_turns: int = 0
     too_small: int = 0
     worst: int = 0
-    uncovered_ranges: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict[int, list[float]](list))
+    left_out: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict[int, list[float]](list))
     """By budget, how many turns each context leaves out and counts in its gap."""
     miscounted: int = 0
     """Contexts whose gap is not what they leave out."""
@@ -108,7 +108,7 @@ class Contexts:
         gap_is_true: bool,
     ) -> None:
         """Count one context, which says that it leaves out `gap_turns` turns."""
-        self.uncovered_ranges[budget].append(gap_turns)
+        self.left_out[budget].append(gap_turns)
         self.miscounted += not gap_is_true
         self.built[budget, shape] += 1
         self.fill[budget].append(counted / budget)
@@ -138,9 +138,7 @@ class Contexts:
             "overstated": self.overstated,
             "repeated_turns": self.repeated_turns,
             "miscounted_gaps": self.miscounted,
-            "left_out_median": {
-                str(budget): percentile(some, 0.5) for budget, some in sorted(self.uncovered_ranges.items())
-            },
+            "left_out_median": {str(budget): percentile(some, 0.5) for budget, some in sorted(self.left_out.items())},
             "budget_too_small": self.too_small,
             "most_tokens_over": max(0, self.worst) if self.over_budget else 0,
             "evidence_shown": {
@@ -217,8 +215,8 @@ def print_contexts(console: Console, contexts: Contexts) -> None:
     )
     for budget in sorted(contexts.fill):
         shown = (f"{contexts.evidence_shown(budget, window):.1f} %" for window in windows)
-        fill, uncovered_ranges = contexts.fill[budget], f"{percentile(contexts.uncovered_ranges[budget], 0.5):.0f}"
-        table.add_row(f"{budget:,}", str(len(fill)), f"{percentile(fill, 0.5):.0%}", uncovered_ranges, *shown)
+        fill, left_out = contexts.fill[budget], f"{percentile(contexts.left_out[budget], 0.5):.0f}"
+        table.add_row(f"{budget:,}", str(len(fill)), f"{percentile(fill, 0.5):.0%}", left_out, *shown)
     console.print(table)
     console.print(
         f"{contexts.violations} violations in {contexts.built.total()} contexts: {contexts.over_budget} over budget,"

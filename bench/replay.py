@@ -203,7 +203,7 @@ async def compact(client: Client, conversation_id: str) -> dict[str, _Standing]:
     return {one.id: one for one in listed.data}
 
 
-def uncovered_ranges(loaded: Loaded, included: _Included) -> _Gap | None:
+def left_out(loaded: Loaded, included: _Included) -> _Gap | None:
     """The turns of a dialogue that a context shows neither verbatim nor by a summary."""
     ranges = [loaded.summaries[summary_id] for summary_id in included.summary_ids]
     shown = set(included.turn_ids)
@@ -302,7 +302,7 @@ async def build_one(run: Run, client: Client, wish: Wish, counter: TiktokenCount
         exact=context.usage.exact,
         turn_ids=context.included.turn_ids,
         gap_turns=0 if context.gap is None else context.gap.turns,
-        gap_is_true=context.gap == uncovered_ranges(wish.loaded, context.included),
+        gap_is_true=context.gap == left_out(wish.loaded, context.included),
     )
     if wish.question.evidence:
         shown = {wish.loaded.keys[turn_id] for turn_id in context.included.turn_ids}

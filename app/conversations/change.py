@@ -131,11 +131,9 @@ async def _participants(
     A list cannot remove an author. The turns of an author decide whether it is a speaker; for others `role` decides.
     """
     named = {one.actor: one for one in given}
-    uncovered_ranges = {
-        actor: item for item in (*row.tools, *row.participants) if (actor := str(item["actor"])) not in named
-    }
-    spoke = await turn_store.list_authors(tx, caller.tenant_id, ConversationId(row.id), [*named, *uncovered_ranges])
-    authors = [Participant.model_validate(item) for actor, item in uncovered_ranges.items() if actor in spoke]
+    left_out = {actor: item for item in (*row.tools, *row.participants) if (actor := str(item["actor"])) not in named}
+    spoke = await turn_store.list_authors(tx, caller.tenant_id, ConversationId(row.id), [*named, *left_out])
+    authors = [Participant.model_validate(item) for actor, item in left_out.items() if actor in spoke]
     speakers, tools = list[Participant](), list[Participant]()
     for one in (*named.values(), *authors):
         (speakers if spoke.get(one.actor, one.role is None) else tools).append(one)

@@ -222,4 +222,4 @@ class RepairedMessages:
 
     messages: list[JsonObject]
     system: str | None
-    uncovered_ranges: tuple[str, ...]
+    left_out: tuple[str, ...]

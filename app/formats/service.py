@@ -198,7 +198,7 @@ def repair(source: Format, messages: object, *, system: str | None = None, root:
     paired = group_turns([to_canonical(turn, position=at, turn_id=str(at)) for at, turn in enumerate(turns, 1)])
     blocks = [block for unit in paired.units for block in unit.blocks]
     rendered = render(source, system=system, blocks=blocks)
-    return RepairedMessages(rendered.messages, rendered.system, tuple(left.reason for left in paired.uncovered_ranges))
+    return RepairedMessages(rendered.messages, rendered.system, tuple(left.reason for left in paired.left_out))
 
 
 def parse_single_message(source: Format, message: JsonObject, at: str) -> list[ParsedTurn]:

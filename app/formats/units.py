@@ -45,7 +45,7 @@ class Units:
     """Units by position, and the turns that are in no unit."""
 
     units: tuple[Unit, ...]
-    uncovered_ranges: tuple[OmittedTurn, ...]
+    left_out: tuple[OmittedTurn, ...]
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ class _CallPairing:
             if turn.id not in shown and turn.id not in named:
                 self._omit(turn, "it has no content to show")
         units.sort(key=lambda unit: unit.position)
-        uncovered_ranges = [replace(left, is_whole=left.turn.id not in shown) for left in self._left_out]
-        return Units(tuple(units), tuple(sorted(uncovered_ranges, key=lambda left: left.turn.position)))
+        left_out = [replace(left, is_whole=left.turn.id not in shown) for left in self._left_out]
+        return Units(tuple(units), tuple(sorted(left_out, key=lambda left: left.turn.position)))
 
     def _attach_item_turns(self, blocks: dict[int, TurnBlock]) -> None:
         """Put turns that have only items (reasoning, a search) into the unit of the assistant turn after them.

@@ -175,7 +175,7 @@ class Fact(BaseModel):
 
 
 class FactRecordedFrame(BaseModel):
-    """A fact was recorded, or gained evidence, by what this conversation says. Holders of tokens are not told."""
+    """A fact of this conversation was recorded or got evidence. Not sent to callers with a token."""
 
     type: Literal["fact.recorded"]
     rev: int

@@ -98,7 +98,7 @@ class _HitContents:
         entry_id = item.candidate.entry_id
         match item.candidate.kind:
             case EntryKind.TURN:
-                return entry_id in self.turns.turns or entry_id in self.turns.uncovered_ranges
+                return entry_id in self.turns.turns or entry_id in self.turns.left_out
             case EntryKind.MEMORY:
                 return entry_id in self.memories
             case EntryKind.SUMMARY:
@@ -168,7 +168,7 @@ class RecallService:
             object="list",
             data=[hit for hit in hits if hit is not None],
             space=self._index.space_of(prepared),
-            degraded=[*ranking.degraded, *(["turns_too_large"] if contents.turns.uncovered_ranges or cut else [])],
+            degraded=[*ranking.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
         )
 
     async def _find_hits(
@@ -255,7 +255,7 @@ class RecallService:
             for item in ranking.ranked
             if (turn := found.get(item.candidate.entry_id)) is not None
         ]
-        return Recalled(recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.uncovered_ranges else [])])
+        return Recalled(recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])])
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
         """Compare the hits of queries in another embedding space with those in the searched space. For operators.

@@ -71,7 +71,7 @@ class View:
 
     def __init__(self, after_rev: int | None) -> None:
         self.after_rev = after_rev
-        """Everything up to this rev has been told; subscribe after it."""
+        """The rev of the last event; a new subscription starts after it."""
         self.open: dict[str, OpenText] = {}
         self._seen: set[tuple[str, int, Change]] = set()
         self._order: deque[tuple[str, int, Change]] = deque()

@@ -151,7 +151,7 @@ def job_caller(tenant_id: TenantId) -> Caller:
 
 @dataclass(frozen=True, slots=True)
 class TokenEpochs:
-    """Validity of tokens, as told by the owner of conversations, inside the given transaction of its tenant.
+    """Validity of tokens, read from the conversations, inside the given transaction of its tenant.
 
     `current` returns the epoch that a token of the conversation must have, None for an unknown conversation. `move`
     changes it, so that no earlier token is valid; false for an unknown conversation.

@@ -47,13 +47,9 @@ async def covered(client: Client, conversation: str, budget: int, **body: Any) -
     turns = await client.history(conversation)
     positions = {turn["id"]: turn["position"] for turn in turns}
     shown = {positions[turn_id] for turn_id in included["turn_ids"]}
-    uncovered_ranges = [turn["position"] for turn in turns if turn["erased_at"] is None]
-    uncovered_ranges = sorted(set(uncovered_ranges) - told - shown)
-    gap = (
-        {"turns": len(uncovered_ranges), "from_position": uncovered_ranges[0], "to_position": uncovered_ranges[-1]}
-        if uncovered_ranges
-        else None
-    )
+    left_out = [turn["position"] for turn in turns if turn["erased_at"] is None]
+    left_out = sorted(set(left_out) - told - shown)
+    gap = {"turns": len(left_out), "from_position": left_out[0], "to_position": left_out[-1]} if left_out else None
     assert context["gap"] == gap
     return told, shown
 

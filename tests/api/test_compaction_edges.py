@@ -193,8 +193,8 @@ async def test_a_compaction_amid_the_reading_of_a_context_leaves_no_turn_out(
     assert context["included"]["summary_ids"] == [one["id"]]
     told = set(range(one["from_position"], one["to_position"] + 1))
     verbatim = {turn["position"] for turn in turns if turn["id"] in context["included"]["turn_ids"]}
-    uncovered_ranges = sorted(set(range(1, 71)) - told - verbatim)
-    gap = {"turns": len(uncovered_ranges), "from_position": uncovered_ranges[0], "to_position": uncovered_ranges[-1]}
+    left_out = sorted(set(range(1, 71)) - told - verbatim)
+    gap = {"turns": len(left_out), "from_position": left_out[0], "to_position": left_out[-1]}
     assert context["gap"] == gap
 
 

@@ -59,8 +59,8 @@ async def test_system_turns_that_have_no_room_are_counted(client: Client, target
         )
     context = await client.context(conversation, 400, format=target.value, include_summary=False)
     assert context["usage"]["used"] <= 400
-    uncovered_ranges = context["gap"]["turns"]
-    assert uncovered_ranges + len(context["included"]["turn_ids"]) == 24
+    left_out = context["gap"]["turns"]
+    assert left_out + len(context["included"]["turn_ids"]) == 24
     shown = json.dumps(context["messages"])
     assert "Question 11?" in shown
     rules = [number for number in range(12) if f"Rule {number}:" in shown]

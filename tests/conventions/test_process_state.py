@@ -88,7 +88,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     ),
     "app.core.database.queries.compiled.query": (Why.NO_TENANT_DATA, "SQL by the shape of a statement"),
     "app.core.database.transactions._fields_of": (Why.NO_TENANT_DATA, "names of fields by row type"),
-    "app.memory.pii.deobfuscation._plain": (
+    "app.memory.pii.deobfuscation._folded": (
         Why.NO_TENANT_DATA,
         "single characters, whose plain form is the same for all",
     ),

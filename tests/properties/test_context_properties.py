@@ -457,10 +457,10 @@ def check_coverage(case: Case, made: Assembled) -> None:
     """Check that every turn is shown, covered or left out, and that no summary is shown for nothing."""
     positions = {turn.position for turn in case.parts.recent}
     last = max(positions, default=0)
-    uncovered_ranges = {at for first, end in made.uncovered_ranges(last) for at in range(first, end + 1)}
+    left_out = {at for first, end in made.left_out(last) for at in range(first, end + 1)}
     covered = {at for first, end in made.covered for at in range(first, end + 1)}
     shown = set(made.shown)
-    assert uncovered_ranges == set(range(1, last + 1)) - shown - covered
+    assert left_out == set(range(1, last + 1)) - shown - covered
     recent = {row.id for row in made.explain if row.section == "recent" and row.decision == "included"}
     assert {turn.position for turn in case.parts.recent if turn.id in recent} <= shown
     for part in case.parts.summaries:

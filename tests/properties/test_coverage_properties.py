@@ -141,13 +141,11 @@ def check(body: dict[str, Any], made: dict[str, Any], turns: list[dict[str, Any]
     used = [one for one in summaries if one["id"] in included["summary_ids"]]
     assert len(used) == len(included["summary_ids"])
     covered = {at for one in used for at in range(one["from_position"], one["to_position"] + 1)}
-    uncovered_ranges = [turn for turn in turns if turn["id"] not in shown and turn["position"] not in covered]
-    places = [turn["position"] for turn in uncovered_ranges if turn["erased_at"] is None]
+    left_out = [turn for turn in turns if turn["id"] not in shown and turn["position"] not in covered]
+    places = [turn["position"] for turn in left_out if turn["erased_at"] is None]
     gap = {"turns": len(places), "from_position": places[0], "to_position": places[-1]} if places else None
     assert made["gap"] == gap, body
-    assert ("erased_sources" in made["degraded"]) == any(turn["erased_at"] is not None for turn in uncovered_ranges), (
-        body
-    )
+    assert ("erased_sources" in made["degraded"]) == any(turn["erased_at"] is not None for turn in left_out), body
     live = [turn for turn in turns if turn["erased_at"] is None]
     for one in used:
         under = [turn for turn in live if one["from_position"] <= turn["position"] <= one["to_position"]]

@@ -264,7 +264,7 @@ def test_what_is_faulty_is_repaired_and_what_is_left_out_is_said() -> None:
     repaired = repair(Format.ANTHROPIC, [{"role": "assistant", "content": [USE]}, USER, USER], system="be kind")
     assert repaired.system == "be kind"
     assert [message["role"] for message in repaired.messages] == ["user"]
-    assert repaired.uncovered_ranges == ("call c1 has no result, and the turn has no text",)
+    assert repaired.left_out == ("call c1 has no result, and the turn has no text",)
 
 
 # --- what is refused

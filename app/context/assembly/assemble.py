@@ -118,7 +118,7 @@ class _Assembly:
             plan,
             rendered=rendered,
             units=self._units,
-            uncovered_ranges=self._paired.uncovered_ranges,
+            left_out=self._paired.left_out,
             costs=self._costs,
             reasons=self._reasons,
             request=self._request,

@@ -56,7 +56,7 @@ def report(
     *,
     rendered: RenderedMessages,
     units: Sequence[Unit],
-    uncovered_ranges: Sequence[OmittedTurn],
+    left_out: Sequence[OmittedTurn],
     costs: Costs,
     reasons: Reasons,
     request: ContextRequest,
@@ -67,7 +67,7 @@ def report(
     rows = _Rows(plan, costs, reasons, margin)
     explained = [
         *rows.system(parts.system),
-        *rows.recent(units, uncovered_ranges),
+        *rows.recent(units, left_out),
         *rows.summary(parts),
         *rows.texts("facts", parts.facts),
         *rows.texts("memories", parts.memories),
@@ -177,7 +177,7 @@ class _Rows:
             return []
         return [self._row("system", "system", "the system text comes first", self._costs.count([]))]
 
-    def recent(self, units: Sequence[Unit], uncovered_ranges: Sequence[OmittedTurn]) -> list[Explained]:
+    def recent(self, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> list[Explained]:
         rows: dict[tuple[int, int], Explained] = {}
         window = {unit.position for unit in self._plan.units}
         earlier = {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
@@ -195,7 +195,7 @@ class _Rows:
                     reason += f", together with turn {unit.turns[0].id}"
                 rows[turn.position, len(rows)] = self._row("recent", turn.id, reason, tokens, kept=kept)
         counted: set[str] = set()
-        for left in uncovered_ranges:
+        for left in left_out:
             tokens = left.turn.content_tokens if left.is_whole and left.turn.id not in counted else 0
             counted.add(left.turn.id)
             rows[left.turn.position, len(rows)] = self._row("recent", left.turn.id, left.reason, tokens, kept=False)

@@ -379,17 +379,17 @@ class Turn(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Hydrated:
-    """Turns by id, as callers and as contexts read them. `uncovered_ranges`: ids left out to limit the size."""
+    """Turns by id, as callers and as contexts read them. `left_out`: ids left out to limit the size."""
 
     turns: Mapping[UUID, tuple[Turn, CanonicalTurn]]
-    uncovered_ranges: frozenset[UUID]
+    left_out: frozenset[UUID]
 
 
 class AppendResult(BaseModel):
     """What an append did.
 
     `seq` and `head_hash` are the conversation's after its last turn; give `seq` back as `expected_seq` to append only
-    if nobody else did meanwhile.
+    if no other append happened since then.
     """
 
     conversation_id: str

@@ -19,7 +19,7 @@ from app.formats.schemas import CanonicalTurn
 
 
 class SummaryKind(StrEnum):
-    """Who made the text: a model, or nobody (lines of the turns, verbatim)."""
+    """Origin of the text: a model, or lines of the turns, verbatim."""
 
     SUMMARY = "summary"
     HIGHLIGHTS = "highlights"

@@ -496,9 +496,5 @@ async def update_facts_mark(
             rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
         where tenant_id = $1 and conversation_id = $2
         """,
-        tenant_id,
-        conversation_id,
-        read_through,
-        held,
-        rev,
-    )
+        tenant_id, conversation_id, read_through, held, rev,
+    )  # fmt: skip

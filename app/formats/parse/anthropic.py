@@ -40,7 +40,7 @@ def parse_message(message: JsonObject, at: str) -> list[ParsedTurn]:
     validation.require_distinct(results, "tool_call_id", f"{at}/content")
     rest = [block for block in blocks if block["type"] != "tool_result"]
     message_content = content if isinstance(content, str) else rest
-    extra = find_difference(message, _plain(role, message_content, [], results))
+    extra = find_difference(message, _modelled_message(role, message_content, [], results))
     if not results:
         return [ParsedTurn(role, kind_of(role), _FORMAT, pack(_FORMAT, message_content, extra))]
     tool = ParsedTurn(Role.TOOL, kind_of(Role.TOOL), _FORMAT, tool_results=results)
@@ -78,7 +78,7 @@ def _assistant(message: JsonObject, content: str | list[JsonObject], blocks: lis
         if block["type"] != "tool_use"
     ]
     message_content = content if isinstance(content, str) else None if calls and not rest else rest
-    extra = find_difference(message, _plain(Role.ASSISTANT, message_content, calls, []))
+    extra = find_difference(message, _modelled_message(Role.ASSISTANT, message_content, calls, []))
     role = Role.ASSISTANT
     return ParsedTurn(
         role, kind_of(role, calls=bool(calls)), _FORMAT, pack(_FORMAT, message_content, extra), tool_calls=calls
@@ -107,7 +107,7 @@ def _result(block: JsonObject, at: str) -> JsonObject:
     return {**result, GIVEN: extra} if extra else result
 
 
-def _plain(
+def _modelled_message(
     role: Role, message_content: str | list[JsonObject] | None, calls: list[JsonObject], results: list[JsonObject]
 ) -> JsonObject:
     """Return a message with the results first, then the content, then the calls."""
@@ -153,7 +153,7 @@ def _native(turns: Sequence[TurnLike]) -> JsonObject | None:
         return None
     message_content, extra = unpack(_FORMAT, last.content)
     role = Role.ASSISTANT if last.role is Role.ASSISTANT else Role.USER
-    message = restore(_plain(role, message_content, last.tool_calls, first.tool_results), extra)
+    message = restore(_modelled_message(role, message_content, last.tool_calls, first.tool_results), extra)
     return message if validation.is_parsed_as(lambda: parse_message(message, ""), turns) else None
 
 

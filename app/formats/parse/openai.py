@@ -26,7 +26,7 @@ def parse_message(target: Format, message: JsonObject, at: str) -> ParsedTurn:
     given = message.get("content")
     # an assistant message with only tool calls, or a refusal, has no content
     content = None if given is None and role is Role.ASSISTANT else validation.read_content(message, "content", at)
-    extra = find_difference(message, _plain(role, content, calls, call_id))
+    extra = find_difference(message, _modelled_message(role, content, calls, call_id))
     refusal = message.get("refusal")
     message_content = content
     if content is None and isinstance(refusal, str) and refusal:
@@ -44,7 +44,7 @@ def original(target: Format, turn: TurnLike) -> JsonObject | None:
     if turn.adapter != target or turn.tool_results:
         return None
     content, extra = unpack(target, turn.content)
-    message = restore(_plain(turn.role, content, turn.tool_calls, turn.tool_call_id), extra)
+    message = restore(_modelled_message(turn.role, content, turn.tool_calls, turn.tool_call_id), extra)
     same = validation.is_parsed_as(lambda: [parse_message(target, message, "")], [turn])
     return message if same else None
 
@@ -79,7 +79,7 @@ def _call(call: JsonObject, at: str) -> JsonObject:
     return validation.check_call(call, at)
 
 
-def _plain(role: Role, content: object, calls: list[JsonObject], call_id: str | None) -> JsonObject:
+def _modelled_message(role: Role, content: object, calls: list[JsonObject], call_id: str | None) -> JsonObject:
     message: JsonObject = {"role": role.value}
     if call_id is not None:
         message["tool_call_id"] = call_id

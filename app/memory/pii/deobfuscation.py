@@ -56,7 +56,7 @@ def unmask(text: str) -> Plain:
     if text.isascii():
         plain = Plain(text.replace(BARRIER, " "), range(len(text)), range(1, len(text) + 1))
     else:
-        pieces = [_plain(character) for character in text]
+        pieces = [_folded(character) for character in text]
         starts = [at for at, piece in enumerate(pieces) for _ in piece]
         plain = Plain("".join(pieces), starts, [at + 1 for at in starts])
     placeholders = [match.span() for match in _PLACEHOLDER.finditer(plain.characters)]
@@ -64,7 +64,7 @@ def unmask(text: str) -> Plain:
 
 
 @lru_cache(maxsize=4096)
-def _plain(character: str) -> str:
+def _folded(character: str) -> str:
     if character.isascii():
         return " " if character == BARRIER else character
     category = unicodedata.category(character)

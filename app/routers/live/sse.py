@@ -229,7 +229,7 @@ async def follow_conversations(
 ) -> Response:
     """Follow a project's list of conversations, or all of them: which were made or changed, and which are gone.
 
-    A conversation is told of at most once a second. With `Last-Event-ID` it goes on after that event, or says `reread`
+    A conversation gets at most one event per second. With `Last-Event-ID` it goes on after that event, or says `reread`
     where it cannot: read the list again then; the stream goes on.
     """
 
